@@ -1,0 +1,164 @@
+//! What can go wrong, each with a stable code.
+
+/// The library's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error, cheap to clone so that a failed commit reaches every caller that shared it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value that was given is not acceptable; nothing was changed.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// The field, as the caller knows it.
+        field: &'static str,
+        /// What is wrong with it and what is allowed.
+        problem: String,
+    },
+    /// A value is larger than its limit; nothing was changed.
+    #[error("{field} is {size} bytes; the limit is {max} bytes")]
+    TooLarge {
+        /// The field, as the caller knows it.
+        field: &'static str,
+        /// Its size in bytes.
+        size: usize,
+        /// The largest size in bytes.
+        max: usize,
+    },
+    /// The namespace does not exist.
+    #[error("namespace '{namespace}' does not exist; create it first")]
+    NamespaceNotFound {
+        /// Its name.
+        namespace: String,
+    },
+    /// The subscription does not exist in its namespace.
+    #[error("subscription '{subscription}' does not exist in namespace '{namespace}'")]
+    SubscriptionNotFound {
+        /// The namespace that was searched.
+        namespace: String,
+        /// The subscription's name.
+        subscription: String,
+    },
+    /// The event does not exist in its namespace, or not for that subscription.
+    #[error("event {event_id} does not exist in namespace '{namespace}'")]
+    EventNotFound {
+        /// The namespace that was searched.
+        namespace: String,
+        /// The event's id.
+        event_id: i64,
+    },
+    /// The thing is there already.
+    #[error("{what} '{name}' exists already")]
+    Exists {
+        /// What kind of thing.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The event is not in a state that allows this.
+    #[error("event {event_id} is {status}; it can be {action} only while {allowed}")]
+    WrongStatus {
+        /// The event's id.
+        event_id: i64,
+        /// Its status now.
+        status: &'static str,
+        /// What was asked for, as a participle.
+        action: &'static str,
+        /// The states in which that works.
+        allowed: &'static str,
+    },
+    /// The database URL names no database that this build knows.
+    #[error("database URL '{url}': {problem}")]
+    DatabaseUrl {
+        /// The URL, without its password.
+        url: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The database cannot be reached, or went away in mid-call. What was under way may or may not
+    /// have been stored; finishing again is safe, publishing again is safe with a key.
+    #[error("the database cannot be reached: {detail}")]
+    DatabaseUnavailable {
+        /// What the driver said.
+        detail: String,
+    },
+    /// Another process holds the database's write lock for too long.
+    #[error("the database is locked by another process: {detail}")]
+    DatabaseLocked {
+        /// What the driver said.
+        detail: String,
+    },
+    /// The database, or its file, cannot be written to.
+    #[error("the database is read-only: {detail}")]
+    DatabaseReadOnly {
+        /// What the driver said.
+        detail: String,
+    },
+    /// No space is left for the database.
+    #[error("the database is full: {detail}")]
+    DatabaseFull {
+        /// What the driver said.
+        detail: String,
+    },
+    /// The database was migrated by a newer Windlass.
+    #[error("the database has schema version {found}, but this build knows only up to {known}; upgrade windlass")]
+    SchemaTooNew {
+        /// The database's version.
+        found: i64,
+        /// The newest version this build knows.
+        known: i64,
+    },
+    /// The database has not been migrated, and migrating was not asked for.
+    #[error("the database has schema version {found}, but version {known} is needed; run `windlass migrate up`")]
+    SchemaTooOld {
+        /// The database's version; 0 where there is none.
+        found: i64,
+        /// The version this build needs.
+        known: i64,
+    },
+    /// Any other failure inside the database.
+    #[error("database error: {detail}")]
+    Database {
+        /// What the driver said.
+        detail: String,
+    },
+    /// The queue was closed.
+    #[error("the queue is closed")]
+    Closed,
+}
+
+impl Error {
+    /// A word that stays the same across versions, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Invalid { .. } => "invalid",
+            Error::TooLarge { .. } => "too_large",
+            Error::NamespaceNotFound { .. } => "namespace_not_found",
+            Error::SubscriptionNotFound { .. } => "subscription_not_found",
+            Error::EventNotFound { .. } => "event_not_found",
+            Error::Exists { .. } => "exists",
+            Error::WrongStatus { .. } => "wrong_status",
+            Error::DatabaseUrl { .. } => "database_url",
+            Error::DatabaseUnavailable { .. } => "database_unavailable",
+            Error::DatabaseLocked { .. } => "database_locked",
+            Error::DatabaseReadOnly { .. } => "database_read_only",
+            Error::DatabaseFull { .. } => "database_full",
+            Error::SchemaTooNew { .. } => "schema_too_new",
+            Error::SchemaTooOld { .. } => "schema_too_old",
+            Error::Database { .. } => "database",
+            Error::Closed => "closed",
+        }
+    }
+
+    /// Whether the same call may succeed later without any change by the caller.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            Error::DatabaseUnavailable { .. } | Error::DatabaseLocked { .. } | Error::DatabaseFull { .. }
+        )
+    }
+
+    pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Error {
+        Error::Invalid { field, problem: problem.into() }
+    }
+}

@@ -1,0 +1,52 @@
+//! A limit on everything, with its unit in its name.
+
+/// What one queue accepts. The defaults suit events of a few kilobytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest payload, in bytes of JSON. 1 MiB unless set.
+    pub payload_bytes_max: usize,
+    /// How deep a payload may nest.
+    pub payload_depth_max: usize,
+    /// The largest metadata, in bytes of JSON.
+    pub metadata_bytes_max: usize,
+    /// The longest title, in bytes.
+    pub title_bytes_max: usize,
+    /// The longest description, in bytes.
+    pub description_bytes_max: usize,
+    /// The longest error message kept, in bytes; a longer one is cut.
+    pub error_bytes_max: usize,
+    /// The most tags of one event, or of one filter.
+    pub tags_max: usize,
+    /// The most events in one publish.
+    pub publish_batch_max: usize,
+    /// The most deliveries in one claim.
+    pub claim_batch_max: usize,
+    /// The most outcomes in one finish.
+    pub finish_batch_max: usize,
+    /// The longest page of a list.
+    pub page_max: usize,
+    /// The most distinct combinations of type, tag set and priority in a namespace.
+    pub lanes_max: usize,
+    /// The most subscriptions in a namespace.
+    pub subscriptions_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            payload_bytes_max: 1 << 20,
+            payload_depth_max: 128,
+            metadata_bytes_max: 16 << 10,
+            title_bytes_max: 1_000,
+            description_bytes_max: 10_000,
+            error_bytes_max: 64 << 10,
+            tags_max: 32,
+            publish_batch_max: 10_000,
+            claim_batch_max: 1_000,
+            finish_batch_max: 10_000,
+            page_max: 1_000,
+            lanes_max: 10_000,
+            subscriptions_max: 100,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Names that people choose: namespaces, subscriptions, types, tags, groups, keys, workers.
+
+use crate::error::{Error, Result};
+
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 200;
+
+/// Refuses an empty, overlong or unprintable name.
+pub(crate) fn check(field: &'static str, name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid(field, "must not be empty"));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::TooLarge { field, size: name.len(), max: NAME_BYTES_MAX });
+    }
+    if name.chars().any(char::is_control) {
+        return Err(Error::invalid(field, "must not contain control characters"));
+    }
+    if name.trim() != name {
+        return Err(Error::invalid(field, "must not begin or end with white space"));
+    }
+    Ok(())
+}
+
+/// The longest identifier, in bytes.
+const IDENTIFIER_BYTES_MAX: usize = 63;
+
+/// Namespaces and subscriptions stand in paths: ASCII letters, digits, `-`, `_` and `.`.
+pub(crate) fn check_identifier(field: &'static str, name: &str) -> Result<()> {
+    let mut chars = name.chars();
+    let starts_well = chars.next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if starts_well
+        && name.len() <= IDENTIFIER_BYTES_MAX
+        && chars.all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        field,
+        format!(
+            "'{}' is not a valid name: use 1 to {IDENTIFIER_BYTES_MAX} ASCII letters, digits, '-', '_' or '.', \
+             beginning with a letter or digit",
+            name.chars().take(80).collect::<String>().escape_debug()
+        ),
+    ))
+}
+
+/// An event type to match: an exact name, or a prefix ending in `*`.
+pub(crate) fn check_type_pattern(field: &'static str, pattern: &str) -> Result<()> {
+    if pattern == "*" {
+        return Ok(());
+    }
+    let name = pattern.strip_suffix('*').unwrap_or(pattern);
+    if name.contains('*') {
+        return Err(Error::invalid(field, format!("'{pattern}': '*' is allowed only at the end")));
+    }
+    check(field, name)
+}
+
+pub(crate) fn type_matches(pattern: &str, event_type: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => event_type.starts_with(prefix),
+        None => pattern == event_type,
+    }
+}
+
+/// A text without the one character that PostgreSQL cannot store.
+pub(crate) fn check_text(field: &'static str, text: &str, max: usize) -> Result<()> {
+    if text.len() > max {
+        return Err(Error::TooLarge { field, size: text.len(), max });
+    }
+    if text.contains('\0') {
+        return Err(Error::invalid(field, "must not contain the character U+0000"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_exactly_or_by_prefix() {
+        assert!(type_matches("*", "order.paid"));
+        assert!(type_matches("order.*", "order.paid"));
+        assert!(type_matches("order.paid", "order.paid"));
+        assert!(!type_matches("order.paid", "order.paid.late"));
+        assert!(!type_matches("order.*", "orders"));
+    }
+
+    #[test]
+    fn bad_names_are_refused_with_their_field() {
+        for bad in ["", "a b", "-a", "ä", "a/b", &"x".repeat(64)] {
+            let error = check_identifier("namespace", bad).unwrap_err();
+            assert!(error.to_string().starts_with("namespace: "), "{error}");
+        }
+        for bad in ["", "a\nb", " a", &"x".repeat(201)] {
+            assert!(check("type", bad).is_err(), "{bad:?}");
+        }
+        assert!(check_type_pattern("types", "a*b").is_err());
+    }
+}

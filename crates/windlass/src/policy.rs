@@ -1,0 +1,324 @@
+//! How a namespace treats its deliveries: leases, retries, history; with named presets.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::clock::SPAN_MAX;
+use crate::error::{Error, Result};
+use crate::event::MAX_RETRIES_MAX;
+use crate::names;
+use crate::retry::Backoff;
+
+/// What happens to a delivery, from claim to end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// How long a claim lasts before the delivery may be claimed again, in milliseconds.
+    pub lease_ms: u64,
+    /// The failure that brings `retry_count` to this is the last; `None`: only `max_attempts` bounds it.
+    pub max_retries: Option<u32>,
+    /// How long a failed delivery waits before it is tried again.
+    pub backoff: Backoff,
+    /// What becomes of a delivery that failed for good.
+    pub exhausted: Exhausted,
+    /// What becomes of an event that no handler knows.
+    pub unhandled: Unhandled,
+    /// How many times a delivery may be acquired, crashes included.
+    pub max_attempts: u32,
+    /// Whether completed events are kept.
+    pub history: History,
+    /// Whether a group waits while its first event is being retried.
+    pub group_failure: GroupFailure,
+    /// Deliveries that expire within this many milliseconds are claimed before all others.
+    pub deadline_horizon_ms: u64,
+    /// For how many milliseconds a published key is remembered.
+    pub key_window_ms: u64,
+}
+
+/// What becomes of a delivery after an unrecoverable error, or when its retries are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exhausted {
+    /// FAILED, and kept as a dead letter.
+    DeadLetter,
+    /// COMPLETED_WITH_ERRORS, in the history only.
+    CompleteWithErrors,
+}
+
+/// What becomes of an event that no handler knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unhandled {
+    /// Tried again after the lease: another node may know it.
+    Retry,
+    /// A dead letter at once.
+    DeadLetter,
+}
+
+/// Whether completed events are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum History {
+    /// Kept.
+    Keep,
+    /// Deleted as soon as every delivery is completed.
+    None,
+}
+
+/// What a group does while its first event waits for a retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupFailure {
+    /// It waits: strict order.
+    Block,
+    /// It goes on with the next; still one at a time.
+    Continue,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            lease_ms: 60_000,
+            max_retries: Some(3),
+            backoff: Backoff::Fixed { delay_ms: 300_000 },
+            exhausted: Exhausted::DeadLetter,
+            unhandled: Unhandled::Retry,
+            max_attempts: 20,
+            history: History::Keep,
+            group_failure: GroupFailure::Block,
+            deadline_horizon_ms: 60_000,
+            key_window_ms: 24 * 3_600_000,
+        }
+    }
+}
+
+/// The names of the presets.
+pub const PRESETS: [&str; 6] = ["default", "queue", "bus", "tags", "core", "outbox"];
+
+impl Policy {
+    /// A named policy: `default`, `queue`, `bus`, `tags`, `core` or `outbox`.
+    pub fn preset(name: &str) -> Result<Policy> {
+        let default = Policy::default();
+        Ok(match name {
+            "default" => default,
+            "queue" => Policy {
+                max_retries: None,
+                backoff: Backoff::Lease,
+                exhausted: Exhausted::CompleteWithErrors,
+                ..default
+            },
+            "bus" => Policy { lease_ms: 300_000, max_retries: Some(0), backoff: Backoff::None, ..default },
+            "tags" => Policy { lease_ms: 30_000, ..default },
+            "core" => Policy {
+                lease_ms: 30_000,
+                max_retries: Some(0),
+                backoff: Backoff::None,
+                unhandled: Unhandled::DeadLetter,
+                ..default
+            },
+            "outbox" => Policy {
+                backoff: Backoff::None,
+                unhandled: Unhandled::DeadLetter,
+                history: History::None,
+                group_failure: GroupFailure::Continue,
+                ..default
+            },
+            other => {
+                return Err(Error::invalid(
+                    "preset",
+                    format!("'{other}' is not a preset; choose one of {}", PRESETS.join(", ")),
+                ));
+            }
+        })
+    }
+
+    /// The lease as a duration.
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    pub(crate) fn key_window(&self) -> Duration {
+        Duration::from_millis(self.key_window_ms)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_span("lease_ms", self.lease_ms, LEASE_MAX)?;
+        check_span("deadline_horizon_ms", self.deadline_horizon_ms, SPAN_MAX)?;
+        check_span("key_window_ms", self.key_window_ms, SPAN_MAX)?;
+        if self.lease_ms == 0 {
+            return Err(Error::invalid("lease_ms", "must be at least 1"));
+        }
+        if self.max_retries.is_some_and(|n| n > MAX_RETRIES_MAX) {
+            return Err(Error::invalid("max_retries", format!("must be at most {MAX_RETRIES_MAX}")));
+        }
+        if self.max_attempts == 0 || self.max_attempts > MAX_RETRIES_MAX {
+            return Err(Error::invalid("max_attempts", format!("must be from 1 to {MAX_RETRIES_MAX}")));
+        }
+        self.backoff.check()
+    }
+}
+
+/// The longest lease: a week.
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+pub(crate) fn check_span(field: &'static str, ms: u64, max: Duration) -> Result<()> {
+    if u128::from(ms) > max.as_millis() {
+        return Err(Error::invalid(field, format!("must be at most {} ms", max.as_millis())));
+    }
+    Ok(())
+}
+
+/// Settings that replace those of a [`Policy`]; what is absent stays.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyOverrides {
+    /// See [`Policy::lease_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
+    /// See [`Policy::max_retries`]; `Some(None)`, in JSON `null`, lifts the bound.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub max_retries: Option<Option<u32>>,
+    /// See [`Policy::backoff`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Backoff>,
+    /// See [`Policy::exhausted`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exhausted: Option<Exhausted>,
+    /// See [`Policy::unhandled`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unhandled: Option<Unhandled>,
+    /// See [`Policy::max_attempts`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// See [`Policy::history`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<History>,
+    /// See [`Policy::group_failure`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_failure: Option<GroupFailure>,
+    /// See [`Policy::deadline_horizon_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_horizon_ms: Option<u64>,
+}
+
+/// Tells a field that is `null` from one that is absent.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+impl PolicyOverrides {
+    /// `policy` with these settings in place of its own.
+    pub fn apply(&self, policy: &Policy) -> Policy {
+        Policy {
+            lease_ms: self.lease_ms.unwrap_or(policy.lease_ms),
+            max_retries: self.max_retries.unwrap_or(policy.max_retries),
+            backoff: self.backoff.clone().unwrap_or_else(|| policy.backoff.clone()),
+            exhausted: self.exhausted.unwrap_or(policy.exhausted),
+            unhandled: self.unhandled.unwrap_or(policy.unhandled),
+            max_attempts: self.max_attempts.unwrap_or(policy.max_attempts),
+            history: self.history.unwrap_or(policy.history),
+            group_failure: self.group_failure.unwrap_or(policy.group_failure),
+            deadline_horizon_ms: self.deadline_horizon_ms.unwrap_or(policy.deadline_horizon_ms),
+            key_window_ms: policy.key_window_ms,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        self.apply(&Policy::default()).check()
+    }
+}
+
+/// A namespace's policy, with its exceptions by event type.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamespacePolicy {
+    /// What holds for every type.
+    pub base: Policy,
+    /// Exceptions: by exact type, or by prefix ending in `*`. The longest match wins.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub types: BTreeMap<String, PolicyOverrides>,
+}
+
+impl From<Policy> for NamespacePolicy {
+    fn from(base: Policy) -> NamespacePolicy {
+        NamespacePolicy { base, types: BTreeMap::new() }
+    }
+}
+
+impl NamespacePolicy {
+    /// The policy for a type and, on top of it, a subscription's overrides.
+    pub(crate) fn resolve(&self, event_type: &str, subscription: &PolicyOverrides) -> Policy {
+        let matching = self.types.iter().filter(|(pattern, _)| names::type_matches(pattern, event_type));
+        let closest = matching.max_by_key(|(pattern, _)| pattern.len()).map(|(_, overrides)| overrides);
+        let of_type = closest.map_or_else(|| self.base.clone(), |overrides| overrides.apply(&self.base));
+        subscription.apply(&of_type)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        self.base.check()?;
+        for (pattern, overrides) in &self.types {
+            names::check_type_pattern("types", pattern)?;
+            overrides.check()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_presets_are_those_of_the_source_documents() {
+        let preset = |name| Policy::preset(name).unwrap();
+        let table = PRESETS.map(|name| (name, preset(name).lease_ms / 1_000, preset(name).max_retries));
+        assert_eq!(
+            table,
+            [
+                ("default", 60, Some(3)),
+                ("queue", 60, None),
+                ("bus", 300, Some(0)),
+                ("tags", 30, Some(3)),
+                ("core", 30, Some(0)),
+                ("outbox", 60, Some(3)),
+            ]
+        );
+        assert_eq!(preset("tags").backoff, Backoff::Fixed { delay_ms: 300_000 });
+        assert_eq!(preset("queue").exhausted, Exhausted::CompleteWithErrors);
+        assert_eq!(preset("core").unhandled, Unhandled::DeadLetter);
+        assert_eq!(preset("outbox").history, History::None);
+        assert_eq!(preset("outbox").group_failure, GroupFailure::Continue);
+        assert!(Policy::preset("nope").is_err());
+    }
+
+    #[test]
+    fn the_longest_type_pattern_wins_and_the_subscription_goes_last() {
+        let overrides = |lease_ms| PolicyOverrides { lease_ms: Some(lease_ms), ..Default::default() };
+        let policy = NamespacePolicy {
+            base: Policy::default(),
+            types: [("a.*".into(), overrides(1)), ("a.b*".into(), overrides(2))].into(),
+        };
+        let none = PolicyOverrides::default();
+        assert_eq!(policy.resolve("z", &none).lease_ms, 60_000);
+        assert_eq!(policy.resolve("a.c", &none).lease_ms, 1);
+        assert_eq!(policy.resolve("a.bc", &none).lease_ms, 2);
+        assert_eq!(policy.resolve("a.bc", &overrides(3)).lease_ms, 3);
+    }
+
+    #[test]
+    fn absent_and_null_differ_in_json() {
+        let absent: PolicyOverrides = serde_json::from_str("{}").unwrap();
+        let null: PolicyOverrides = serde_json::from_str(r#"{"max_retries":null}"#).unwrap();
+        assert_eq!(absent.apply(&Policy::default()).max_retries, Some(3));
+        assert_eq!(null.apply(&Policy::default()).max_retries, None);
+    }
+
+    #[test]
+    fn a_policy_survives_json() {
+        let policy = NamespacePolicy::from(Policy::preset("outbox").unwrap());
+        let json = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<NamespacePolicy>(&json).unwrap(), policy);
+    }
+}

@@ -1,0 +1,78 @@
+//! How long a failed delivery waits. The only place with that formula.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::SPAN_MAX;
+use crate::error::{Error, Result};
+use crate::policy::check_span;
+
+/// The wait before a failed delivery is tried again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Backoff {
+    /// At once.
+    None,
+    /// As long as the lease.
+    Lease,
+    /// Always the same.
+    Fixed {
+        /// The wait, in milliseconds.
+        delay_ms: u64,
+    },
+    /// Doubled with each failure, up to a bound.
+    Exponential {
+        /// The wait after the first failure, in milliseconds.
+        initial_ms: u64,
+        /// The longest wait, in milliseconds.
+        max_ms: u64,
+        /// The share of the wait that is left to chance, 0 to 1, so that failures do not return together.
+        #[serde(default)]
+        jitter: f64,
+    },
+}
+
+impl Backoff {
+    /// The wait after the failure that brought the count to `failures`; `chance` is from 0 to 1.
+    pub(crate) fn delay(&self, failures: u32, lease: Duration, chance: f64) -> Duration {
+        match *self {
+            Backoff::None => Duration::ZERO,
+            Backoff::Lease => lease,
+            Backoff::Fixed { delay_ms } => Duration::from_millis(delay_ms),
+            Backoff::Exponential { initial_ms, max_ms, jitter } => {
+                let doubled = initial_ms.saturating_mul(1u64 << failures.saturating_sub(1).min(40));
+                let full = Duration::from_millis(doubled.min(max_ms));
+                full.mul_f64(1.0 - jitter * chance)
+            }
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match *self {
+            Backoff::None | Backoff::Lease => Ok(()),
+            Backoff::Fixed { delay_ms } => check_span("backoff.delay_ms", delay_ms, SPAN_MAX),
+            Backoff::Exponential { initial_ms, max_ms, jitter } => {
+                check_span("backoff.initial_ms", initial_ms, SPAN_MAX)?;
+                check_span("backoff.max_ms", max_ms, SPAN_MAX)?;
+                if !(0.0..=1.0).contains(&jitter) {
+                    return Err(Error::invalid("backoff.jitter", "must be from 0 to 1"));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponential_doubles_up_to_its_bound() {
+        let backoff = Backoff::Exponential { initial_ms: 100, max_ms: 1_000, jitter: 0.5 };
+        let waits = [1, 2, 3, 4, 5, 4_000_000_000].map(|n| backoff.delay(n, Duration::ZERO, 0.0).as_millis());
+        assert_eq!(waits, [100, 200, 400, 800, 1_000, 1_000]);
+        assert_eq!(backoff.delay(1, Duration::ZERO, 1.0).as_millis(), 50);
+    }
+}

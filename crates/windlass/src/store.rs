@@ -1,0 +1,316 @@
+//! What a database has to do for a queue. Stores apply; they decide nothing.
+//!
+//! Every method works on a batch, in one transaction, and returns only after it is committed. `now`
+//! is the instant to use, or `None` for the database's own clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+
+use crate::clock::Timestamp;
+use crate::decide::Transition;
+use crate::delivery::{Delivery, Lease, Live};
+use crate::error::Result;
+use crate::event::{Event, NewEvent};
+use crate::inspect::{
+    DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
+};
+use crate::outcome::{Action, Attempt};
+use crate::policy::{NamespacePolicy, PolicyOverrides};
+use crate::topology::{LaneKey, Namespace, Subscription, Topology};
+use crate::wake::Wakes;
+
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+
+/// An event with everything resolved, ready to be stored.
+#[derive(Debug, Clone)]
+pub(crate) struct Prepared {
+    pub event: NewEvent,
+    /// How long its key is remembered.
+    pub key_window: Duration,
+    /// One for each matching subscription.
+    pub deliveries: Vec<NewDelivery>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct NewDelivery {
+    pub lane_id: i64,
+    pub subscription: String,
+    pub max_retries: Option<u32>,
+    pub attempts_limit: u32,
+    /// The group goes on past deliveries that wait for a retry (`GroupFailure::Continue`).
+    pub pass_group: bool,
+}
+
+/// What a publish stored, or found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub event_id: i64,
+    pub created_at: Timestamp,
+    /// The key was known: this is the first event, and nothing was stored.
+    pub duplicate: bool,
+}
+
+/// A claim by one or several requesters that want the same lanes.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub namespace: String,
+    pub version: i64,
+    pub subscription: String,
+    /// Never empty.
+    pub lanes: Vec<LaneClaim>,
+    pub requests: Vec<ClaimSlot>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LaneClaim {
+    pub lane_id: i64,
+    pub priority: i16,
+    pub lease: Duration,
+    /// Deliveries that expire this soon go before all others.
+    pub deadline_horizon: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ClaimSlot {
+    pub worker_id: String,
+    /// Unique to this request: the deliveries it got carry it.
+    pub lease: Lease,
+    pub max: usize,
+}
+
+/// What a claim that came back empty finds when it looks around.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The namespace's version now.
+    pub version: i64,
+    /// How many lanes the namespace has now.
+    pub lanes: usize,
+    /// A free delivery is ready in the lanes.
+    pub claimable: bool,
+    /// A lease in the lanes has run out.
+    pub run_out: bool,
+    /// When the next delivery that is not yet ready becomes so.
+    pub next_ready_at: Option<Timestamp>,
+}
+
+/// Who claims to hold a delivery.
+#[derive(Debug, Clone)]
+pub(crate) struct Holder {
+    pub event_id: i64,
+    pub subscription: String,
+    pub by: HeldBy,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum HeldBy {
+    Lease(Lease),
+    Worker(String),
+    /// Whoever holds it, or nobody: for admin acts.
+    Anyone,
+}
+
+/// What must still be true of a delivery for a change to be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// This lease is the current one.
+    Lease(Lease),
+    /// This lease is the current one, and it has run out.
+    RunOut(Lease),
+    /// Nobody holds it.
+    Free,
+}
+
+/// A change of one live delivery. Nothing happens where the guard does not hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    pub live: Live,
+    pub guard: Guard,
+    pub action: Action,
+    pub transition: Transition,
+    pub record: Record,
+}
+
+/// What is written down with an attempt.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Record {
+    pub status_code: Option<i32>,
+    pub execution_time_ms: Option<u64>,
+    pub error: Option<String>,
+    pub detail: Option<Box<RawValue>>,
+}
+
+/// A new subscription, and the deliveries it gets of what was published before.
+#[derive(Debug, Clone)]
+pub(crate) struct NewSubscription {
+    pub subscription: String,
+    pub types: Vec<String>,
+    pub tags: Vec<String>,
+    pub policy: PolicyOverrides,
+    /// `None`: from now.
+    pub starts_at: Option<Timestamp>,
+}
+
+/// A page of past events that a new subscription may want.
+#[derive(Debug, Clone)]
+pub(crate) struct Past {
+    pub events: Vec<Event>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<i64>,
+}
+
+#[async_trait]
+pub(crate) trait Store: Send + Sync + 'static {
+    /// How many batches of one kind the database takes at once.
+    fn batches_in_flight(&self) -> usize;
+
+    /// Tells `wakes` of what other processes do, for as long as the store is open.
+    async fn watch(&self, wakes: Arc<Wakes>);
+
+    /// Stops; calls after this fail with `Closed`.
+    async fn close(&self);
+
+    // -- namespaces, subscriptions, lanes
+
+    /// The whole topology, or `None` for an unknown namespace.
+    async fn topology(&self, namespace: &str) -> Result<Option<Topology>>;
+
+    async fn namespaces(&self) -> Result<Vec<Namespace>>;
+
+    /// Creates the namespace with its `main` subscription, or replaces what is `Some`; grows the version.
+    async fn put_namespace(
+        &self,
+        namespace: &str,
+        metadata: Option<&RawValue>,
+        policy: Option<&NamespacePolicy>,
+        now: Option<Timestamp>,
+    ) -> Result<()>;
+
+    /// Grows the version. The caller has checked that the namespace exists.
+    async fn pause_namespace(&self, namespace: &str, paused: bool, paused_types: &[String]) -> Result<()>;
+
+    /// Creates it and grows the version; `None` where one of that name exists.
+    async fn add_subscription(
+        &self,
+        namespace: &str,
+        new: &NewSubscription,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Subscription>>;
+
+    /// Grows the version. Says whether there was one.
+    async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool>;
+
+    /// Removes it with its lanes, live deliveries, groups and dead letters; grows the version.
+    async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool>;
+
+    /// Creates the lanes that are missing. Harmless when several processes do it at once.
+    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()>;
+
+    /// Events with an id of at least `from`, published at or after `since`, by id, `limit` at most.
+    async fn past_events(&self, namespace: &str, since: Timestamp, from: i64, limit: usize) -> Result<Past>;
+
+    /// Adds deliveries of stored events; an event that has one for the subscription already is left out.
+    async fn enqueue(
+        &self,
+        namespace: &str,
+        deliveries: &[(Event, NewDelivery)],
+        now: Option<Timestamp>,
+    ) -> Result<()>;
+
+    // -- the work
+
+    /// Stores all events or none. `None`: `version` is not the namespace's; nothing was stored.
+    async fn publish(
+        &self,
+        namespace: &str,
+        version: i64,
+        events: &[&Prepared],
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<Stored>>>;
+
+    /// Takes free deliveries that are ready and not past their deadline: near deadlines first, then by
+    /// priority, then the earliest. The first request is served first. A claim with an old version takes nothing.
+    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>>;
+
+    /// Looks for what a claim on these lanes could have missed.
+    async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look>;
+
+    /// Lets the next claim on these lanes begin at `to`, or at the very beginning.
+    fn rewind(&self, lanes: &[i64], to: Option<Timestamp>);
+
+    /// Deliveries in the lanes whose lease has run out, the earliest first.
+    async fn run_out(&self, namespace: &str, lanes: &[i64], limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>>;
+
+    /// Free deliveries whose deadline has passed.
+    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>>;
+
+    /// The live delivery each holder speaks of; `None` where it does not hold it.
+    async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>>;
+
+    /// Applies each change whose guard holds, and moves on the groups concerned; `None` where it does not.
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[Change],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Attempt>>>;
+
+    /// The newest attempt that each holder ended (for `Anyone`: the newest of all), if any.
+    async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>>;
+
+    /// Notes that work began; the moment of it, or `None` where the lease is lost.
+    async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>>;
+
+    /// Moves the end of each lease to this long from now; the new end, or `None` where it is lost.
+    async fn extend(
+        &self,
+        namespace: &str,
+        live: &[(Live, Duration)],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Timestamp>>>;
+
+    // -- dead letters
+
+    async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>>;
+
+    /// Moves these dead letters back into the queue with fresh retries; how many were still there.
+    async fn redrive(
+        &self,
+        namespace: &str,
+        letters: &[(DeadLetter, NewDelivery)],
+        now: Option<Timestamp>,
+    ) -> Result<usize>;
+
+    /// Deletes up to `limit` dead letters that match; how many.
+    async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize>;
+
+    // -- inspection
+
+    async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>>;
+
+    async fn get(&self, namespace: &str, event_ids: &[i64], now: Option<Timestamp>) -> Result<Vec<Option<EventView>>>;
+
+    async fn log(&self, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>>;
+
+    async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>>;
+
+    /// Deliveries held for longer than `older_than`, the earliest first.
+    async fn stuck(
+        &self,
+        namespace: &str,
+        older_than: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<StuckDelivery>>;
+
+    /// Who holds leases, or ended an attempt since `since`.
+    async fn workers(&self, namespace: &str, since: Timestamp, now: Option<Timestamp>) -> Result<Vec<WorkerView>>;
+
+    /// Counts of live deliveries and dead letters, and of attempts that ended since `since`.
+    async fn stats(&self, namespace: &str, since: Timestamp, now: Option<Timestamp>) -> Result<Vec<StatRow>>;
+}

@@ -1,0 +1,63 @@
+//! `cargo xtask`: what the project does to itself. Parses the command and maps its result to an
+//! exit code; each command has its own file.
+
+mod ci;
+mod postgres;
+mod run;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  test [--fast] [-- ARGS]   formatting, tidy, clippy, every test (ARGS go to `cargo test`), docs;
+                            --fast: only the tests
+  ci                        the same, then the library with each backend alone
+  tidy                      the rules of CONTRIBUTING.md that a program can check
+  postgres [--durable] [-- COMMAND]
+                            a throw-away PostgreSQL for COMMAND, or until Ctrl-C;
+                            --durable: fsync on and more memory, for benchmarks
+
+Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
+databases). If it is not set, `test` and `ci` start a throw-away server of their own, and install
+PostgreSQL if they have to and may. `postgres` always starts its own.
+
+Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let split = args.iter().position(|arg| arg == "--");
+    let own: Vec<&str> = args[..split.unwrap_or(args.len())]
+        .iter()
+        .map(String::as_str)
+        .collect();
+    let rest = split.map_or(&[][..], |at| &args[at + 1..]);
+
+    run::catch_signals();
+    let result = match (own.as_slice(), rest) {
+        ([] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"], _) => {
+            print!("{HELP}");
+            Ok(())
+        }
+        (["test"], args) => test::test(args),
+        (["test", "--fast"], args) => test::fast(args),
+        (["ci"], []) => ci::ci(),
+        (["tidy"], []) => tidy::tidy(),
+        (["postgres"], command) => postgres::postgres(false, command),
+        (["postgres", "--durable"], command) => postgres::postgres(true, command),
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(if run::interrupted() { 130 } else { 1 })
+        }
+    }
+}

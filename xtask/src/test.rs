@@ -1,0 +1,61 @@
+//! `cargo xtask test`: everything the tests need, then all checks, tests and docs.
+
+use crate::postgres::{Cluster, URL_VARIABLE};
+use crate::run::{Result, Steps, cargo, run};
+use crate::tidy;
+
+pub fn test(args: &[String]) -> Result {
+    let mut steps = Steps::new();
+    all(&mut steps, args);
+    steps.finish()
+}
+
+pub fn fast(args: &[String]) -> Result {
+    let mut steps = Steps::new();
+    steps.step("tests", || tests(args));
+    steps.finish()
+}
+
+pub fn all(steps: &mut Steps, args: &[String]) {
+    steps.step("format", || run(&mut cargo(["fmt", "--all", "--check"])));
+    steps.step("tidy", tidy::tidy);
+    steps.step("clippy", || {
+        run(&mut cargo([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    });
+    steps.step("tests", || tests(args));
+    steps.step("docs", || {
+        let mut doc = cargo(["doc", "--workspace", "--no-deps"]);
+        run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+}
+
+/// PostgreSQL is part of the tests: without it they fail, they are not skipped.
+fn tests(args: &[String]) -> Result {
+    // Tests start the `windlass` binary. Built together with the tests, and not by `-p`, it shares
+    // their features, so that nothing is compiled twice.
+    run(&mut cargo([
+        "build",
+        "--workspace",
+        "--bins",
+        "--tests",
+        "--examples",
+    ]))?;
+
+    let cluster;
+    let url = match std::env::var(URL_VARIABLE) {
+        Ok(url) if !url.is_empty() => url,
+        _ => {
+            cluster = Cluster::start(false)?;
+            cluster.url.clone()
+        }
+    };
+    let mut test = cargo(["test", "--workspace", "--no-fail-fast"]);
+    run(test.args(args).env(URL_VARIABLE, url))
+}
