@@ -1,1 +1,61 @@
-fn main(){}
+//! The `windlass` command: parses the command line and maps the result to an exit code.
+
+mod commands;
+mod database;
+mod logging;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What every command returns: the error is for people.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// A durable event queue in your own relational database.
+#[derive(Parser)]
+#[command(version, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  windlass serve
+  windlass serve --database postgres://me:secret@localhost/events --listen 127.0.0.1:8080
+  windlass migrate status --json
+
+Environment:
+  WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
+  WINDLASS_LOG, or else RUST_LOG       what is logged, such as `debug` or `windlass=debug,sqlx=warn`
+
+Exit codes: 0 fine, 1 something failed, 2 wrong usage.";
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(commands::serve::Serve),
+    Migrate(commands::migrate::Migrate),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> Result {
+    logging::start()?;
+    match command {
+        Command::Serve(serve) => serve.run().await,
+        Command::Migrate(migrate) => migrate.run().await,
+    }
+}

@@ -21,7 +21,7 @@ pub(crate) enum Transition {
         failed: bool,
         /// The acquisition does not count towards `max_attempts`.
         free: bool,
-        /// Its group may go on with the next delivery.
+        /// Its group goes on without it: it waits at infinity until the group comes back to it.
         pass_group: bool,
     },
     /// It leaves the queue and is kept as a dead letter.
@@ -64,13 +64,15 @@ pub(crate) fn decide(
             let when = When::After(*delay);
             (Action::Snoozed, Transition::Requeue { when, failed: false, free: true, pass_group })
         }
-        Outcome::Release => {
-            let when = When::Unchanged;
-            (Action::Released, Transition::Requeue { when, failed: false, free: true, pass_group: false })
-        }
+        Outcome::Release => (Action::Released, give_back()),
         Outcome::Dead { reason } => give_up(reason.clone(), policy),
         Outcome::Unhandled => unhandled(live, event_type, policy),
     }
+}
+
+/// Nothing was done with it: it keeps its place, and the acquisition does not count.
+pub(crate) fn give_back() -> Transition {
+    Transition::Requeue { when: When::Unchanged, failed: false, free: true, pass_group: false }
 }
 
 fn retry(after: Option<Duration>, live: &Live, policy: &Policy, chance: f64) -> (Action, Transition) {

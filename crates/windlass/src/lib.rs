@@ -1,1 +1,56 @@
-//! x
+//! A durable, at-least-once event queue and bus that lives in your own relational database: SQLite,
+//! embedded, or PostgreSQL.
+//!
+//! [`Queue`] is the way in: publish a [`NewEvent`], claim a [`Delivery`], finish it with a [`Report`].
+
+#[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+compile_error!("windlass needs at least one of its features `sqlite` and `postgres`");
+
+mod cancel;
+mod claim;
+mod clock;
+mod coalesce;
+mod decide;
+mod delivery;
+mod error;
+mod event;
+mod finish;
+mod hold;
+mod inspect;
+mod limits;
+mod maintain;
+mod names;
+mod namespace;
+mod outcome;
+mod policy;
+mod publish;
+mod queue;
+mod redrive;
+mod reset;
+mod retry;
+mod store;
+mod subscription;
+mod topology;
+mod wake;
+
+pub use claim::{ClaimRequest, WAIT_MAX};
+pub use clock::{Clock, ClockHand, Timestamp};
+pub use delivery::{Delivery, Lease, Status};
+pub use error::{Error, Result};
+pub use event::{Event, NewEvent};
+pub use finish::Held;
+pub use inspect::{
+    DeadLetter, DeadLetterFilter, DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
+    WorkerView,
+};
+pub use limits::Limits;
+pub use names::NAME_BYTES_MAX;
+pub use outcome::{Action, Attempt, Finished, Outcome, Report};
+pub use policy::{
+    Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled,
+};
+pub use publish::Published;
+pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};
+pub use retry::Backoff;
+pub use subscription::SubscriptionSpec;
+pub use topology::{DEFAULT_NAMESPACE, MAIN, Namespace, Subscription};

@@ -131,6 +131,8 @@ pub(crate) enum Guard {
 pub(crate) struct Change {
     pub live: Live,
     pub guard: Guard,
+    /// Its group goes on past deliveries that wait for a retry (`GroupFailure::Continue`).
+    pub pass_group: bool,
     pub action: Action,
     pub transition: Transition,
     pub record: Record,
@@ -194,7 +196,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Grows the version. The caller has checked that the namespace exists.
     async fn pause_namespace(&self, namespace: &str, paused: bool, paused_types: &[String]) -> Result<()>;
 
-    /// Creates it and grows the version; `None` where one of that name exists.
+    /// Creates it and grows the version; `None` where one of that name exists. One that starts in the
+    /// past begins with `backfill_from` 0.
     async fn add_subscription(
         &self,
         namespace: &str,
@@ -214,11 +217,14 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Events with an id of at least `from`, published at or after `since`, by id, `limit` at most.
     async fn past_events(&self, namespace: &str, since: Timestamp, from: i64, limit: usize) -> Result<Past>;
 
-    /// Adds deliveries of stored events; an event that has one for the subscription already is left out.
-    async fn enqueue(
+    /// Adds deliveries of stored events and notes where to go on (`None`: all done) in the same
+    /// transaction. An event that has, or had, a delivery for the subscription is left out.
+    async fn backfill(
         &self,
         namespace: &str,
+        subscription: &str,
         deliveries: &[(Event, NewDelivery)],
+        next: Option<i64>,
         now: Option<Timestamp>,
     ) -> Result<()>;
 

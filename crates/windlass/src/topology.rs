@@ -47,6 +47,9 @@ pub struct Subscription {
     pub paused: bool,
     /// Events published from this instant on are delivered to it.
     pub starts_at: Timestamp,
+    /// While past events are still being added: the id to go on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backfill_from: Option<i64>,
     /// When it was created.
     pub created_at: Timestamp,
 }
@@ -88,12 +91,14 @@ pub(crate) struct Topology {
     pub subscriptions: Vec<Subscription>,
     pub lanes: Vec<Lane>,
     lane_ids: HashMap<LaneKey, i64>,
+    places: HashMap<i64, usize>,
 }
 
 impl Topology {
     pub fn new(namespace: Namespace, version: i64, subscriptions: Vec<Subscription>, lanes: Vec<Lane>) -> Topology {
         let lane_ids = lanes.iter().map(|lane| (lane.key.clone(), lane.lane_id)).collect();
-        Topology { namespace, version, subscriptions, lanes, lane_ids }
+        let places = lanes.iter().enumerate().map(|(place, lane)| (lane.lane_id, place)).collect();
+        Topology { namespace, version, subscriptions, lanes, lane_ids, places }
     }
 
     pub fn subscription(&self, name: &str) -> Option<&Subscription> {
@@ -105,7 +110,7 @@ impl Topology {
     }
 
     pub fn lane(&self, lane_id: i64) -> Option<&Lane> {
-        self.lanes.iter().find(|lane| lane.lane_id == lane_id)
+        self.places.get(&lane_id).map(|place| &self.lanes[*place])
     }
 
     /// The policy for a type as one subscription sees it.

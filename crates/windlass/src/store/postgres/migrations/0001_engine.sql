@@ -16,6 +16,7 @@ CREATE TABLE windlass.subscriptions (
     policy       json NOT NULL DEFAULT '{}',
     paused       boolean NOT NULL DEFAULT false,
     starts_at    timestamptz NOT NULL,
+    backfill_from bigint,
     created_at   timestamptz NOT NULL,
     PRIMARY KEY (namespace, subscription)
 );

@@ -18,6 +18,7 @@ CREATE TABLE subscriptions (
     policy       TEXT NOT NULL DEFAULT '{}',
     paused       INTEGER NOT NULL DEFAULT 0,
     starts_at    INTEGER NOT NULL,
+    backfill_from INTEGER,
     created_at   INTEGER NOT NULL,
     PRIMARY KEY (namespace, subscription)
 ) WITHOUT ROWID;
@@ -53,7 +54,8 @@ CREATE TABLE events (
 CREATE INDEX events_by_namespace ON events (namespace, id);
 
 -- Unlike on PostgreSQL there is no dead version of a row to walk past, so the two partial indexes give
--- a claim exactly the free deliveries, and the sweep exactly the held ones, at no cost for bloat.
+-- a claim exactly the free deliveries, and the sweep exactly the held ones, at no cost for bloat. The
+-- last columns of the indexes let a claim find its candidates in the index alone.
 CREATE TABLE event_queue (
     event_id         INTEGER NOT NULL,
     lane_id          INTEGER NOT NULL,
@@ -76,9 +78,10 @@ CREATE TABLE event_queue (
     created_at       INTEGER NOT NULL,
     PRIMARY KEY (event_id, lane_id)
 ) WITHOUT ROWID;
-CREATE INDEX event_queue_free ON event_queue (lane_id, ready_at, event_id) WHERE lease IS NULL;
+CREATE INDEX event_queue_free ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
 CREATE INDEX event_queue_held ON event_queue (lane_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
-CREATE INDEX event_queue_deadline ON event_queue (lane_id, expires_at, event_id) WHERE expires_at IS NOT NULL AND lease IS NULL;
+CREATE INDEX event_queue_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease)
+    WHERE expires_at IS NOT NULL AND lease IS NULL;
 CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at, event_id) WHERE group_id IS NOT NULL;
 
 -- Append-only: rowid grows with finished_at.

@@ -1,0 +1,38 @@
+//! A PostgreSQL server to measure on.
+
+use std::process::{Command, ExitCode};
+
+use sqlx::{Connection, Executor, PgConnection};
+
+const VARIABLE: &str = "WINDLASS_TEST_POSTGRES";
+
+/// A server where databases may be created.
+pub fn url() -> Option<String> {
+    std::env::var(VARIABLE).ok()
+}
+
+/// Runs this program once more, with a throw-away server beside it.
+pub fn run_again_with_server() -> ExitCode {
+    let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
+    let mut again = Command::new("cargo");
+    again.args(["xtask", "postgres", "--durable", "--"]).arg(program).args(std::env::args_os().skip(1));
+    match again.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {VARIABLE} is not set, and `cargo xtask postgres` cannot be run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A new, empty database on the server.
+pub async fn fresh_database(server: &str) -> Result<String, sqlx::Error> {
+    let name = format!("windlass_bench_{}", std::process::id());
+    let mut connection = PgConnection::connect(server).await?;
+    let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+    connection.execute(sqlx::AssertSqlSafe(drop)).await?;
+    connection.execute(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).await?;
+    let (server, _) = server.rsplit_once('/').unwrap_or((server, ""));
+    Ok(format!("{server}/{name}"))
+}

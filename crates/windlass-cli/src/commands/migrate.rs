@@ -1,0 +1,80 @@
+//! `windlass migrate`: the database's schema, what it is and what it should be.
+
+use std::cmp::Ordering;
+use std::io::Write;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use windlass::{Queue, schema_version};
+
+use crate::Result;
+use crate::database::Database;
+
+/// Show the database's schema version, or bring it up to date
+///
+/// `windlass serve` does the latter by itself.
+#[derive(Args)]
+pub struct Migrate {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show which schema version the database has; changes nothing
+    Status(Options),
+    /// Bring the schema up to date
+    Up(Options),
+}
+
+#[derive(Args)]
+struct Options {
+    #[command(flatten)]
+    database: Database,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Migrate {
+    pub async fn run(self) -> Result {
+        match self.action {
+            Action::Status(options) => status(options).await,
+            Action::Up(options) => up(options).await,
+        }
+    }
+}
+
+async fn status(options: Options) -> Result {
+    let version = schema_version(&options.database.url).await?;
+    let (found, known, shown) = (version.found, version.known, options.database.shown());
+    if options.json {
+        return print(&json!({ "database": shown, "found": found, "known": known, "up_to_date": found == known }));
+    }
+    let verdict = match found.cmp(&known) {
+        Ordering::Less => format!("version {known} is needed: run `windlass migrate up`"),
+        Ordering::Equal => "up to date".to_owned(),
+        Ordering::Greater => format!("this windlass knows only up to {known}: upgrade it"),
+    };
+    print(&format!("{shown}: schema version {found}, {verdict}"))
+}
+
+async fn up(options: Options) -> Result {
+    let from = schema_version(&options.database.url).await?.found;
+    Queue::open(&options.database.url).await?.close().await;
+    let to = schema_version(&options.database.url).await?.found;
+    let shown = options.database.shown();
+    if options.json {
+        return print(&json!({ "database": shown, "from": from, "to": to }));
+    }
+    match from == to {
+        true => print(&format!("{shown}: schema version {to}, up to date already")),
+        false => print(&format!("{shown}: schema brought from version {from} to {to}")),
+    }
+}
+
+/// Unlike `println!`, a reader that has gone away is an error here and not a panic.
+fn print(line: &dyn std::fmt::Display) -> Result {
+    writeln!(std::io::stdout(), "{line}")?;
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! The real binary: what it prints, what it serves, how it ends.
+
+mod migrate;
+mod serve;
+mod windlass;

@@ -1,0 +1,126 @@
+//! `windlass serve`.
+
+use crate::windlass::{Server, run, sqlite_url, windlass};
+
+const EVENT: &str = r#"{"title":"Say hello","tags":"greeting","payload":{"to":"world"}}"#;
+
+#[test]
+fn it_says_what_it_uses_and_how_to_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = sqlite_url(folder.path());
+    let server = Server::start(&url);
+    let address = server.address().to_owned();
+    assert!(!address.ends_with(":0"), "{address}");
+    let expected = format!(
+        "\
+windlass {}
+  database   {url}
+  listening  http://{address}
+
+Publish an event:
+  curl http://{address}/events -H 'content-type: application/json' \\
+    -d '{{\"title\": \"Say hello\", \"tags\": \"greeting\", \"payload\": {{\"to\": \"world\"}}}}'
+Take it:
+  curl 'http://{address}/events/subscribe?tags=greeting&worker_id=me:1'
+",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(server.hello, expected);
+}
+
+#[test]
+fn an_event_goes_through_and_sigterm_ends_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&sqlite_url(folder.path()));
+    assert_eq!(server.request("GET", "/healthz", ""), (200, r#"{"status":"ok"}"#.to_owned()));
+    let id = server.json("POST", "/events", EVENT, 201)["id"].clone();
+    let taken = server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:1", "", 200);
+    assert_eq!((&taken["id"], taken["payload"].to_string()), (&id, r#"{"to":"world"}"#.to_owned()));
+    server.json("POST", &format!("/events/{id}/complete"), r#"{"worker_id":"me:1"}"#, 200);
+    assert_eq!(server.request("GET", "/events/subscribe?tags=greeting&worker_id=me:1", ""), (204, String::new()));
+
+    server.signal("TERM");
+    let (code, _, stderr) = server.end();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("stopping"), "{stderr}");
+    assert!(!stderr.contains('\x1b'), "colours, although this is no terminal: {stderr}");
+}
+
+#[test]
+fn sigint_ends_it_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&sqlite_url(folder.path()));
+    server.signal("INT");
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn what_was_acknowledged_survives_kill_9() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = sqlite_url(folder.path());
+    let server = Server::start(&url);
+    let waiting = server.json("POST", "/events", EVENT, 201)["id"].clone();
+    let done = server.json("POST", "/events", EVENT, 201)["id"].clone();
+    let taken = server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:1", "", 200)["id"].clone();
+    assert_eq!(taken, waiting);
+    server.json("POST", &format!("/events/{taken}/complete"), r#"{"worker_id":"me:1"}"#, 200);
+    server.signal("KILL");
+    assert_eq!(server.end().0, None);
+
+    let server = Server::start(&url);
+    assert_eq!(server.json("GET", &format!("/events/{taken}"), "", 200)["status"], "COMPLETED");
+    assert_eq!(server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:2", "", 200)["id"], done);
+}
+
+#[test]
+fn an_address_that_others_can_reach_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = sqlite_url(folder.path());
+    for address in ["0.0.0.0:0", "[::]:0"] {
+        let (code, stdout, stderr) = run(&["serve", "--database", &url, "--listen", address]);
+        assert_eq!((code, stdout.as_str()), (1, ""));
+        assert_eq!(
+            stderr,
+            format!(
+                "error: refusing to listen on {address}: other machines can reach it, and there are no API tokens yet \
+                 to keep strangers out; use 127.0.0.1, or --insecure if the network itself keeps them out\n"
+            )
+        );
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the database was made nevertheless");
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, stderr) = run(&["serve", "--database", "sqlite:///nowhere/windlass.db", "--listen", &address]);
+    assert_eq!(code, 1);
+    assert!(stderr.starts_with(&format!("error: cannot listen on {address}: ")), "{stderr}");
+}
+
+#[test]
+fn a_bad_database_url_is_explained_without_its_password() {
+    let (code, stdout, stderr) =
+        run(&["serve", "--listen", "127.0.0.1:0", "--database", "mysql://me:secret@localhost/events"]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.starts_with("error: database URL 'mysql://…@localhost/events': must begin with "), "{stderr}");
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    for args in [&["serve", "--port", "1"][..], &["haul"], &[]] {
+        assert_eq!(run(args).0, 2, "{args:?}");
+    }
+    let (code, help, _) = run(&["--help"]);
+    assert_eq!(code, 0);
+    assert!(help.contains("Examples:") && help.contains("Exit codes: 0 fine, 1 something failed, 2 wrong usage."));
+}
+
+#[test]
+fn a_bad_log_filter_is_named() {
+    let output = windlass(&["migrate", "status"]).env("WINDLASS_LOG", "windlass=loud").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("error: WINDLASS_LOG: 'windlass=loud': "), "{stderr}");
+}

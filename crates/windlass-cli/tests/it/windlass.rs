@@ -1,0 +1,107 @@
+//! Running the binary, and talking to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The binary, untouched by the environment of whoever runs the tests.
+pub fn windlass(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.args(args).env_remove("WINDLASS_DATABASE").env_remove("WINDLASS_LISTEN");
+    command.env_remove("WINDLASS_LOG").env_remove("RUST_LOG");
+    command
+}
+
+/// Runs it to its end: exit code, stdout, stderr.
+pub fn run(args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = windlass(args).output().unwrap();
+    (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+pub fn sqlite_url(folder: &Path) -> String {
+    format!("sqlite://{}", folder.join("windlass.db").display())
+}
+
+/// A running `windlass serve`; killed if the test fails.
+pub struct Server {
+    /// What it printed when it started.
+    pub hello: String,
+    address: String,
+    process: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Server {
+    pub fn start(database: &str) -> Server {
+        let mut command = windlass(&["serve", "--database", database, "--listen", "127.0.0.1:0"]);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        let mut hello = String::new();
+        while !hello.contains("subscribe?") {
+            if stdout.read_line(&mut hello).unwrap() == 0 {
+                panic!("it ended: {hello}{}", stderr_of(&mut process));
+            }
+        }
+        let address = hello.split("http://").nth(1).and_then(|rest| rest.lines().next()).unwrap().to_owned();
+        Server { hello, address, process, stdout }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends a request; status and body.
+    pub fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut connection = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        write!(
+            connection,
+            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Sends a request that must be answered with this status and JSON.
+    pub fn json(&self, method: &str, path: &str, body: &str, status: u16) -> Value {
+        let (found, body) = self.request(method, path, body);
+        assert_eq!(found, status, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let kill = Command::new("kill").args([&format!("-{signal}"), &self.process.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+    }
+
+    /// Waits for its end: exit code (none if a signal ended it) and what it wrote meanwhile.
+    pub fn end(mut self) -> (Option<i32>, String, String) {
+        let stderr = stderr_of(&mut self.process);
+        let mut stdout = String::new();
+        self.stdout.read_to_string(&mut stdout).unwrap();
+        (self.process.wait().unwrap().code(), stdout, stderr)
+    }
+}
+
+fn stderr_of(process: &mut Child) -> String {
+    let mut text = String::new();
+    if let Some(stderr) = &mut process.stderr {
+        stderr.read_to_string(&mut text).unwrap();
+    }
+    text
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already, and this may be a panic: nothing more can be done here.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,56 @@
+//! As much of an HTTP/1.1 client as the tests need.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Response {
+    /// The body, which must be JSON and must say so.
+    pub fn json(&self) -> Value {
+        assert!(self.head.contains("content-type: application/json"), "{self:?}");
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The body of an answer with this status.
+    pub fn expect(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        self.json()
+    }
+
+    /// The sentence of an error with this status and code.
+    pub fn error(&self, status: u16, code: &str) -> String {
+        let body = self.expect(status);
+        assert_eq!(body["code"], code, "{body}");
+        assert_eq!(body.as_object().unwrap().len(), 2, "{body}");
+        body["error"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Sends a request on a connection of its own.
+pub async fn request(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> Response {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(head(method, path, headers, body.len()).as_bytes()).await.unwrap();
+    connection.write_all(body).await.unwrap();
+    read(connection).await
+}
+
+pub fn head(method: &str, path: &str, headers: &str, length: usize) -> String {
+    format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n")
+}
+
+pub async fn read(mut connection: TcpStream) -> Response {
+    let mut text = String::new();
+    connection.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP answer: {text:?}"));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Response { status: status.unwrap_or_else(|| panic!("{head}")), head: head.to_lowercase(), body: body.to_owned() }
+}

@@ -1,0 +1,154 @@
+//! Claiming: who asks, and what is asked for. [`claimer`] does the work.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::delivery::Delivery;
+use crate::error::{Error, Result};
+use crate::inspect::check_filter;
+use crate::limits::Limits;
+use crate::names;
+use crate::policy::LEASE_MAX;
+use crate::queue::Queue;
+use crate::topology::MAIN;
+use crate::wake::lock;
+
+mod claimer;
+
+use claimer::Claimer;
+
+/// The longest a claim waits for something to come.
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A wish for deliveries.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    worker_id: String,
+    subscription: String,
+    types: Vec<String>,
+    tags: Vec<String>,
+    max: usize,
+    lease: Option<Duration>,
+    wait: Duration,
+}
+
+impl ClaimRequest {
+    /// One delivery of any type from the subscription `main`, for this worker, at once or not at all.
+    pub fn new(worker_id: impl Into<String>) -> ClaimRequest {
+        ClaimRequest {
+            worker_id: worker_id.into(),
+            subscription: MAIN.to_owned(),
+            types: Vec::new(),
+            tags: Vec::new(),
+            max: 1,
+            lease: None,
+            wait: Duration::ZERO,
+        }
+    }
+
+    /// From another subscription.
+    pub fn subscription(mut self, subscription: impl Into<String>) -> ClaimRequest {
+        self.subscription = subscription.into();
+        self
+    }
+
+    /// Of any of these types, by exact name or by prefix ending in `*`.
+    pub fn types<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> ClaimRequest {
+        self.types = types.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// With any of these tags.
+    pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> ClaimRequest {
+        self.tags = tags.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// At most so many.
+    pub fn max(mut self, max: usize) -> ClaimRequest {
+        self.max = max;
+        self
+    }
+
+    /// For so long, instead of the policy's lease.
+    pub fn lease(mut self, lease: Duration) -> ClaimRequest {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Waits so long for the first delivery to come, at most [`WAIT_MAX`].
+    pub fn wait(mut self, wait: Duration) -> ClaimRequest {
+        self.wait = wait;
+        self
+    }
+
+    fn check(&self, limits: &Limits) -> Result<()> {
+        names::check("worker_id", &self.worker_id)?;
+        check_filter(&self.types, &self.tags, limits)?;
+        if self.max == 0 || self.max > limits.claim_batch_max {
+            return Err(Error::invalid("max", format!("must be from 1 to {}", limits.claim_batch_max)));
+        }
+        if self.lease.is_some_and(|lease| lease > LEASE_MAX || lease.is_zero()) {
+            return Err(Error::invalid("lease", "must be longer than zero and at most a week"));
+        }
+        if self.wait > WAIT_MAX {
+            return Err(Error::invalid("wait", format!("must be at most {} ms", WAIT_MAX.as_millis())));
+        }
+        Ok(())
+    }
+}
+
+/// What claims must share to be served by one statement.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Filter {
+    namespace: String,
+    subscription: String,
+    types: Vec<String>,
+    tags: Vec<String>,
+    lease: Option<Duration>,
+}
+
+/// One claimer for each filter in use.
+#[derive(Default)]
+pub(crate) struct Claimers(Mutex<HashMap<Filter, Claimer>>);
+
+impl Queue {
+    /// Takes the next delivery, if there is one. Never waits.
+    pub async fn poll(&self, worker_id: impl Into<String>) -> Result<Option<Delivery>> {
+        Ok(self.claim(ClaimRequest::new(worker_id)).await?.pop())
+    }
+
+    /// Takes deliveries: those near their deadline first, then by priority, then the earliest.
+    pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<Delivery>> {
+        request.check(self.limits())?;
+        self.topology_with(&request.subscription).await?;
+        let filter = Filter {
+            namespace: self.namespace().to_owned(),
+            subscription: request.subscription,
+            types: sorted(request.types),
+            tags: sorted(request.tags),
+            lease: request.lease,
+        };
+        // A claimer that was idle may end just as we find it; a new one does not.
+        loop {
+            let claimer = self.claimer(&filter);
+            if let Some(answer) = claimer.ask(&request.worker_id, request.max, request.wait).await {
+                return answer;
+            }
+            lock(&self.claimers().0).retain(|_, claimer| !claimer.has_ended());
+        }
+    }
+
+    fn claimer(&self, filter: &Filter) -> Claimer {
+        let mut claimers = lock(&self.claimers().0);
+        let made = || Claimer::start(self.core().clone(), filter.clone());
+        claimers.entry(filter.clone()).or_insert_with(made).clone()
+    }
+}
+
+fn sorted(mut list: Vec<String>) -> Vec<String> {
+    list.sort();
+    list.dedup();
+    list
+}

@@ -1,0 +1,322 @@
+//! One task for all claims with the same filter: it gathers them, takes for all of them with one
+//! statement, and waits for all of them where there is nothing to take.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Filter;
+use crate::clock::Timestamp;
+use crate::delivery::{Delivery, Lease};
+use crate::error::Result;
+use crate::finish;
+use crate::maintain;
+use crate::outcome::Action;
+use crate::queue::Core;
+use crate::store::{Change, Claim, ClaimSlot, Guard, LaneClaim, Record};
+use crate::topology::Topology;
+use crate::wake::Waiter;
+
+/// Without any sign, a waiting claim looks again this often; notifications only make it faster.
+const POLL: Duration = Duration::from_secs(1);
+/// Under load, a sweep behind the claims runs this often.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Sweeps and looks take at most one part in this many of the time.
+const SHARE: u32 = 10;
+/// A claimer that nobody asks for this long ends.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The way to a claimer's task.
+#[derive(Clone)]
+pub(super) struct Claimer {
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+struct Ask {
+    slot: ClaimSlot,
+    until: Instant,
+    reply: oneshot::Sender<Result<Vec<Delivery>>>,
+}
+
+impl Claimer {
+    pub fn start(core: Arc<Core>, filter: Filter) -> Claimer {
+        let (asks, inbox) = mpsc::unbounded_channel();
+        let bell = core.wakes.register(&filter.namespace);
+        let now = Instant::now();
+        let task = Task {
+            core,
+            filter,
+            inbox,
+            bell,
+            asking: VecDeque::new(),
+            lanes: Lanes::default(),
+            ends: BinaryHeap::new(),
+            sweep_from: None,
+            look_from: now,
+            look_again: POLL,
+        };
+        tokio::spawn(task.run());
+        Claimer { asks }
+    }
+
+    /// `None` if the task has ended.
+    pub async fn ask(&self, worker_id: &str, max: usize, wait: Duration) -> Option<Result<Vec<Delivery>>> {
+        let (reply, answer) = oneshot::channel();
+        let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
+        self.asks.send(Ask { slot, until: Instant::now() + wait, reply }).ok()?;
+        answer.await.ok()
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.asks.is_closed()
+    }
+}
+
+/// The lanes that the filter selects in a topology.
+#[derive(Default)]
+struct Lanes {
+    topology: Option<Arc<Topology>>,
+    claims: Vec<LaneClaim>,
+    ids: Vec<i64>,
+}
+
+struct Task {
+    core: Arc<Core>,
+    filter: Filter,
+    inbox: mpsc::UnboundedReceiver<Ask>,
+    bell: Arc<Waiter>,
+    asking: VecDeque<Ask>,
+    lanes: Lanes,
+    /// When the leases that were given end, the earliest first.
+    ends: BinaryHeap<Reverse<Timestamp>>,
+    /// The next sweep may begin then; `None` before the first.
+    sweep_from: Option<Instant>,
+    /// The next look may begin then.
+    look_from: Instant,
+    /// How long to wait for a sign before the next look.
+    look_again: Duration,
+}
+
+impl Task {
+    async fn run(mut self) {
+        while self.gather().await {
+            let slots = self.slots();
+            let wanted: usize = slots.iter().map(|slot| slot.max).sum();
+            let taken = self.take(slots).await;
+            let short = taken.as_ref().is_ok_and(|taken| taken.len() < wanted);
+            self.answer(taken).await;
+            if short && !self.asking.is_empty() {
+                self.wait().await;
+            }
+        }
+    }
+
+    /// Collects whoever asks; `false` once nobody does.
+    async fn gather(&mut self) -> bool {
+        if self.asking.is_empty() {
+            match tokio::time::timeout(IDLE, self.inbox.recv()).await {
+                Ok(Some(ask)) => self.asking.push_back(ask),
+                Ok(None) => return false,
+                Err(_) => {
+                    self.inbox.close();
+                    // Asks that slipped in before the end are still served.
+                    match self.inbox.recv().await {
+                        Some(ask) => self.asking.push_back(ask),
+                        None => return false,
+                    }
+                }
+            }
+        }
+        while let Ok(ask) = self.inbox.try_recv() {
+            self.asking.push_back(ask);
+        }
+        self.asking.retain(|ask| !ask.reply.is_closed());
+        true
+    }
+
+    /// As many requests as one claim may serve, in the order they came.
+    fn slots(&self) -> Vec<ClaimSlot> {
+        let mut room = self.core.limits.claim_batch_max;
+        let fits = |ask: &&Ask| {
+            let fits = ask.slot.max <= room;
+            room = room.saturating_sub(ask.slot.max);
+            fits
+        };
+        self.asking.iter().take_while(fits).map(|ask| ask.slot.clone()).collect()
+    }
+
+    /// Takes what is ready; where that is nothing, makes sure of it.
+    async fn take(&mut self, slots: Vec<ClaimSlot>) -> Result<Vec<Delivery>> {
+        if slots.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.refresh_lanes().await?;
+        self.sweep_if_due().await?;
+        let mut taken = self.claim(&slots).await?;
+        if taken.is_empty() && self.look().await? {
+            taken = self.claim(&slots).await?;
+        }
+        if let Some(end) = taken.iter().map(|delivery| delivery.lease_expires_at).min() {
+            self.ends.push(Reverse(end));
+        }
+        Ok(taken)
+    }
+
+    async fn claim(&self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
+        let Some(topology) = &self.lanes.topology else { return Ok(Vec::new()) };
+        if self.lanes.ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let claim = Claim {
+            namespace: self.filter.namespace.clone(),
+            version: topology.version,
+            subscription: self.filter.subscription.clone(),
+            lanes: self.lanes.claims.clone(),
+            requests: slots.to_vec(),
+        };
+        self.core.store.claim(&claim, self.core.clock.overridden()).await
+    }
+
+    async fn refresh_lanes(&mut self) -> Result<()> {
+        let topology = self.core.topology(&self.filter.namespace).await?;
+        if self.lanes.topology.as_ref().is_some_and(|known| Arc::ptr_eq(known, &topology)) {
+            return Ok(());
+        }
+        let (subscription, lease) = (&self.filter.subscription, self.filter.lease);
+        let selected = topology.claimable(subscription, &self.filter.types, &self.filter.tags);
+        let claims: Vec<LaneClaim> = selected
+            .into_iter()
+            .map(|lane| {
+                let policy = topology.policy(subscription, &lane.key.event_type);
+                LaneClaim {
+                    lane_id: lane.lane_id,
+                    priority: lane.key.priority,
+                    lease: lease.unwrap_or_else(|| policy.lease()),
+                    deadline_horizon: Duration::from_millis(policy.deadline_horizon_ms),
+                }
+            })
+            .collect();
+        let ids: Vec<i64> = claims.iter().map(|lane| lane.lane_id).collect();
+        let newest = topology.lanes.iter().map(|lane| lane.lane_id).max().unwrap_or(0);
+        self.bell.set_lanes(ids.iter().copied(), newest);
+        self.lanes = Lanes { topology: Some(topology), claims, ids };
+        Ok(())
+    }
+
+    /// Brings back run-out leases: before the first claim, under a test clock whenever one has run
+    /// out, and else beside the claims, a small part of the time.
+    async fn sweep_if_due(&mut self) -> Result<()> {
+        let now = self.core.clock.now();
+        let mut run_out = false;
+        while self.ends.peek().is_some_and(|Reverse(end)| *end <= now) {
+            self.ends.pop();
+            run_out = true;
+        }
+        let begun = Instant::now();
+        match self.sweep_from {
+            Some(from) if from > begun && !(run_out && self.core.clock.overridden().is_some()) => return Ok(()),
+            Some(_) if self.core.clock.overridden().is_none() => {
+                // Beside the claims; how long it takes is not known yet, so the next one waits for it.
+                let (core, namespace, ids) = (self.core.clone(), self.filter.namespace.clone(), self.lanes.ids.clone());
+                self.sweep_from = Some(begun + SWEEP);
+                tokio::spawn(async move {
+                    if let Err(error) = maintain::sweep_lanes(&core, &namespace, &ids).await {
+                        tracing::warn!(%error, namespace, "the sweep for run-out leases failed; the next one follows");
+                    }
+                });
+                return Ok(());
+            }
+            _ => {}
+        }
+        maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await?;
+        self.sweep_from = Some(begun + SWEEP.max(begun.elapsed() * SHARE));
+        Ok(())
+    }
+
+    /// After an empty claim: looks for new lanes, changes, run-out leases and deliveries that
+    /// committed late. `true` if claiming again may find something.
+    async fn look(&mut self) -> Result<bool> {
+        let begun = Instant::now();
+        if begun < self.look_from {
+            return Ok(false);
+        }
+        let namespace = &self.filter.namespace;
+        let look = self.core.store.look(namespace, &self.lanes.ids, self.core.clock.overridden()).await?;
+        self.look_from = Instant::now() + begun.elapsed() * (SHARE - 1);
+        self.look_again = until(look.next_ready_at, &self.core).min(POLL);
+        let known = self.lanes.topology.as_ref();
+        let changed = known.is_none_or(|known| known.version != look.version || known.lanes.len() != look.lanes);
+        if changed {
+            self.core.reload(&self.filter.namespace).await?;
+            self.refresh_lanes().await?;
+        }
+        if look.run_out {
+            maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await?;
+        }
+        self.core.store.rewind(&self.lanes.ids, None);
+        Ok(changed || look.run_out || look.claimable)
+    }
+
+    /// Gives everyone what they got, and an answer to those who will not wait.
+    async fn answer(&mut self, taken: Result<Vec<Delivery>>) {
+        let mut of_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
+        match taken {
+            Ok(taken) => taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery)),
+            Err(error) => {
+                for ask in self.asking.drain(..) {
+                    let _ = ask.reply.send(Err(error.clone()));
+                }
+                return;
+            }
+        }
+        let now = Instant::now();
+        let mut unclaimed = Vec::new();
+        for ask in std::mem::take(&mut self.asking) {
+            let got = of_lease.remove(&ask.slot.lease).unwrap_or_default();
+            if got.is_empty() && ask.until > now {
+                self.asking.push_back(ask);
+            } else if let Err(Ok(got)) = ask.reply.send(Ok(got)) {
+                unclaimed.extend(got);
+            }
+        }
+        self.give_back(unclaimed).await;
+    }
+
+    /// Who asked has gone away: others may have it at once.
+    async fn give_back(&self, deliveries: Vec<Delivery>) {
+        let changes: Vec<Change> = deliveries
+            .iter()
+            .map(|delivery| Change {
+                live: delivery.live(),
+                guard: Guard::Lease(delivery.lease),
+                pass_group: false,
+                action: Action::Released,
+                transition: crate::decide::give_back(),
+                record: Record::default(),
+            })
+            .collect();
+        if let Err(error) = finish::transition(&self.core, &self.filter.namespace, &changes).await {
+            tracing::warn!(%error, "could not give back deliveries; they come back when their lease runs out");
+        }
+    }
+
+    /// Until something may have come, somebody new asks, or the first one gives up.
+    async fn wait(&mut self) {
+        let first_end = self.asking.iter().map(|ask| ask.until).min();
+        let look = Instant::now() + self.look_again.mul_f64(1.0 - 0.1 * fastrand::f64());
+        let until = first_end.map_or(look, |end| end.min(look));
+        tokio::select! {
+            () = self.bell.wait() => {}
+            () = tokio::time::sleep_until(until) => {}
+            ask = self.inbox.recv() => self.asking.extend(ask),
+        }
+    }
+}
+
+fn until(next: Option<Timestamp>, core: &Core) -> Duration {
+    next.map_or(POLL, |next| (next - core.clock.now()).to_std().unwrap_or(Duration::ZERO))
+}

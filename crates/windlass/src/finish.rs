@@ -1,0 +1,284 @@
+//! Ending an attempt: decided here, applied by the store, guarded by the lease.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::clock::SPAN_MAX;
+use crate::decide::{Transition, decide};
+use crate::delivery::{Delivery, Lease, Live};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::names;
+use crate::outcome::{Action, Finished, Outcome, Report};
+use crate::policy::GroupFailure;
+use crate::queue::{Core, Queue};
+use crate::store::{Change, Guard, HeldBy, Holder, Record};
+use crate::topology::{MAIN, Topology};
+
+/// Whose delivery is meant, and the proof of holding it.
+#[derive(Debug, Clone)]
+pub struct Held {
+    holder: Holder,
+    /// Known where the delivery itself was given: then nothing has to be looked up.
+    live: Option<Live>,
+}
+
+impl Held {
+    /// The delivery of `event_id` to the subscription `main`, held with this lease.
+    pub fn by_lease(event_id: i64, lease: Lease) -> Held {
+        Held::new(event_id, HeldBy::Lease(lease))
+    }
+
+    /// The delivery of `event_id` to the subscription `main`, held by whoever goes by this name.
+    pub fn by_worker(event_id: i64, worker_id: impl Into<String>) -> Held {
+        Held::new(event_id, HeldBy::Worker(worker_id.into()))
+    }
+
+    /// The delivery to another subscription.
+    pub fn of_subscription(mut self, subscription: impl Into<String>) -> Held {
+        self.holder.subscription = subscription.into();
+        self
+    }
+
+    fn new(event_id: i64, by: HeldBy) -> Held {
+        Held { holder: Holder { event_id, subscription: MAIN.to_owned(), by }, live: None }
+    }
+
+    pub(crate) fn live(&self) -> Option<Live> {
+        self.live.clone()
+    }
+
+    pub(crate) fn into_holder(self) -> Holder {
+        self.holder
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        names::check("subscription", &self.holder.subscription)?;
+        match &self.holder.by {
+            HeldBy::Worker(worker_id) => names::check("worker_id", worker_id),
+            HeldBy::Lease(_) | HeldBy::Anyone => Ok(()),
+        }
+    }
+}
+
+impl From<&Delivery> for Held {
+    fn from(delivery: &Delivery) -> Held {
+        let held = Held::by_lease(delivery.event.id, delivery.lease);
+        Held { live: Some(delivery.live()), ..held.of_subscription(&delivery.subscription) }
+    }
+}
+
+/// The reports of one call.
+pub(crate) type FinishUnit = Vec<(Held, Report)>;
+pub(crate) type FinishedUnit = Vec<Result<Finished>>;
+
+impl Queue {
+    /// Ends an attempt. What follows is the policy's decision. A report that was recorded before is
+    /// answered with the record; a lost lease changes nothing.
+    pub async fn finish(&self, held: impl Into<Held>, report: Report) -> Result<Finished> {
+        let mut finished = self.finish_all(vec![(held.into(), report)]).await?;
+        finished.pop().ok_or(Error::Closed)?
+    }
+
+    /// Ends many attempts, each with its own result.
+    pub async fn finish_all(&self, reports: Vec<(Held, Report)>) -> Result<Vec<Result<Finished>>> {
+        let max = self.limits().finish_batch_max;
+        if reports.len() > max {
+            return Err(Error::invalid("items", format!("has {} items; the limit is {max}", reports.len())));
+        }
+        if reports.is_empty() {
+            return Ok(Vec::new());
+        }
+        for (held, report) in &reports {
+            held.check()?;
+            check_report(report, self.limits())?;
+        }
+        let weight = reports.len();
+        self.lines().finish.call(reports, weight).await
+    }
+
+    /// The source documents' name for it: done, with or without errors.
+    pub async fn finalize(&self, held: impl Into<Held>, errors: &[String]) -> Result<Finished> {
+        if errors.is_empty() {
+            return self.finish(held, Report::done()).await;
+        }
+        let detail = serde_json::value::to_raw_value(errors)
+            .map_err(|error| Error::invalid("errors", error.to_string()))?;
+        self.finish(held, Report::new(Outcome::DoneWithErrors).error(errors.join("; ")).detail(detail)).await
+    }
+}
+
+fn check_report(report: &Report, limits: &Limits) -> Result<()> {
+    match &report.outcome {
+        Outcome::Retry { after: Some(delay) } | Outcome::Snooze { delay } if *delay > SPAN_MAX => {
+            return Err(Error::invalid("delay", "must be at most 100 years"));
+        }
+        Outcome::Dead { reason } => names::check_text("reason", reason, limits.title_bytes_max)?,
+        _ => {}
+    }
+    if report.execution_time_ms.is_some_and(|ms| i64::try_from(ms).is_err()) {
+        return Err(Error::invalid("execution_time_ms", "is too large"));
+    }
+    match &report.detail {
+        Some(detail) => names::check_text("detail", detail.get(), limits.payload_bytes_max),
+        None => Ok(()),
+    }
+}
+
+/// Applies the reports of several callers in one transaction.
+pub(crate) async fn run(
+    core: Arc<Core>,
+    namespace: Arc<str>,
+    units: Vec<FinishUnit>,
+) -> Result<Vec<Result<FinishedUnit>>> {
+    let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
+    let mut items: Vec<(Held, Report)> = units.into_iter().flatten().collect();
+    find_live(&core, &namespace, &mut items).await?;
+    let topology = topology_for(&core, &namespace, &items).await?;
+
+    let mut answers: Vec<Option<Result<Finished>>> = vec![None; items.len()];
+    let (places, changes) = changes(&core, &topology, &items);
+    let applied = transition(&core, &namespace, &changes).await?;
+    for (place, attempt) in places.into_iter().zip(applied) {
+        answers[place] = attempt.map(|attempt| Ok(Finished::Applied(attempt)));
+    }
+    look_up_rest(&core, &namespace, &items, &mut answers).await?;
+
+    let mut rest = answers.into_iter().flatten();
+    Ok(sizes.into_iter().map(|size| Ok(rest.by_ref().take(size).collect())).collect())
+}
+
+/// Looks up the deliveries that were named by worker or lease only.
+async fn find_live(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -> Result<()> {
+    let unknown: Vec<&mut Held> = items.iter_mut().map(|(held, _)| held).filter(|held| held.live.is_none()).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let holders: Vec<Holder> = unknown.iter().map(|held| held.holder.clone()).collect();
+    let found = core.store.held(namespace, &holders).await?;
+    for (held, live) in unknown.into_iter().zip(found) {
+        held.live = live;
+    }
+    Ok(())
+}
+
+/// A topology that knows the lanes of all these deliveries; another process may have made some.
+async fn topology_for(core: &Core, namespace: &str, items: &[(Held, Report)]) -> Result<Arc<Topology>> {
+    let known = core.topology(namespace).await?;
+    let mut lanes = items.iter().filter_map(|(held, _)| held.live.as_ref()).map(|live| live.lane_id);
+    if lanes.all(|lane_id| known.lane(lane_id).is_some()) { Ok(known) } else { core.reload(namespace).await }
+}
+
+/// One change for each delivery that somebody holds; where two reports speak of one delivery, the
+/// first counts. Also says which report each change comes from.
+fn changes(core: &Core, topology: &Topology, items: &[(Held, Report)]) -> (Vec<usize>, Vec<Change>) {
+    let mut seen = HashSet::new();
+    let (mut places, mut changes) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+    for (place, (held, report)) in items.iter().enumerate() {
+        let Some(live) = &held.live else { continue };
+        let Some(lease) = live.lease else { continue };
+        if seen.insert((live.event_id, live.lane_id)) {
+            places.push(place);
+            changes.push(change(core, topology, live, lease, report));
+        }
+    }
+    (places, changes)
+}
+
+fn change(core: &Core, topology: &Topology, live: &Live, lease: Lease, report: &Report) -> Change {
+    let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
+    let policy = topology.policy(&live.subscription, event_type);
+    let (action, transition) = decide(&report.outcome, live, event_type, &policy, fastrand::f64());
+    Change {
+        live: live.clone(),
+        guard: Guard::Lease(lease),
+        pass_group: policy.group_failure == GroupFailure::Continue,
+        action,
+        transition,
+        record: Record {
+            status_code: report.status_code,
+            execution_time_ms: report.execution_time_ms,
+            error: report.error.as_deref().map(|error| fit(error, core.limits.error_bytes_max)),
+            detail: report.detail.clone(),
+        },
+    }
+}
+
+/// An error message that the database can keep: without U+0000, and not too long.
+fn fit(error: &str, max: usize) -> String {
+    let mut end = error.len().min(max);
+    while !error.is_char_boundary(end) {
+        end -= 1;
+    }
+    error[..end].replace('\0', "\u{fffd}")
+}
+
+/// Applies changes and wakes whoever may now have something to take.
+pub(crate) async fn transition(
+    core: &Core,
+    namespace: &str,
+    changes: &[Change],
+) -> Result<Vec<Option<crate::outcome::Attempt>>> {
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
+    let frees = |change: &Change| {
+        change.live.group_id.is_some() || matches!(change.transition, Transition::Requeue { .. })
+    };
+    if changes.iter().any(frees) {
+        core.wakes.ring(namespace, &[]);
+    }
+    Ok(applied)
+}
+
+/// Answers the reports that changed nothing: recorded before, lost, or of no event at all.
+async fn look_up_rest(
+    core: &Core,
+    namespace: &str,
+    items: &[(Held, Report)],
+    answers: &mut [Option<Result<Finished>>],
+) -> Result<()> {
+    let places: Vec<usize> = (0..items.len()).filter(|place| answers[*place].is_none()).collect();
+    if places.is_empty() {
+        return Ok(());
+    }
+    let holders: Vec<Holder> = places.iter().map(|place| items[*place].0.holder.clone()).collect();
+    let ids: Vec<i64> = holders.iter().map(|holder| holder.event_id).collect();
+    let recorded = core.store.recorded(namespace, &holders).await?;
+    let exist = core.store.exists(namespace, &ids).await?;
+    for ((place, recorded), exists) in places.into_iter().zip(recorded).zip(exist) {
+        let (held, report) = &items[place];
+        answers[place] = Some(match recorded {
+            Some(attempt) if is_end_of(&report.outcome, attempt.action) => Ok(Finished::Repeated(attempt)),
+            _ if exists => Ok(Finished::Lost),
+            _ => Err(Error::EventNotFound { namespace: namespace.to_owned(), event_id: held.holder.event_id }),
+        });
+    }
+    Ok(())
+}
+
+/// Whether an attempt with this outcome can have been recorded so.
+fn is_end_of(outcome: &Outcome, action: Action) -> bool {
+    match outcome {
+        Outcome::Done => action == Action::Completed,
+        Outcome::DoneWithErrors => action == Action::CompletedWithErrors,
+        Outcome::Retry { .. } | Outcome::Dead { .. } => {
+            matches!(action, Action::Failed | Action::CompletedWithErrors)
+        }
+        Outcome::Snooze { .. } => action == Action::Snoozed,
+        Outcome::Release => action == Action::Released,
+        Outcome::Unhandled => matches!(action, Action::Failed | Action::Released),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_error_is_cut_between_characters() {
+        assert_eq!(fit("aäb", 2), "a");
+        assert_eq!(fit("a\0b", 10), "a\u{fffd}b");
+    }
+}

@@ -1,0 +1,128 @@
+//! Upkeep that every process may do at any time; guards make each change happen once.
+
+use std::sync::Arc;
+
+use crate::decide::{decide_abandoned, decide_expired};
+use crate::delivery::Live;
+use crate::error::Result;
+use crate::event::tag_set;
+use crate::finish;
+use crate::outcome::Action;
+use crate::publish::route;
+use crate::queue::{Core, Queue};
+use crate::store::{Change, Guard, Record};
+use crate::topology::{Subscription, Topology};
+use crate::decide::Transition;
+use crate::policy::GroupFailure;
+
+/// How many deliveries one statement of upkeep takes.
+const BATCH: usize = 500;
+
+impl Queue {
+    /// Brings back every delivery whose lease has run out, and buries those that were acquired too
+    /// often; how many.
+    pub async fn sweep_once(&self) -> Result<usize> {
+        let topology = self.reload().await?;
+        let lanes: Vec<i64> = topology.lanes.iter().map(|lane| lane.lane_id).collect();
+        sweep_lanes(self.core(), self.namespace(), &lanes).await
+    }
+
+    /// Buries every waiting delivery whose deadline has passed; how many.
+    pub async fn expire_once(&self) -> Result<usize> {
+        let topology = self.reload().await?;
+        let mut expired = 0;
+        loop {
+            let found = self.store().expired(self.namespace(), BATCH, self.now()).await?;
+            let changes = found.iter().map(|live| {
+                let (action, transition) = decide_expired();
+                change(&topology, live, Guard::Free, action, transition)
+            });
+            let changes: Vec<Change> = changes.collect();
+            expired += applied(self.core(), self.namespace(), &changes).await?;
+            if found.len() < BATCH {
+                return Ok(expired);
+            }
+        }
+    }
+
+    /// Goes on adding past events to subscriptions that began in the past; how many deliveries.
+    pub async fn backfill_once(&self) -> Result<usize> {
+        let mut added = 0;
+        for subscription in &self.reload().await?.subscriptions {
+            added += self.backfill(subscription).await?;
+        }
+        Ok(added)
+    }
+
+    pub(crate) async fn backfill(&self, subscription: &Subscription) -> Result<usize> {
+        let (mut added, mut from) = (0, subscription.backfill_from);
+        while let Some(start) = from {
+            let past = self.store().past_events(self.namespace(), subscription.starts_at, start, BATCH).await?;
+            let mut wanted = Vec::new();
+            for event in past.events {
+                let tags = tag_set("tags", &event.tags, self.limits())?;
+                if subscription.wants(&event.event_type, &tags) {
+                    let name = &subscription.subscription;
+                    let delivery = self.route_one(name, &event.event_type, &tags, event.priority).await?;
+                    wanted.push((event, delivery));
+                }
+            }
+            added += wanted.len();
+            let name = &subscription.subscription;
+            self.store().backfill(self.namespace(), name, &wanted, past.next, self.now()).await?;
+            self.core().wakes.ring(self.namespace(), &[]);
+            from = past.next;
+        }
+        Ok(added)
+    }
+
+    /// The delivery of a stored event to one subscription; makes its lane where it is missing.
+    pub(crate) async fn route_one(
+        &self,
+        subscription: &str,
+        event_type: &str,
+        tags: &[String],
+        priority: i16,
+    ) -> Result<crate::store::NewDelivery> {
+        let mut topology = self.topology().await?;
+        loop {
+            match route(&topology, subscription, event_type, tags, priority) {
+                Ok(delivery) => return Ok(delivery),
+                Err(lane) => self.store().add_lanes(self.namespace(), &[lane]).await?,
+            }
+            topology = self.reload().await?;
+        }
+    }
+}
+
+/// Brings back the run-out leases of these lanes.
+pub(crate) async fn sweep_lanes(core: &Arc<Core>, namespace: &str, lanes: &[i64]) -> Result<usize> {
+    if lanes.is_empty() {
+        return Ok(0);
+    }
+    let topology = core.topology(namespace).await?;
+    let mut swept = 0;
+    loop {
+        let found = core.store.run_out(namespace, lanes, BATCH, core.clock.overridden()).await?;
+        let changes = found.iter().filter_map(|live| {
+            let (action, transition) = decide_abandoned(live);
+            live.lease.map(|lease| change(&topology, live, Guard::RunOut(lease), action, transition))
+        });
+        let changes: Vec<Change> = changes.collect();
+        swept += applied(core, namespace, &changes).await?;
+        if found.len() < BATCH {
+            return Ok(swept);
+        }
+    }
+}
+
+fn change(topology: &Topology, live: &Live, guard: Guard, action: Action, transition: Transition) -> Change {
+    let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
+    let policy = topology.policy(&live.subscription, event_type);
+    let pass_group = policy.group_failure == GroupFailure::Continue;
+    Change { live: live.clone(), guard, pass_group, action, transition, record: Record::default() }
+}
+
+async fn applied(core: &Core, namespace: &str, changes: &[Change]) -> Result<usize> {
+    Ok(finish::transition(core, namespace, changes).await?.iter().flatten().count())
+}

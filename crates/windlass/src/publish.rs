@@ -1,0 +1,238 @@
+//! Publishing: an event is stored once, with one delivery for each subscription that wants it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::clock::after;
+use crate::error::{Error, Result};
+use crate::event::{Event, NewEvent, tag_set};
+use crate::policy::GroupFailure;
+use crate::queue::{Core, Queue};
+use crate::store::{NewDelivery, Prepared, Stored};
+use crate::topology::{LaneKey, MAIN, Topology};
+
+/// What a publish stored, or found.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// The stored event; for a duplicate, the first one.
+    pub event: Event,
+    /// The key was seen before, within its window: nothing was stored.
+    pub duplicate: bool,
+    /// How many failures the subscription `main` allows a new event; `None`: any number.
+    pub max_retries: Option<u32>,
+}
+
+/// The events of one call: stored together or not at all.
+pub(crate) type PublishUnit = Vec<NewEvent>;
+
+pub(crate) type PublishedUnit = Vec<Published>;
+
+/// How often a publish starts over because the topology changed under it.
+const ROUNDS_MAX: usize = 10;
+
+impl Queue {
+    /// Publishes one event. When this returns, the event is stored and synced.
+    pub async fn publish(&self, event: NewEvent) -> Result<Published> {
+        let mut published = self.publish_all(vec![event]).await?;
+        published.pop().ok_or(Error::Closed)
+    }
+
+    /// Publishes events together: all of them are stored, or none is.
+    pub async fn publish_all(&self, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+        let max = self.limits().publish_batch_max;
+        if events.len() > max {
+            return Err(Error::invalid("events", format!("has {} events; the limit is {max}", events.len())));
+        }
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = self.clock().now();
+        events.iter().try_for_each(|event| event.check(self.limits(), now))?;
+        let weight = events.len();
+        let mut published = self.lines().publish.call(events, weight).await?;
+        for duplicate in published.iter_mut().filter(|published| published.duplicate) {
+            self.show_first(duplicate).await?;
+        }
+        Ok(published)
+    }
+
+    /// Puts the first event in the place of a duplicate. One that its policy did not keep is shown
+    /// with the contents it was published with again.
+    async fn show_first(&self, duplicate: &mut Published) -> Result<()> {
+        match self.get(duplicate.event.id).await {
+            Ok(first) => duplicate.event = first.event,
+            Err(Error::EventNotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Stores the units of several callers in one transaction.
+pub(crate) async fn run(
+    core: Arc<Core>,
+    namespace: Arc<str>,
+    units: Vec<PublishUnit>,
+) -> Result<Vec<Result<PublishedUnit>>> {
+    let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
+    let mut prepared: Vec<Prepared> = units.into_iter().flatten().map(unrouted).collect();
+    match store(&core, &namespace, &mut prepared).await {
+        Ok(stored) => {
+            let mut rest = prepared.into_iter().zip(stored);
+            let split = |size: &usize| Ok(rest.by_ref().take(*size).map(|(p, s)| finish(p, s, &namespace)).collect());
+            Ok(sizes.iter().map(split).collect())
+        }
+        // Whoever brought the value that the database cannot take is the only one to fail.
+        Err(Error::Database { .. }) if sizes.len() > 1 => {
+            let mut rest = prepared.into_iter();
+            let mut answers = Vec::with_capacity(sizes.len());
+            for size in sizes {
+                let mut unit: Vec<Prepared> = rest.by_ref().take(size).collect();
+                let stored = store(&core, &namespace, &mut unit).await;
+                answers.push(
+                    stored.map(|stored| unit.into_iter().zip(stored).map(|(p, s)| finish(p, s, &namespace)).collect()),
+                );
+            }
+            Ok(answers)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn unrouted(event: NewEvent) -> Prepared {
+    Prepared { event, key_window: Default::default(), deliveries: Vec::new() }
+}
+
+async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
+    for _ in 0..ROUNDS_MAX {
+        let topology = route_all(core, namespace, prepared).await?;
+        let refs: Vec<&Prepared> = prepared.iter().collect();
+        let stored = core.store.publish(namespace, topology.version, &refs, core.clock.overridden()).await?;
+        match stored {
+            Some(stored) => {
+                wake(core, namespace, prepared, &stored);
+                return Ok(stored);
+            }
+            None => drop(core.reload(namespace).await?),
+        }
+    }
+    Err(Error::Database { detail: format!("namespace '{namespace}' keeps changing; try again") })
+}
+
+fn wake(core: &Core, namespace: &str, prepared: &[Prepared], stored: &[Stored]) {
+    let new = prepared.iter().zip(stored).filter(|(_, stored)| !stored.duplicate);
+    let lanes: HashSet<i64> = new.flat_map(|(p, _)| &p.deliveries).map(|delivery| delivery.lane_id).collect();
+    if !lanes.is_empty() {
+        core.wakes.ring(namespace, &lanes.into_iter().collect::<Vec<_>>());
+    }
+}
+
+/// Gives each event its deliveries, and creates the lanes that are missing.
+async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Arc<Topology>> {
+    let mut topology = core.topology(namespace).await?;
+    for _ in 0..ROUNDS_MAX {
+        let missing = try_route(core, &topology, prepared)?;
+        if missing.is_empty() {
+            return Ok(topology);
+        }
+        let max = core.limits.lanes_max;
+        if topology.lanes.len() + missing.len() > max {
+            let problem = format!("namespace '{namespace}' would have more than {max} combinations of type, tags and priority");
+            return Err(Error::invalid("tags", problem));
+        }
+        core.store.add_lanes(namespace, &missing.into_iter().collect::<Vec<_>>()).await?;
+        topology = core.reload(namespace).await?;
+    }
+    Err(Error::Database { detail: format!("the lanes of namespace '{namespace}' keep disappearing") })
+}
+
+/// The deliveries of all events, or the lanes they still need.
+fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<HashSet<LaneKey>> {
+    let mut missing = HashSet::new();
+    // Events of one batch are often alike: each kind is routed once.
+    let mut known: HashMap<(String, String, i16), Vec<NewDelivery>> = HashMap::new();
+    for prepared in prepared {
+        let event = &prepared.event;
+        let kind = (event.event_type.clone(), event.tags.clone(), event.priority);
+        let routes = match known.get(&kind) {
+            Some(routes) => routes,
+            None => {
+                let tags = tag_set("tags", &event.tags, &core.limits)?;
+                let routes = routes(topology, &event.event_type, &tags, event.priority, &mut missing);
+                known.entry(kind).or_insert(routes)
+            }
+        };
+        prepared.key_window = topology.namespace.policy.base.key_window();
+        prepared.deliveries = routes.clone();
+        if event.max_retries.is_some() {
+            prepared.deliveries.iter_mut().for_each(|delivery| delivery.max_retries = event.max_retries);
+        }
+    }
+    Ok(missing)
+}
+
+fn routes(
+    topology: &Topology,
+    event_type: &str,
+    tags: &[String],
+    priority: i16,
+    missing: &mut HashSet<LaneKey>,
+) -> Vec<NewDelivery> {
+    let wanting = topology.subscriptions.iter().filter(|subscription| subscription.wants(event_type, tags));
+    wanting
+        .filter_map(|subscription| {
+            let name = &subscription.subscription;
+            let found = route(topology, name, event_type, tags, priority);
+            found.map_err(|lane| missing.insert(lane)).ok()
+        })
+        .collect()
+}
+
+/// The delivery that a subscription gets of such an event, or the lane that is missing for it.
+pub(crate) fn route(
+    topology: &Topology,
+    subscription: &str,
+    event_type: &str,
+    tags: &[String],
+    priority: i16,
+) -> Result<NewDelivery, LaneKey> {
+    let lane = LaneKey {
+        subscription: subscription.to_owned(),
+        event_type: event_type.to_owned(),
+        tags: tags.to_vec(),
+        priority,
+    };
+    let Some(lane_id) = topology.lane_id(&lane) else { return Err(lane) };
+    let policy = topology.policy(subscription, event_type);
+    Ok(NewDelivery {
+        lane_id,
+        subscription: lane.subscription,
+        max_retries: policy.max_retries,
+        attempts_limit: policy.max_attempts,
+        pass_group: policy.group_failure == GroupFailure::Continue,
+    })
+}
+
+fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Published {
+    let main = prepared.deliveries.iter().find(|delivery| delivery.subscription == MAIN);
+    let max_retries = main.and_then(|delivery| delivery.max_retries);
+    let new = prepared.event;
+    let event = Event {
+        id: stored.event_id,
+        namespace: namespace.to_owned(),
+        event_type: new.event_type,
+        title: new.title,
+        description: new.description,
+        tags: new.tags,
+        payload: new.payload,
+        group_id: new.group_id,
+        key: new.key,
+        priority: new.priority,
+        producer: new.producer,
+        run_at: new.run_at.or(new.delay.map(|delay| after(stored.created_at, delay))),
+        expires_at: new.expires_at,
+        metadata: new.metadata,
+        created_at: stored.created_at,
+    };
+    Published { event, duplicate: stored.duplicate, max_retries }
+}

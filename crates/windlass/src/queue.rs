@@ -1,0 +1,316 @@
+//! The way in: a queue on one database, seen from one namespace.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::claim::Claimers;
+use crate::clock::{Clock, Timestamp};
+use crate::coalesce::Coalescer;
+use crate::error::{Error, Result};
+use crate::finish::{self, FinishUnit, FinishedUnit};
+use crate::limits::Limits;
+use crate::names;
+use crate::publish::{self, PublishUnit, PublishedUnit};
+use crate::store::Store;
+use crate::topology::{DEFAULT_NAMESPACE, Topology};
+use crate::wake::{Wakes, lock};
+
+/// A durable event queue on one database. Clones are cheap and share everything.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> windlass::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let url = format!("sqlite://{}", folder.path().join("windlass.db").display());
+/// use windlass::{ClaimRequest, NewEvent, Queue, Report};
+///
+/// let queue = Queue::open(&url).await?;
+/// queue.publish(NewEvent::new("user.created").payload(&serde_json::json!({ "user_id": 42 }))?).await?;
+///
+/// for delivery in queue.claim(ClaimRequest::new("worker-1").max(10)).await? {
+///     println!("{} {}", delivery.event.event_type, delivery.event.payload);
+///     queue.finish(&delivery, Report::done()).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Queue {
+    shared: Arc<Shared>,
+    namespace: Arc<str>,
+}
+
+struct Shared {
+    core: Arc<Core>,
+    lines: Mutex<HashMap<String, Arc<Lines>>>,
+    claimers: Claimers,
+}
+
+/// What the background work of a queue needs; it does not keep the queue alive.
+pub(crate) struct Core {
+    pub store: Arc<dyn Store>,
+    pub clock: Clock,
+    pub limits: Limits,
+    pub wakes: Arc<Wakes>,
+    topologies: Mutex<HashMap<String, Arc<Topology>>>,
+}
+
+/// The coalesced calls of one namespace.
+pub(crate) struct Lines {
+    pub publish: Coalescer<PublishUnit, PublishedUnit>,
+    pub finish: Coalescer<FinishUnit, FinishedUnit>,
+}
+
+/// How to open a queue.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    url: String,
+    clock: Clock,
+    limits: Limits,
+    migrate: bool,
+}
+
+impl OpenOptions {
+    /// Uses this clock instead of the database's.
+    pub fn clock(mut self, clock: Clock) -> OpenOptions {
+        self.clock = clock;
+        self
+    }
+
+    /// Uses these limits.
+    pub fn limits(mut self, limits: Limits) -> OpenOptions {
+        self.limits = limits;
+        self
+    }
+
+    /// Whether opening brings the database's schema up to date; it does unless told not to.
+    pub fn migrate(mut self, migrate: bool) -> OpenOptions {
+        self.migrate = migrate;
+        self
+    }
+
+    /// Opens the queue, in the namespace `default`.
+    pub async fn open(self) -> Result<Queue> {
+        let store = open_store(&self.url, self.clock.clone(), self.migrate).await?;
+        let wakes = Arc::new(Wakes::default());
+        store.watch(wakes.clone()).await;
+        let core = Core { store, clock: self.clock, limits: self.limits, wakes, topologies: Mutex::default() };
+        let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };
+        Ok(Queue { shared: Arc::new(shared), namespace: DEFAULT_NAMESPACE.into() })
+    }
+}
+
+/// The schema versions of a database: what it has, and what this build needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchemaVersion {
+    /// What the database has; 0 where there is nothing yet.
+    pub found: i64,
+    /// What this build needs.
+    pub known: i64,
+}
+
+/// The schema version of the database at `url`, which is left as it is.
+pub async fn schema_version(url: &str) -> Result<SchemaVersion> {
+    let (found, known) = match split_url(url)? {
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite(path) => crate::store::sqlite::schema_version(path).await?,
+        #[cfg(feature = "postgres")]
+        Database::Postgres(url) => crate::store::postgres::schema_version(url).await?,
+    };
+    Ok(SchemaVersion { found, known })
+}
+
+enum Database<'a> {
+    #[cfg(feature = "sqlite")]
+    Sqlite(&'a str),
+    #[cfg(feature = "postgres")]
+    Postgres(&'a str),
+}
+
+fn split_url(url: &str) -> Result<Database<'_>> {
+    #[cfg(feature = "sqlite")]
+    if let Some(path) = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")) {
+        if path.is_empty() {
+            return Err(bad_url(url, "names no file"));
+        }
+        return Ok(Database::Sqlite(path));
+    }
+    #[cfg(feature = "postgres")]
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(Database::Postgres(url));
+    }
+    Err(bad_url(url, "must begin with sqlite:// or postgres://, whichever this build includes"))
+}
+
+pub(crate) fn bad_url(url: &str, problem: &str) -> Error {
+    // The password of postgres://user:password@host stays out of messages.
+    let shown = match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme + 3 < at => format!("{}…{}", &url[..scheme + 3], &url[at..]),
+        _ => url.to_owned(),
+    };
+    Error::DatabaseUrl { url: shown, problem: problem.to_owned() }
+}
+
+async fn open_store(url: &str, clock: Clock, migrate: bool) -> Result<Arc<dyn Store>> {
+    match split_url(url)? {
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite(path) => Ok(Arc::new(crate::store::sqlite::SqliteStore::open(path, clock, migrate).await?)),
+        #[cfg(feature = "postgres")]
+        Database::Postgres(url) => Ok(Arc::new(crate::store::postgres::PgStore::open(url, clock, migrate).await?)),
+    }
+}
+
+impl Queue {
+    /// Opens the database at `url`: `sqlite://file` or `postgres://…`. The file is created where there
+    /// is none, and the schema is brought up to date.
+    pub async fn open(url: &str) -> Result<Queue> {
+        Queue::options(url).open().await
+    }
+
+    /// Opens it with other than the usual settings.
+    pub fn options(url: &str) -> OpenOptions {
+        OpenOptions { url: url.to_owned(), clock: Clock::system(), limits: Limits::default(), migrate: true }
+    }
+
+    /// The same queue, seen from another namespace. Whether it exists is found out on use.
+    pub fn in_namespace(&self, namespace: &str) -> Result<Queue> {
+        names::check_identifier("namespace", namespace)?;
+        Ok(Queue { shared: self.shared.clone(), namespace: namespace.into() })
+    }
+
+    /// The namespace this handle works in.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// What this queue accepts.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.core.limits
+    }
+
+    /// The clock this queue goes by.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.core.clock
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<()> {
+        self.store().exists(self.namespace(), &[]).await.map(drop)
+    }
+
+    /// Finishes what is under way and closes the connections. Later calls fail with [`Error::Closed`].
+    pub async fn close(&self) {
+        self.store().close().await;
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.shared.core
+    }
+
+    pub(crate) fn claimers(&self) -> &Claimers {
+        &self.shared.claimers
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.shared.core.store
+    }
+
+    /// The instant that statements have to use; see [`Clock`].
+    pub(crate) fn now(&self) -> Option<Timestamp> {
+        self.shared.core.clock.overridden()
+    }
+
+    pub(crate) async fn topology(&self) -> Result<Arc<Topology>> {
+        self.core().topology(&self.namespace).await
+    }
+
+    pub(crate) async fn reload(&self) -> Result<Arc<Topology>> {
+        self.core().reload(&self.namespace).await
+    }
+
+    /// The topology, newly loaded if the known one has no such subscription.
+    pub(crate) async fn topology_with(&self, subscription: &str) -> Result<Arc<Topology>> {
+        let known = self.topology().await?;
+        let topology = if known.subscription(subscription).is_some() { known } else { self.reload().await? };
+        self.check_subscription(&topology, Some(subscription))?;
+        Ok(topology)
+    }
+
+    pub(crate) fn check_subscription(&self, topology: &Topology, subscription: Option<&str>) -> Result<()> {
+        match subscription {
+            Some(name) if topology.subscription(name).is_none() => Err(Error::SubscriptionNotFound {
+                namespace: self.namespace().to_owned(),
+                subscription: name.to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn no_event(&self, event_id: i64) -> Error {
+        Error::EventNotFound { namespace: self.namespace().to_owned(), event_id }
+    }
+
+    pub(crate) fn lines(&self) -> Arc<Lines> {
+        let mut lines = lock(&self.shared.lines);
+        if let Some(found) = lines.get(self.namespace()) {
+            return found.clone();
+        }
+        let made = Arc::new(self.new_lines());
+        lines.insert(self.namespace().to_owned(), made.clone());
+        made
+    }
+
+    fn new_lines(&self) -> Lines {
+        let core = self.core();
+        let in_flight = core.store.batches_in_flight();
+        let (publisher, finisher) = ((core.clone(), self.namespace.clone()), (core.clone(), self.namespace.clone()));
+        Lines {
+            publish: Coalescer::new(in_flight, BATCH_WEIGHT_MAX, move |units| {
+                publish::run(publisher.0.clone(), publisher.1.clone(), units)
+            }),
+            finish: Coalescer::new(in_flight, BATCH_WEIGHT_MAX, move |units| {
+                finish::run(finisher.0.clone(), finisher.1.clone(), units)
+            }),
+        }
+    }
+}
+
+/// Gathered batches grow to at most this many events: large enough to share a commit, small enough
+/// that nobody waits long for his neighbours.
+const BATCH_WEIGHT_MAX: usize = 1_000;
+
+impl Core {
+    pub async fn topology(&self, namespace: &str) -> Result<Arc<Topology>> {
+        let known = lock(&self.topologies).get(namespace).cloned();
+        match known {
+            Some(topology) => Ok(topology),
+            None => self.reload(namespace).await,
+        }
+    }
+
+    /// Loads it anew, also for everybody after.
+    pub async fn reload(&self, namespace: &str) -> Result<Arc<Topology>> {
+        match self.store.topology(namespace).await? {
+            Some(topology) => {
+                let topology = Arc::new(topology);
+                lock(&self.topologies).insert(namespace.to_owned(), topology.clone());
+                Ok(topology)
+            }
+            None => {
+                lock(&self.topologies).remove(namespace);
+                Err(Error::NamespaceNotFound { namespace: namespace.to_owned() })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_url_is_shown_without_its_password() {
+        let error = bad_url("mysql://me:secret@host/db", "no");
+        assert_eq!(error.to_string(), "database URL 'mysql://…@host/db': no");
+    }
+}

@@ -1,0 +1,60 @@
+//! Taking a delivery from its worker by hand.
+
+use crate::decide::{Transition, When};
+use crate::delivery::Status;
+use crate::error::{Error, Result};
+use crate::finish;
+use crate::inspect::DeadLetterFilter;
+use crate::names;
+use crate::outcome::{Action, Finished};
+use crate::queue::Queue;
+use crate::store::{Change, Guard, Record};
+
+impl Queue {
+    /// Returns a delivery that is PROCESSING to PENDING at once, logging the reason; its worker can no
+    /// longer finish it. One that is FAILED or EXPIRED is redriven.
+    pub async fn reset(&self, event_id: i64, subscription: &str, reason: &str) -> Result<()> {
+        names::check("reason", reason)?;
+        self.topology_with(subscription).await?;
+        let holder = self.anyone(event_id, subscription);
+        let found = self.store().held(self.namespace(), &[holder]).await?.into_iter().next().flatten();
+        match found.and_then(|live| live.lease.map(|lease| (live, lease))) {
+            Some((live, lease)) => {
+                let when = When::Unchanged;
+                let change = Change {
+                    live,
+                    guard: Guard::Lease(lease),
+                    pass_group: false,
+                    action: Action::Reset,
+                    transition: Transition::Requeue { when, failed: false, free: false, pass_group: false },
+                    record: Record { error: Some(reason.to_owned()), ..Record::default() },
+                };
+                let applied = finish::transition(self.core(), self.namespace(), &[change]).await?;
+                if applied.iter().flatten().count() == 1 { Ok(()) } else { self.not_resettable(event_id, subscription).await }
+            }
+            None => self.reset_dead(event_id, subscription).await,
+        }
+    }
+
+    async fn reset_dead(&self, event_id: i64, subscription: &str) -> Result<()> {
+        let filter = DeadLetterFilter {
+            event_ids: vec![event_id],
+            subscription: Some(subscription.to_owned()),
+            ..DeadLetterFilter::default()
+        };
+        if self.redrive(filter).await? == 1 { Ok(()) } else { self.not_resettable(event_id, subscription).await }
+    }
+
+    async fn not_resettable(&self, event_id: i64, subscription: &str) -> Result<()> {
+        let status: Status = self.ended_status(event_id, subscription).await?;
+        let (action, allowed) = ("reset", "PROCESSING, FAILED or EXPIRED");
+        Err(Error::WrongStatus { event_id, status: status.as_str(), action, allowed })
+    }
+}
+
+impl Finished {
+    /// Whether the lease was lost.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Finished::Lost)
+    }
+}

@@ -1,0 +1,342 @@
+//! The store on PostgreSQL: set-based statements over arrays, on a few connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sqlx::ConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+use tokio::sync::mpsc;
+
+use self::connections::Connections;
+use self::group::Freed;
+use self::marks::Marks;
+use self::notify::Ready;
+use super::{
+    Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, Store, Stored,
+};
+use crate::clock::{Clock, Timestamp};
+use crate::delivery::{Delivery, Live};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::inspect::{
+    DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
+};
+use crate::outcome::Attempt;
+use crate::policy::NamespacePolicy;
+use crate::queue::bad_url;
+use crate::topology::{LaneKey, Namespace, Subscription, Topology};
+use crate::wake::Wakes;
+
+mod claim;
+mod connections;
+mod dead_letters;
+mod enqueue;
+mod error;
+mod group;
+mod hold;
+mod inspect;
+mod maintain;
+mod marks;
+mod migrate;
+mod notify;
+#[cfg(test)]
+mod plans;
+mod publish;
+mod row;
+mod topology;
+mod transition;
+
+/// Every statement of the hot path has one right plan, by index, whatever the statistics say.
+const HOT: &str = "
+SET plan_cache_mode = force_generic_plan; SET jit = off;
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET enable_sort = off; SET enable_material = off";
+
+/// Claims need not survive a crash of the server: a lost claim is only a redelivery.
+const HOT_UNSYNCED: &str = "
+SET plan_cache_mode = force_generic_plan; SET jit = off;
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET enable_sort = off; SET enable_material = off; SET synchronous_commit = off";
+
+const COLD: &str = "SET jit = off";
+
+/// How many connections of each kind. Batches make more of them pointless.
+const CLAIMS: usize = 2;
+const WRITES: usize = 4;
+const SWEEPS: usize = 1;
+const READS: usize = 4;
+
+/// How often a call is repeated after a deadlock.
+const DEADLOCKS_MAX: usize = 5;
+
+pub(crate) struct PgStore {
+    options: PgConnectOptions,
+    claims: Connections,
+    writes: Connections,
+    sweeps: Connections,
+    reads: Arc<Connections>,
+    marks: Arc<Marks>,
+    /// To the task that notifies other processes.
+    ready: mpsc::UnboundedSender<Ready>,
+    /// Who we are among those that notify.
+    own: u64,
+}
+
+impl PgStore {
+    pub async fn open(url: &str, clock: Clock, migrate: bool) -> Result<PgStore> {
+        let options = options(url)?;
+        let reads = Arc::new(Connections::new(options.clone(), COLD, READS));
+        let mut connection = reads.get().await?;
+        migrate::migrate(&mut connection, migrate).await?;
+        migrate::add_partitions(&mut connection).await?;
+        migrate::add_default_namespace(&mut connection, clock.overridden()).await?;
+        connection.done();
+        let (ready, inbox) = mpsc::unbounded_channel();
+        let own = fastrand::u64(..);
+        tokio::spawn(notify::send(inbox, reads.clone(), own));
+        Ok(PgStore {
+            claims: Connections::new(options.clone(), HOT_UNSYNCED, CLAIMS),
+            writes: Connections::new(options.clone(), HOT, WRITES),
+            sweeps: Connections::new(options.clone(), HOT, SWEEPS),
+            reads,
+            options,
+            marks: Arc::default(),
+            ready,
+            own,
+        })
+    }
+
+    /// Deliveries became ready in these lanes: claims must not begin behind them, here or elsewhere.
+    fn freed(&self, namespace: &str, freed: Vec<Freed>) {
+        for (lane, ready_at) in &freed {
+            self.marks.rewind(*lane, *ready_at);
+        }
+        if freed.is_empty() {
+            self.marks.rewind_all(None);
+        }
+        // Fails only when the store is being dropped.
+        let _ = self.ready.send(Ready { namespace: namespace.to_owned(), freed });
+    }
+}
+
+fn options(url: &str) -> Result<PgConnectOptions> {
+    let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| bad_url(url, &error.to_string()))?;
+    // Statements are traced by their caller, where they mean something.
+    Ok(options.application_name("windlass").disable_statement_logging())
+}
+
+/// The database's schema version, and the newest that this build knows.
+pub(crate) async fn schema_version(url: &str) -> Result<(i64, i64)> {
+    let mut connection = options(url)?.connect().await.map_err(error::from_sqlx)?;
+    Ok((migrate::found(&mut connection).await?, migrate::KNOWN))
+}
+
+fn to_json<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::Database { detail: error.to_string() })
+}
+
+/// Repeats a transaction that the server broke off to resolve a deadlock.
+macro_rules! despite_deadlocks {
+    ($call:expr) => {{
+        let mut tries = 0;
+        loop {
+            match $call.await {
+                Err(Error::DatabaseLocked { .. }) if tries < DEADLOCKS_MAX => tries += 1,
+                answer => break answer,
+            }
+        }
+    }};
+}
+
+#[async_trait]
+impl Store for PgStore {
+    fn batches_in_flight(&self) -> usize {
+        2
+    }
+
+    async fn watch(&self, wakes: Arc<Wakes>) {
+        tokio::spawn(notify::listen(self.options.clone(), wakes, self.marks.clone(), self.own));
+    }
+
+    async fn close(&self) {
+        for connections in [&self.claims, &self.writes, &self.sweeps, &self.reads] {
+            connections.close().await;
+        }
+    }
+
+    async fn topology(&self, namespace: &str) -> Result<Option<Topology>> {
+        topology::topology(self, namespace).await
+    }
+
+    async fn namespaces(&self) -> Result<Vec<Namespace>> {
+        topology::namespaces(self).await
+    }
+
+    async fn put_namespace(
+        &self,
+        namespace: &str,
+        metadata: Option<&RawValue>,
+        policy: Option<&NamespacePolicy>,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        topology::put_namespace(self, namespace, metadata.map(RawValue::get), policy, now).await
+    }
+
+    async fn pause_namespace(&self, namespace: &str, paused: bool, paused_types: &[String]) -> Result<()> {
+        topology::pause_namespace(self, namespace, paused, paused_types).await
+    }
+
+    async fn add_subscription(
+        &self,
+        namespace: &str,
+        new: &NewSubscription,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Subscription>> {
+        topology::add_subscription(self, namespace, new, now).await
+    }
+
+    async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool> {
+        topology::pause_subscription(self, namespace, subscription, paused).await
+    }
+
+    async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool> {
+        despite_deadlocks!(topology::remove_subscription(self, namespace, subscription))
+    }
+
+    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
+        despite_deadlocks!(topology::add_lanes(self, namespace, lanes))
+    }
+
+    async fn past_events(&self, namespace: &str, since: Timestamp, from: i64, limit: usize) -> Result<Past> {
+        maintain::past_events(self, namespace, since, from, limit).await
+    }
+
+    async fn backfill(
+        &self,
+        namespace: &str,
+        subscription: &str,
+        deliveries: &[(Event, NewDelivery)],
+        next: Option<i64>,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        despite_deadlocks!(maintain::backfill(self, namespace, subscription, deliveries, next, now))
+    }
+
+    async fn publish(
+        &self,
+        namespace: &str,
+        version: i64,
+        events: &[&Prepared],
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<Stored>>> {
+        despite_deadlocks!(publish::publish(self, namespace, version, events, now))
+    }
+
+    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
+        despite_deadlocks!(claim::claim(self, claim, now))
+    }
+
+    async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look> {
+        let look = claim::look(self, namespace, lanes, now).await?;
+        look.ok_or_else(|| Error::NamespaceNotFound { namespace: namespace.to_owned() })
+    }
+
+    fn rewind(&self, lanes: &[i64], to: Option<Timestamp>) {
+        match to {
+            Some(to) => lanes.iter().for_each(|lane| self.marks.rewind(*lane, to)),
+            None => self.marks.forget(lanes),
+        }
+    }
+
+    async fn run_out(&self, namespace: &str, lanes: &[i64], limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
+        maintain::run_out(self, namespace, lanes, limit, now).await
+    }
+
+    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
+        maintain::expired(self, namespace, limit, now).await
+    }
+
+    async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
+        hold::held(self, namespace, holders).await
+    }
+
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[Change],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Attempt>>> {
+        despite_deadlocks!(transition::transition(self, namespace, changes, now))
+    }
+
+    async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
+        hold::recorded(self, namespace, holders).await
+    }
+
+    async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>> {
+        despite_deadlocks!(hold::start(self, namespace, live, now))
+    }
+
+    async fn extend(
+        &self,
+        namespace: &str,
+        live: &[(Live, Duration)],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        despite_deadlocks!(hold::extend(self, namespace, live, now))
+    }
+
+    async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
+        dead_letters::dead_letters(self, namespace, filter).await
+    }
+
+    async fn redrive(
+        &self,
+        namespace: &str,
+        letters: &[(DeadLetter, NewDelivery)],
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        despite_deadlocks!(dead_letters::redrive(self, namespace, letters, now))
+    }
+
+    async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
+        dead_letters::purge(self, namespace, filter, limit).await
+    }
+
+    async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {
+        inspect::exists(self, namespace, event_ids).await
+    }
+
+    async fn get(&self, namespace: &str, ids: &[i64], _now: Option<Timestamp>) -> Result<Vec<Option<EventView>>> {
+        inspect::get_all(self, namespace, ids).await
+    }
+
+    async fn log(&self, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>> {
+        inspect::log(self, namespace, event_id).await
+    }
+
+    async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
+        inspect::list(self, namespace, filter).await
+    }
+
+    async fn stuck(
+        &self,
+        namespace: &str,
+        older_than: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<StuckDelivery>> {
+        inspect::stuck(self, namespace, older_than, limit, now).await
+    }
+
+    async fn workers(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<WorkerView>> {
+        inspect::workers(self, namespace, since).await
+    }
+
+    async fn stats(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<StatRow>> {
+        inspect::stats(self, namespace, since).await
+    }
+}

@@ -1,0 +1,310 @@
+//! Taking deliveries. Plans must not depend on statistics: the queue is empty at one moment and huge
+//! at the next, so rows are found by the hot index, from this process's mark on, and changed by ctid.
+
+use std::collections::HashMap;
+
+use sqlx::postgres::PgRow;
+
+use super::PgStore;
+use super::error::from_sqlx;
+use super::row::{count, count_or_none, event, get};
+use crate::clock::{Timestamp, micros};
+use crate::delivery::{Delivery, Lease};
+use crate::error::Result;
+use crate::store::{Claim, ClaimSlot, LaneClaim, Look};
+
+/// A claim on many lanes goes round again at most so often for what others took from under it.
+const ROUNDS_MAX: usize = 4;
+/// What a lane is asked for beyond its share.
+const SHARE_EXTRA: usize = 4;
+
+pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
+    let mut slots = Slots::new(&claim.requests);
+    if let [lane] = &claim.lanes[..] {
+        let taken = from_one(store, claim, lane, &slots, now).await?;
+        return taken.into_iter().map(|row| delivery(&row)).collect();
+    }
+    let mut deliveries: Vec<Delivery> = Vec::new();
+    let mut share = slots.left().div_ceil(claim.lanes.len()) + SHARE_EXTRA;
+    for _ in 0..ROUNDS_MAX {
+        let taken = from_many(store, claim, share, &slots, now).await?;
+        slots.fill(taken.len());
+        let more = slots.left() > 0 && could_be_more(&taken, share)?;
+        for row in &taken {
+            deliveries.push(delivery(row)?);
+        }
+        if !more {
+            break;
+        }
+        share = slots.left() + SHARE_EXTRA;
+    }
+    Ok(deliveries)
+}
+
+/// Whether a lane gave all it was asked for, or others took some of what was chosen.
+fn could_be_more(taken: &[PgRow], share: usize) -> Result<bool> {
+    let Some(first) = taken.first() else { return Ok(false) };
+    if get::<i64>(first, "chosen")? > taken.len() as i64 {
+        return Ok(true);
+    }
+    let mut of_lane: HashMap<i64, usize> = HashMap::new();
+    for row in taken {
+        *of_lane.entry(get(row, "lane_id")?).or_default() += 1;
+    }
+    Ok(of_lane.into_values().any(|count| count >= share))
+}
+
+/// Who gets the n-th row: requests in order, each with its lease and worker.
+struct Slots {
+    leases: Vec<i64>,
+    workers: Vec<String>,
+    rooms: Vec<usize>,
+}
+
+impl Slots {
+    fn new(requests: &[ClaimSlot]) -> Slots {
+        Slots {
+            leases: requests.iter().map(|request| request.lease.0).collect(),
+            workers: requests.iter().map(|request| request.worker_id.clone()).collect(),
+            rooms: requests.iter().map(|request| request.max).collect(),
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.rooms.iter().sum()
+    }
+
+    fn fill(&mut self, mut taken: usize) {
+        for room in &mut self.rooms {
+            let filled = taken.min(*room);
+            *room -= filled;
+            taken -= filled;
+        }
+    }
+
+    /// The number of the first row for each request.
+    fn starts(&self) -> Vec<i64> {
+        let before = self.rooms.iter().scan(1, |next, room| {
+            let start = *next;
+            *next += *room as i64;
+            Some(start)
+        });
+        before.collect()
+    }
+}
+
+// Near deadlines first; the second part runs only as far as the first leaves room. Locking row by row
+// as they are picked, claimers on one lane never wait for each other nor pick the same row.
+pub(super) const FROM_ONE: &str = "
+WITH picked AS MATERIALIZED (
+    SELECT c.tid, c.urgent, row_number() OVER () AS n FROM (
+        SELECT u.ctid AS tid, true AS urgent FROM (
+            SELECT q.ctid FROM windlass.event_queue q
+            WHERE q.lane_id = $4 AND q.namespace = $1 AND q.lease IS NULL AND q.expires_at IS NOT NULL
+              AND q.expires_at > coalesce($3, now())
+              AND q.expires_at <= coalesce($3, now()) + $8 * interval '1 microsecond'
+              AND q.ready_at <= coalesce($3, now())
+              AND EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
+            ORDER BY q.expires_at, q.event_id LIMIT $9 FOR UPDATE SKIP LOCKED) AS u
+        UNION ALL
+        SELECT o.ctid, false FROM (
+            SELECT q.ctid FROM windlass.event_queue q
+            WHERE q.lane_id = $4 AND q.namespace = $1 AND q.lease IS NULL
+              AND (q.ready_at, q.event_id) > ($5, $6) AND q.ready_at <= coalesce($3, now())
+              AND (q.expires_at IS NULL OR q.expires_at > coalesce($3, now()) + $8 * interval '1 microsecond')
+              AND EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
+            ORDER BY q.ready_at, q.event_id LIMIT $9 FOR UPDATE SKIP LOCKED) AS o
+        LIMIT $9) AS c
+), taken AS (
+    UPDATE windlass.event_queue q
+    SET lease = ($10::bigint[])[width_bucket(p.n, $12::bigint[])],
+        worker_id = ($11::text[])[width_bucket(p.n, $12::bigint[])],
+        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
+        lease_expires_at = coalesce($3, now()) + $7 * interval '1 microsecond', updated_at = coalesce($3, now())
+    FROM picked p WHERE q.ctid = p.tid
+    RETURNING q.event_id, q.lane_id, q.subscription, q.ready_at, q.attempts, q.attempts_limit, q.retry_count,
+              q.max_retries, q.lease, q.worker_id, q.picked_at, q.lease_expires_at, q.created_at, p.urgent, p.n
+)
+SELECT t.event_id, t.lane_id, t.subscription, t.ready_at, t.attempts, t.attempts_limit, t.retry_count,
+       t.max_retries, t.lease, t.worker_id, t.picked_at, t.lease_expires_at, t.urgent,
+       e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
+       e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
+FROM taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
+
+async fn from_one(
+    store: &PgStore,
+    claim: &Claim,
+    lane: &LaneClaim,
+    slots: &Slots,
+    now: Option<Timestamp>,
+) -> Result<Vec<PgRow>> {
+    let (ready_at, event_id) = store.marks.of(&[lane.lane_id]);
+    let mut connection = store.claims.get().await?;
+    let query = sqlx::query(FROM_ONE)
+        .bind(&claim.namespace)
+        .bind(claim.version)
+        .bind(now)
+        .bind(lane.lane_id)
+        .bind(ready_at[0])
+        .bind(event_id[0])
+        .bind(micros(lane.lease))
+        .bind(micros(lane.deadline_horizon))
+        .bind(slots.left() as i64)
+        .bind(&slots.leases)
+        .bind(&slots.workers)
+        .bind(slots.starts());
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    mark(store, &rows)?;
+    Ok(rows)
+}
+
+// Each lane offers a share without locks, the best are chosen, and only those are locked – with the
+// conditions once more, since another claimer may have been faster.
+pub(super) const FROM_MANY: &str = "
+WITH chosen AS MATERIALIZED (
+    SELECT c.tid, c.lease_us, c.urgent FROM (
+        SELECT u.tid, l.lease_us, true AS urgent, u.expires_at AS deadline, l.priority, u.ready_at, u.event_id
+        FROM unnest($4::bigint[], $7::bigint[], $8::bigint[], $9::smallint[]) AS l(lane_id, lease_us, horizon_us, priority)
+        CROSS JOIN LATERAL (
+            SELECT q.ctid AS tid, q.expires_at, q.ready_at, q.event_id FROM windlass.event_queue q
+            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL AND q.expires_at IS NOT NULL
+              AND q.expires_at > coalesce($3, now())
+              AND q.expires_at <= coalesce($3, now()) + l.horizon_us * interval '1 microsecond'
+              AND q.ready_at <= coalesce($3, now())
+            ORDER BY q.expires_at, q.event_id LIMIT $10) AS u
+        UNION ALL
+        SELECT o.tid, l.lease_us, false, NULL, l.priority, o.ready_at, o.event_id
+        FROM unnest($4::bigint[], $5::timestamptz[], $6::bigint[], $7::bigint[], $8::bigint[], $9::smallint[])
+          AS l(lane_id, mark_at, mark_id, lease_us, horizon_us, priority)
+        CROSS JOIN LATERAL (
+            SELECT q.ctid AS tid, q.ready_at, q.event_id FROM windlass.event_queue q
+            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL
+              AND (q.ready_at, q.event_id) > (l.mark_at, l.mark_id) AND q.ready_at <= coalesce($3, now())
+              AND (q.expires_at IS NULL
+                   OR q.expires_at > coalesce($3, now()) + l.horizon_us * interval '1 microsecond')
+            ORDER BY q.ready_at, q.event_id LIMIT $10) AS o
+    ) AS c
+    WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
+    ORDER BY c.urgent DESC, c.deadline, c.priority DESC, c.ready_at, c.event_id LIMIT $11
+), picked AS MATERIALIZED (
+    SELECT k.tid, k.lease_us, k.urgent, row_number() OVER () AS n FROM (
+        SELECT q.ctid AS tid, c.lease_us, c.urgent FROM chosen c
+        JOIN windlass.event_queue q ON q.ctid = c.tid
+        WHERE q.namespace = $1 AND q.lease IS NULL AND q.ready_at <= coalesce($3, now())
+        FOR UPDATE OF q SKIP LOCKED) AS k
+), taken AS (
+    UPDATE windlass.event_queue q
+    SET lease = ($12::bigint[])[width_bucket(p.n, $14::bigint[])],
+        worker_id = ($13::text[])[width_bucket(p.n, $14::bigint[])],
+        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
+        lease_expires_at = coalesce($3, now()) + p.lease_us * interval '1 microsecond',
+        updated_at = coalesce($3, now())
+    FROM picked p WHERE q.ctid = p.tid
+    RETURNING q.event_id, q.lane_id, q.subscription, q.ready_at, q.attempts, q.attempts_limit, q.retry_count,
+              q.max_retries, q.lease, q.worker_id, q.picked_at, q.lease_expires_at, q.created_at, p.urgent, p.n
+)
+SELECT t.event_id, t.lane_id, t.subscription, t.ready_at, t.attempts, t.attempts_limit, t.retry_count,
+       t.max_retries, t.lease, t.worker_id, t.picked_at, t.lease_expires_at, t.urgent,
+       (SELECT count(*) FROM chosen) AS chosen,
+       e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
+       e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
+FROM taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
+
+async fn from_many(
+    store: &PgStore,
+    claim: &Claim,
+    share: usize,
+    slots: &Slots,
+    now: Option<Timestamp>,
+) -> Result<Vec<PgRow>> {
+    let lanes: Vec<i64> = claim.lanes.iter().map(|lane| lane.lane_id).collect();
+    let (mark_at, mark_id) = store.marks.of(&lanes);
+    let mut connection = store.claims.get().await?;
+    let query = sqlx::query(FROM_MANY)
+        .bind(&claim.namespace)
+        .bind(claim.version)
+        .bind(now)
+        .bind(lanes)
+        .bind(mark_at)
+        .bind(mark_id)
+        .bind(claim.lanes.iter().map(|lane| micros(lane.lease)).collect::<Vec<_>>())
+        .bind(claim.lanes.iter().map(|lane| micros(lane.deadline_horizon)).collect::<Vec<_>>())
+        .bind(claim.lanes.iter().map(|lane| lane.priority).collect::<Vec<_>>())
+        .bind(share as i64)
+        .bind(slots.left() as i64)
+        .bind(&slots.leases)
+        .bind(&slots.workers)
+        .bind(slots.starts());
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    mark(store, &rows)?;
+    Ok(rows)
+}
+
+/// Remembers how far each lane was taken. What was taken for its deadline says nothing about that.
+fn mark(store: &PgStore, rows: &[PgRow]) -> Result<()> {
+    for row in rows {
+        if !get::<bool>(row, "urgent")? {
+            store.marks.advance(get(row, "lane_id")?, (get(row, "ready_at")?, get(row, "event_id")?));
+        }
+    }
+    Ok(())
+}
+
+fn delivery(row: &PgRow) -> Result<Delivery> {
+    Ok(Delivery {
+        event: event(row)?,
+        subscription: get(row, "subscription")?,
+        worker_id: get(row, "worker_id")?,
+        lease: Lease(get(row, "lease")?),
+        attempts: count(row, "attempts")?,
+        retry_count: count(row, "retry_count")?,
+        max_retries: count_or_none(row, "max_retries")?,
+        picked_at: get(row, "picked_at")?,
+        lease_expires_at: get(row, "lease_expires_at")?,
+        lane_id: get(row, "lane_id")?,
+        attempts_limit: count(row, "attempts_limit")?,
+    })
+}
+
+pub(super) const LOOK: &str = "
+SELECT n.version, (SELECT count(*) FROM windlass.lanes l WHERE l.namespace = $1) AS lanes,
+    EXISTS (
+        SELECT FROM unnest($2::bigint[]) AS l(lane_id) CROSS JOIN LATERAL (
+            SELECT FROM windlass.event_queue q
+            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.ready_at <= coalesce($3, now())
+              AND q.lease IS NULL AND (q.expires_at IS NULL OR q.expires_at > coalesce($3, now()))
+            LIMIT 1) AS free) AS claimable,
+    EXISTS (
+        SELECT FROM unnest($2::bigint[]) AS l(lane_id) CROSS JOIN LATERAL (
+            SELECT FROM windlass.event_queue q
+            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.ready_at <= coalesce($3, now())
+              AND q.lease IS NOT NULL AND q.lease_expires_at <= coalesce($3, now())
+            LIMIT 1) AS held) AS run_out,
+    (SELECT min(later.ready_at) FROM unnest($2::bigint[]) AS l(lane_id) CROSS JOIN LATERAL (
+        SELECT q.ready_at FROM windlass.event_queue q
+        WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.ready_at > coalesce($3, now())
+          AND q.ready_at < 'infinity' AND q.lease IS NULL
+        ORDER BY q.ready_at LIMIT 1) AS later) AS next_ready_at
+FROM windlass.namespaces n WHERE n.namespace = $1";
+
+pub(super) async fn look(
+    store: &PgStore,
+    namespace: &str,
+    lanes: &[i64],
+    now: Option<Timestamp>,
+) -> Result<Option<Look>> {
+    let mut connection = store.claims.get().await?;
+    let query = sqlx::query(LOOK).bind(namespace).bind(lanes).bind(now);
+    let row = query.fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some(Look {
+        version: get(&row, "version")?,
+        lanes: get::<i64>(&row, "lanes")?.unsigned_abs() as usize,
+        claimable: get(&row, "claimable")?,
+        run_out: get(&row, "run_out")?,
+        next_ready_at: get(&row, "next_ready_at")?,
+    }))
+}

@@ -1,0 +1,98 @@
+//! A few connections of one kind.
+//!
+//! Not sqlx's pool: that sends a ping over the wire each time a connection is given back, which costs
+//! as much as a small statement.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection as _, Executor};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::error::from_sqlx;
+use crate::error::{Error, Result};
+use crate::wake::lock;
+
+/// A connection unused for this long is tried before it is used: its server may have restarted.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long a new connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+pub(super) struct Connections {
+    options: PgConnectOptions,
+    /// Statements for each new connection.
+    setup: &'static str,
+    idle: Mutex<Vec<(PgConnection, Instant)>>,
+    room: Semaphore,
+}
+
+/// A connection on loan. Unless it is given back with [`Connection::done`] it is closed: whoever was
+/// interrupted in the middle of something leaves nothing behind.
+pub(super) struct Connection<'a> {
+    connection: Option<PgConnection>,
+    home: &'a Connections,
+    _room: SemaphorePermit<'a>,
+}
+
+impl Connections {
+    pub fn new(options: PgConnectOptions, setup: &'static str, max: usize) -> Connections {
+        Connections { options, setup, idle: Mutex::default(), room: Semaphore::new(max) }
+    }
+
+    pub async fn get(&self) -> Result<Connection<'_>> {
+        let room = self.room.acquire().await.map_err(|_| Error::Closed)?;
+        let connection = Some(self.connection().await?);
+        Ok(Connection { connection, home: self, _room: room })
+    }
+
+    async fn connection(&self) -> Result<PgConnection> {
+        loop {
+            let Some((mut connection, since)) = lock(&self.idle).pop() else { break };
+            if since.elapsed() < FRESH || connection.ping().await.is_ok() {
+                return Ok(connection);
+            }
+        }
+        let connecting = async {
+            let mut connection = self.options.connect().await?;
+            connection.execute(self.setup).await?;
+            Ok(connection)
+        };
+        match tokio::time::timeout(CONNECT_MAX, connecting).await {
+            Ok(connected) => connected.map_err(from_sqlx),
+            Err(_) => Err(Error::DatabaseUnavailable { detail: format!("no connection within {CONNECT_MAX:?}") }),
+        }
+    }
+
+    pub async fn close(&self) {
+        self.room.close();
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        for (connection, _) in idle {
+            // The server notices either way.
+            let _ = connection.close().await;
+        }
+    }
+}
+
+impl Connection<'_> {
+    pub fn done(mut self) {
+        if let Some(connection) = self.connection.take() {
+            lock(&self.home.idle).push((connection, Instant::now()));
+        }
+    }
+}
+
+impl Deref for Connection<'_> {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        self.connection.as_ref().expect("present until done")
+    }
+}
+
+impl DerefMut for Connection<'_> {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.connection.as_mut().expect("present until done")
+    }
+}

@@ -1,0 +1,166 @@
+//! Dead letters: listing them, bringing them back, throwing them away.
+
+use sqlx::Connection as _;
+use sqlx::postgres::PgRow;
+
+use super::PgStore;
+use super::enqueue::{Row, column, enqueue, signed};
+use super::error::from_sqlx;
+use super::row::{count, count_or_none, event, get};
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
+use crate::store::NewDelivery;
+
+const LIST: &str = "
+SELECT d.subscription, d.status, d.reason, d.error, d.attempts, d.retry_count, d.max_retries, d.failed_at,
+       e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
+       e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
+FROM windlass.dead_letters d
+JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at
+WHERE d.namespace = $1
+  AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
+  AND ($3::text IS NULL OR d.subscription = $3)
+  AND ($4::text IS NULL OR d.status = $4)
+  AND (cardinality($5::text[]) = 0 OR EXISTS (
+        SELECT FROM unnest($5::text[]) AS p
+        WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
+  AND ($6::text IS NULL OR d.reason = $6)
+  AND ($7::timestamptz IS NULL OR d.failed_at < $7)
+ORDER BY d.failed_at DESC, d.event_id DESC LIMIT $8 OFFSET $9";
+
+const COUNT: &str = "
+SELECT count(*) FROM windlass.dead_letters d
+WHERE d.namespace = $1
+  AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
+  AND ($3::text IS NULL OR d.subscription = $3)
+  AND ($4::text IS NULL OR d.status = $4)
+  AND (cardinality($5::text[]) = 0 OR EXISTS (
+        SELECT FROM windlass.events e, unnest($5::text[]) AS p
+        WHERE e.id = d.event_id AND e.created_at = d.created_at
+          AND (e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1))))))
+  AND ($6::text IS NULL OR d.reason = $6)
+  AND ($7::timestamptz IS NULL OR d.failed_at < $7)";
+
+pub(super) async fn dead_letters(
+    store: &PgStore,
+    namespace: &str,
+    filter: &DeadLetterFilter,
+) -> Result<Page<DeadLetter>> {
+    let mut connection = store.reads.get().await?;
+    let list = filtered(sqlx::query(LIST), namespace, filter).bind(filter.limit as i64).bind(filter.offset as i64);
+    let rows = list.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let total = filtered(sqlx::query(COUNT), namespace, filter).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let items = rows.iter().map(dead_letter).collect::<Result<Vec<_>>>()?;
+    Ok(Page { items, total: get::<i64>(&total, "count")?.unsigned_abs() })
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// Binds $1 to $7.
+fn filtered<'q>(query: Query<'q>, namespace: &'q str, filter: &'q DeadLetterFilter) -> Query<'q> {
+    query
+        .bind(namespace)
+        .bind(&filter.event_ids)
+        .bind(&filter.subscription)
+        .bind(filter.status.map(|status| status.as_str()))
+        .bind(&filter.types)
+        .bind(&filter.reason)
+        .bind(filter.failed_before)
+}
+
+fn dead_letter(row: &PgRow) -> Result<DeadLetter> {
+    Ok(DeadLetter {
+        event: event(row)?,
+        subscription: get(row, "subscription")?,
+        status: get::<String>(row, "status")?.parse()?,
+        reason: get(row, "reason")?,
+        error: get(row, "error")?,
+        attempts: count(row, "attempts")?,
+        retry_count: count(row, "retry_count")?,
+        max_retries: count_or_none(row, "max_retries")?,
+        failed_at: get(row, "failed_at")?,
+    })
+}
+
+const TAKE: &str = "
+WITH taken AS (
+    DELETE FROM windlass.dead_letters d
+    USING (
+        SELECT i.n, d.tid FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS i(event_id, subscription, n)
+        CROSS JOIN LATERAL (
+            SELECT d.ctid AS tid FROM windlass.dead_letters d
+            WHERE d.event_id = i.event_id AND d.namespace = $1 AND d.subscription = i.subscription
+            LIMIT 1) AS d
+    ) AS i
+    WHERE d.ctid = i.tid AND d.namespace = $1
+    RETURNING i.n, d.event_id, d.lane_id, d.subscription, d.attempts, d.max_retries
+), logged AS (
+    INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action,
+        retry_count, max_retries)
+    SELECT event_id, lane_id, attempts, $1, subscription, coalesce($4, now()), 'REDRIVEN', 0, max_retries FROM taken
+)
+SELECT n, coalesce($4, now()) AS now FROM taken ORDER BY n";
+
+pub(super) async fn redrive(
+    store: &PgStore,
+    namespace: &str,
+    letters: &[(DeadLetter, NewDelivery)],
+    now: Option<Timestamp>,
+) -> Result<usize> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let take = sqlx::query(TAKE)
+        .bind(namespace)
+        .bind(column(letters, |(letter, _)| letter.event.id))
+        .bind(column(letters, |(letter, _)| letter.subscription.as_str()))
+        .bind(now);
+    let taken = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    let mut rows = Vec::with_capacity(taken.len());
+    for row in &taken {
+        let (letter, delivery) = &letters[get::<i64>(row, "n")? as usize - 1];
+        rows.push(redriven(letter, delivery, get(row, "now")?));
+    }
+    enqueue(&mut tx, namespace, &rows, now).await?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    store.freed(namespace, Vec::new());
+    Ok(taken.len())
+}
+
+/// Ready at once; a deadline that has passed no longer counts.
+fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestamp) -> Row<'a> {
+    Row {
+        event_id: letter.event.id,
+        created_at: letter.event.created_at,
+        delivery,
+        group_id: letter.event.group_id.as_deref(),
+        expires_at: letter.event.expires_at.filter(|expires_at| *expires_at > now),
+        due_at: None,
+        attempts: signed(letter.attempts),
+    }
+}
+
+const PURGE: &str = "
+DELETE FROM windlass.dead_letters WHERE (event_id, lane_id) IN (
+    SELECT d.event_id, d.lane_id FROM windlass.dead_letters d
+    WHERE d.namespace = $1
+      AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
+      AND ($3::text IS NULL OR d.subscription = $3)
+      AND ($4::text IS NULL OR d.status = $4)
+      AND (cardinality($5::text[]) = 0 OR EXISTS (
+            SELECT FROM windlass.events e, unnest($5::text[]) AS p
+            WHERE e.id = d.event_id AND e.created_at = d.created_at
+              AND (e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1))))))
+      AND ($6::text IS NULL OR d.reason = $6)
+      AND ($7::timestamptz IS NULL OR d.failed_at < $7)
+    ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)";
+
+pub(super) async fn purge(store: &PgStore, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
+    let mut connection = store.reads.get().await?;
+    let purge = filtered(sqlx::query(PURGE), namespace, filter).bind(limit as i64);
+    let purged = purge.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
+    connection.done();
+    Ok(purged as usize)
+}

@@ -1,0 +1,156 @@
+//! Deliveries that somebody holds.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+
+use super::PgStore;
+use super::enqueue::column;
+use super::error::from_sqlx;
+use super::row::{attempt, get, live};
+use crate::clock::{Timestamp, micros};
+use crate::delivery::Live;
+use crate::error::Result;
+use crate::outcome::Attempt;
+use crate::store::{HeldBy, Holder};
+
+pub(super) const HELD: &str = "
+SELECT i.n, q.*
+FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[]) WITH ORDINALITY
+  AS i(event_id, subscription, lease, worker_id, n)
+CROSS JOIN LATERAL (
+    SELECT q.event_id, q.lane_id, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries,
+           q.subscription, q.group_id
+    FROM windlass.event_queue q
+    WHERE q.event_id = i.event_id AND q.namespace = $1 AND q.subscription = i.subscription
+      AND (i.lease IS NULL OR q.lease = i.lease)
+      AND (i.worker_id IS NULL OR (q.lease IS NOT NULL AND q.worker_id = i.worker_id))
+    LIMIT 1) AS q";
+
+pub(super) async fn held(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
+    let rows = of_holders(store, HELD, namespace, holders).await?;
+    by_number(holders.len(), &rows, live)
+}
+
+const RECORDED: &str = "
+SELECT i.n, a.*
+FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[]) WITH ORDINALITY
+  AS i(event_id, subscription, lease, worker_id, n)
+CROSS JOIN LATERAL (
+    SELECT a.event_id, a.subscription, a.attempt, a.worker_id, a.action, a.status_code, a.execution_time_ms,
+           a.error_message, a.next_retry_at, a.retry_count, a.max_retries, a.finished_at
+    FROM windlass.event_attempts a
+    WHERE a.event_id = i.event_id AND a.namespace = $1 AND a.subscription = i.subscription
+      AND (i.lease IS NULL OR a.lease = i.lease) AND (i.worker_id IS NULL OR a.worker_id = i.worker_id)
+    ORDER BY a.attempt DESC, a.finished_at DESC LIMIT 1) AS a";
+
+pub(super) async fn recorded(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
+    let rows = of_holders(store, RECORDED, namespace, holders).await?;
+    by_number(holders.len(), &rows, attempt)
+}
+
+async fn of_holders(
+    store: &PgStore,
+    sql: &'static str,
+    namespace: &str,
+    holders: &[Holder],
+) -> Result<Vec<PgRow>> {
+    let lease = |holder: &Holder| match &holder.by {
+        HeldBy::Lease(lease) => Some(lease.0),
+        HeldBy::Worker(_) | HeldBy::Anyone => None,
+    };
+    let worker = |holder: &Holder| match &holder.by {
+        HeldBy::Worker(worker_id) => Some(worker_id.clone()),
+        HeldBy::Lease(_) | HeldBy::Anyone => None,
+    };
+    let mut connection = store.writes.get().await?;
+    let query = sqlx::query(sql)
+        .bind(namespace)
+        .bind(column(holders, |holder| holder.event_id))
+        .bind(column(holders, |holder| holder.subscription.as_str()))
+        .bind(column(holders, lease))
+        .bind(column(holders, worker));
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(rows)
+}
+
+/// Puts rows that carry their input's number, from 1, into the input's order.
+pub(super) fn by_number<T>(
+    inputs: usize,
+    rows: &[PgRow],
+    value: impl Fn(&PgRow) -> Result<T>,
+) -> Result<Vec<Option<T>>> {
+    let mut values: Vec<Option<T>> = (0..inputs).map(|_| None).collect();
+    for row in rows {
+        let n = get::<i64>(row, "n")?;
+        values[n as usize - 1] = Some(value(row)?);
+    }
+    Ok(values)
+}
+
+pub(super) const START: &str = "
+WITH found AS MATERIALIZED (
+    SELECT i.n, i.lease, q.tid
+    FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS i(event_id, lane_id, lease, n)
+    CROSS JOIN LATERAL (
+        SELECT q.ctid AS tid FROM windlass.event_queue q
+        WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
+        LIMIT 1) AS q
+)
+UPDATE windlass.event_queue q
+SET started_at = coalesce(q.started_at, $2, now()), updated_at = coalesce($2, now())
+FROM found i WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease = i.lease
+RETURNING i.n, q.started_at AS at";
+
+pub(super) async fn start(
+    store: &PgStore,
+    namespace: &str,
+    live: &[Live],
+    now: Option<Timestamp>,
+) -> Result<Vec<Option<Timestamp>>> {
+    let mut connection = store.writes.get().await?;
+    let query = sqlx::query(START)
+        .bind(namespace)
+        .bind(now)
+        .bind(column(live, |live| live.event_id))
+        .bind(column(live, |live| live.lane_id))
+        .bind(column(live, |live| live.lease.map(|lease| lease.0)));
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    by_number(live.len(), &rows, |row| get(row, "at"))
+}
+
+pub(super) const EXTEND: &str = "
+WITH found AS MATERIALIZED (
+    SELECT i.n, i.lease, i.lease_us, q.tid
+    FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
+      AS i(event_id, lane_id, lease, lease_us, n)
+    CROSS JOIN LATERAL (
+        SELECT q.ctid AS tid FROM windlass.event_queue q
+        WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
+        LIMIT 1) AS q
+)
+UPDATE windlass.event_queue q
+SET lease_expires_at = coalesce($2, now()) + i.lease_us * interval '1 microsecond', updated_at = coalesce($2, now())
+FROM found i WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease = i.lease
+RETURNING i.n, q.lease_expires_at AS at";
+
+pub(super) async fn extend(
+    store: &PgStore,
+    namespace: &str,
+    live: &[(Live, Duration)],
+    now: Option<Timestamp>,
+) -> Result<Vec<Option<Timestamp>>> {
+    let mut connection = store.writes.get().await?;
+    let query = sqlx::query(EXTEND)
+        .bind(namespace)
+        .bind(now)
+        .bind(column(live, |(live, _)| live.event_id))
+        .bind(column(live, |(live, _)| live.lane_id))
+        .bind(column(live, |(live, _)| live.lease.map(|lease| lease.0)))
+        .bind(column(live, |(_, lease)| micros(*lease)));
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    by_number(live.len(), &rows, |row| get(row, "at"))
+}

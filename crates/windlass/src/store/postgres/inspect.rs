@@ -1,0 +1,310 @@
+//! Reading what is there. These statements may be large; they run on connections of their own, with
+//! the planner's usual settings.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+
+use super::PgStore;
+use super::error::from_sqlx;
+use super::row::{count, count_or_none, event, get};
+use crate::clock::{Timestamp, micros};
+use crate::delivery::Status;
+use crate::error::Result;
+use crate::inspect::{DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView};
+use crate::outcome::Action;
+use crate::topology::MAIN;
+
+const EXISTS: &str = "
+SELECT EXISTS (SELECT FROM windlass.events e WHERE e.namespace = $1 AND e.id = i.id)
+FROM unnest($2::bigint[]) WITH ORDINALITY AS i(id, n) ORDER BY i.n";
+
+pub(super) async fn exists(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<bool>> {
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query_scalar(EXISTS).bind(namespace).bind(ids);
+    let there = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(there)
+}
+
+const EVENTS: &str = "
+SELECT id, namespace, event_type, title, description, tags, payload::text AS payload, group_id, key, priority,
+       producer, run_at, expires_at, metadata::text AS metadata, created_at
+FROM windlass.events WHERE namespace = $1 AND id = ANY($2)";
+
+const LIVE: &str = "
+SELECT event_id, subscription, lease IS NOT NULL AS held, attempts, retry_count, max_retries,
+       nullif(ready_at, 'infinity') AS ready_at, worker_id, picked_at, started_at, lease_expires_at, updated_at,
+       (SELECT a.error_message FROM windlass.event_attempts a
+        WHERE a.event_id = q.event_id AND a.lane_id = q.lane_id AND a.namespace = $1
+        ORDER BY a.attempt DESC, a.finished_at DESC LIMIT 1) AS error_message
+FROM windlass.event_queue q WHERE namespace = $1 AND event_id = ANY($2)";
+
+// The newest entry of each delivery that has left the queue.
+const ENDED: &str = "
+SELECT DISTINCT ON (a.event_id, a.subscription) a.event_id, a.subscription, a.attempt, a.action, a.retry_count,
+       a.max_retries, a.error_message, a.finished_at
+FROM windlass.event_attempts a
+WHERE a.namespace = $1 AND a.event_id = ANY($2)
+  AND NOT EXISTS (SELECT FROM windlass.event_queue q
+                  WHERE q.event_id = a.event_id AND q.namespace = $1 AND q.subscription = a.subscription)
+ORDER BY a.event_id, a.subscription, a.attempt DESC, a.finished_at DESC";
+
+pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
+    let mut connection = store.reads.get().await?;
+    let events = sqlx::query(EVENTS).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let live = sqlx::query(LIVE).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let ended = sqlx::query(ENDED).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let mut deliveries: HashMap<i64, Vec<DeliveryView>> = HashMap::new();
+    for row in &live {
+        deliveries.entry(get(row, "event_id")?).or_default().push(live_view(row)?);
+    }
+    for row in &ended {
+        deliveries.entry(get(row, "event_id")?).or_default().push(ended_view(row)?);
+    }
+    let mut views: HashMap<i64, EventView> = HashMap::new();
+    for row in &events {
+        let event = event(row)?;
+        let mut deliveries = deliveries.remove(&event.id).unwrap_or_default();
+        deliveries.sort_by(|a, b| a.subscription.cmp(&b.subscription));
+        views.insert(event.id, EventView { event, deliveries });
+    }
+    Ok(ids.iter().map(|id| views.remove(id)).collect())
+}
+
+fn live_view(row: &PgRow) -> Result<DeliveryView> {
+    let held: bool = get(row, "held")?;
+    let (ready_at, retry_count) = (get::<Option<Timestamp>>(row, "ready_at")?, count(row, "retry_count")?);
+    let while_held = |column| if held { get(row, column) } else { Ok(None) };
+    Ok(DeliveryView {
+        subscription: get(row, "subscription")?,
+        status: if held { Status::Processing } else { Status::Pending },
+        attempts: count(row, "attempts")?,
+        retry_count,
+        max_retries: count_or_none(row, "max_retries")?,
+        ready_at: ready_at.filter(|_| !held),
+        next_retry_at: ready_at.filter(|_| !held && retry_count > 0),
+        worker_id: if held { get(row, "worker_id")? } else { None },
+        picked_at: while_held("picked_at")?,
+        started_at: while_held("started_at")?,
+        lease_expires_at: while_held("lease_expires_at")?,
+        error_message: get(row, "error_message")?,
+        updated_at: get(row, "updated_at")?,
+    })
+}
+
+fn ended_view(row: &PgRow) -> Result<DeliveryView> {
+    Ok(DeliveryView {
+        subscription: get(row, "subscription")?,
+        status: ended_status(get::<String>(row, "action")?.parse()?),
+        attempts: count(row, "attempt")?,
+        retry_count: count(row, "retry_count")?,
+        max_retries: count_or_none(row, "max_retries")?,
+        ready_at: None,
+        next_retry_at: None,
+        worker_id: None,
+        picked_at: None,
+        started_at: None,
+        lease_expires_at: None,
+        error_message: get(row, "error_message")?,
+        updated_at: get(row, "finished_at")?,
+    })
+}
+
+/// The status of a delivery that left the queue with this.
+fn ended_status(action: Action) -> Status {
+    match action {
+        Action::Completed => Status::Completed,
+        Action::CompletedWithErrors => Status::CompletedWithErrors,
+        Action::Cancelled => Status::Cancelled,
+        Action::Expired => Status::Expired,
+        _ => Status::Failed,
+    }
+}
+
+const LOG: &str = "
+SELECT event_id, subscription, attempt, worker_id, action, status_code, error_message, execution_time_ms, created_at
+FROM windlass.event_log WHERE namespace = $1 AND event_id = $2 ORDER BY created_at, attempt, step, subscription";
+
+pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>> {
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query(LOG).bind(namespace).bind(event_id);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let entry = |row: &PgRow| {
+        Ok(LogEntry {
+            id: 0,
+            event_id: get(row, "event_id")?,
+            subscription: get(row, "subscription")?,
+            attempt: count(row, "attempt")?,
+            worker_id: get(row, "worker_id")?,
+            action: get::<String>(row, "action")?.parse()?,
+            status_code: get(row, "status_code")?,
+            error_message: get(row, "error_message")?,
+            execution_time_ms: get::<Option<i64>>(row, "execution_time_ms")?.map(i64::unsigned_abs),
+            created_at: get(row, "created_at")?,
+        })
+    };
+    rows.iter().map(entry).collect()
+}
+
+// Each state has its own source; the conditions on $2 switch off the others before they run.
+const MATCHING: &str = "
+WITH source AS (
+    SELECT e.id FROM windlass.events e WHERE $2::text IS NULL AND $3 = 'main' AND e.namespace = $1
+    UNION ALL
+    SELECT e.id FROM windlass.events e WHERE $2::text IS NULL AND $3 <> 'main' AND e.namespace = $1
+      AND (EXISTS (SELECT FROM windlass.event_queue q
+                   WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $3)
+           OR EXISTS (SELECT FROM windlass.event_attempts a
+                      WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $3))
+    UNION ALL
+    SELECT q.event_id FROM windlass.event_queue q
+    WHERE $2 = 'PENDING' AND q.namespace = $1 AND q.subscription = $3 AND q.lease IS NULL
+    UNION ALL
+    SELECT q.event_id FROM windlass.event_queue q
+    WHERE $2 = 'PROCESSING' AND q.namespace = $1 AND q.subscription = $3 AND q.lease IS NOT NULL
+    UNION ALL
+    SELECT d.event_id FROM windlass.dead_letters d
+    WHERE $2 IN ('FAILED', 'EXPIRED') AND d.namespace = $1 AND d.subscription = $3 AND d.status = $2
+    UNION ALL
+    SELECT a.event_id FROM windlass.event_attempts a
+    WHERE $2 IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED') AND a.namespace = $1 AND a.subscription = $3
+      AND a.action = $2
+), matching AS (
+    SELECT s.id FROM source s
+    WHERE (cardinality($4::text[]) = 0 AND cardinality($5::text[]) = 0) OR EXISTS (
+        SELECT FROM windlass.events e WHERE e.id = s.id AND e.namespace = $1
+          AND (cardinality($4::text[]) = 0 OR EXISTS (
+                SELECT FROM unnest($4::text[]) AS p
+                WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
+          AND (cardinality($5::text[]) = 0 OR regexp_split_to_array(btrim(e.tags), '\\s*,\\s*') && $5::text[]))
+)
+SELECT ARRAY(SELECT id FROM matching ORDER BY id DESC LIMIT $6 OFFSET $7) AS ids,
+       (SELECT count(*) FROM matching) AS total";
+
+pub(super) async fn list(store: &PgStore, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
+    let subscription = filter.subscription.as_deref().unwrap_or(MAIN);
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query(MATCHING)
+        .bind(namespace)
+        .bind(filter.status.map(Status::as_str))
+        .bind(subscription)
+        .bind(&filter.types)
+        .bind(&filter.tags)
+        .bind(filter.limit as i64)
+        .bind(filter.offset as i64);
+    let row = query.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let ids: Vec<i64> = get(&row, "ids")?;
+    let mut items: Vec<EventView> = get_all(store, namespace, &ids).await?.into_iter().flatten().collect();
+    for view in &mut items {
+        view.deliveries.retain(|delivery| delivery.subscription == subscription);
+    }
+    Ok(Page { items, total: get::<i64>(&row, "total")?.unsigned_abs() })
+}
+
+// What is held for longer than $2 was ready before that: the hot index bounds the search.
+pub(super) const STUCK: &str = "
+SELECT q.event_id, l.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
+       q.lease_expires_at
+FROM windlass.lanes l CROSS JOIN LATERAL (
+    SELECT * FROM windlass.event_queue q
+    WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NOT NULL
+      AND q.ready_at <= coalesce($4, now()) - $2 * interval '1 microsecond'
+      AND q.picked_at < coalesce($4, now()) - $2 * interval '1 microsecond'
+    OFFSET 0) AS q
+WHERE l.namespace = $1
+ORDER BY q.picked_at, q.event_id LIMIT $3";
+
+pub(super) async fn stuck(
+    store: &PgStore,
+    namespace: &str,
+    older_than: Duration,
+    limit: usize,
+    now: Option<Timestamp>,
+) -> Result<Vec<StuckDelivery>> {
+    let mut connection = store.sweeps.get().await?;
+    let query = sqlx::query(STUCK).bind(namespace).bind(micros(older_than)).bind(limit as i64).bind(now);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let delivery = |row: &PgRow| {
+        Ok(StuckDelivery {
+            event_id: get(row, "event_id")?,
+            event_type: get(row, "event_type")?,
+            subscription: get(row, "subscription")?,
+            worker_id: get(row, "worker_id")?,
+            attempts: count(row, "attempts")?,
+            picked_at: get(row, "picked_at")?,
+            started_at: get(row, "started_at")?,
+            updated_at: get(row, "updated_at")?,
+            lease_expires_at: get(row, "lease_expires_at")?,
+        })
+    };
+    rows.iter().map(delivery).collect()
+}
+
+const WORKERS: &str = "
+SELECT worker_id, sum(held)::bigint AS held, min(picked_at) AS oldest_picked_at, max(seen_at) AS last_seen_at
+FROM (
+    SELECT q.worker_id, 1 AS held, q.picked_at, q.updated_at AS seen_at FROM windlass.event_queue q
+    WHERE q.namespace = $1 AND q.lease IS NOT NULL
+    UNION ALL
+    SELECT a.worker_id, 0, NULL, a.finished_at FROM windlass.event_attempts a
+    WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.worker_id IS NOT NULL
+      AND a.action NOT IN ('ABANDONED', 'RESET')
+) AS w
+GROUP BY worker_id ORDER BY worker_id";
+
+pub(super) async fn workers(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query(WORKERS).bind(namespace).bind(since);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let worker = |row: &PgRow| {
+        Ok(WorkerView {
+            worker_id: get(row, "worker_id")?,
+            held: get::<i64>(row, "held")?.unsigned_abs(),
+            oldest_picked_at: get(row, "oldest_picked_at")?,
+            last_seen_at: get(row, "last_seen_at")?,
+            stale: false,
+        })
+    };
+    rows.iter().map(worker).collect()
+}
+
+const STATS: &str = "
+SELECT q.subscription, l.event_type, CASE WHEN q.lease IS NULL THEN 'PENDING' ELSE 'PROCESSING' END AS status,
+       count(*) AS count,
+       nullif(min(CASE WHEN q.lease IS NULL THEN q.ready_at ELSE q.picked_at END), 'infinity') AS oldest_at
+FROM windlass.event_queue q JOIN windlass.lanes l ON l.lane_id = q.lane_id
+WHERE q.namespace = $1 GROUP BY 1, 2, 3
+UNION ALL
+SELECT d.subscription, e.event_type, d.status, count(*), min(d.failed_at)
+FROM windlass.dead_letters d JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at
+WHERE d.namespace = $1 GROUP BY 1, 2, 3
+UNION ALL
+SELECT a.subscription, l.event_type, a.action, count(*), min(a.finished_at)
+FROM windlass.event_attempts a JOIN windlass.lanes l ON l.lane_id = a.lane_id
+WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
+GROUP BY 1, 2, 3
+ORDER BY 1, 2, 3";
+
+pub(super) async fn stats(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query(STATS).bind(namespace).bind(since);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let stat = |row: &PgRow| {
+        Ok(StatRow {
+            subscription: get(row, "subscription")?,
+            event_type: get(row, "event_type")?,
+            status: get::<String>(row, "status")?.parse()?,
+            count: get::<i64>(row, "count")?.unsigned_abs(),
+            oldest_at: get(row, "oldest_at")?,
+        })
+    };
+    rows.iter().map(stat).collect()
+}

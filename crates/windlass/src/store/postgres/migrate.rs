@@ -1,0 +1,113 @@
+//! Bringing the schema up to date.
+
+use sqlx::{Connection as _, Executor, PgConnection, Row};
+
+use super::error::from_sqlx;
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::policy::NamespacePolicy;
+use crate::topology::DEFAULT_NAMESPACE;
+
+/// Number, name, statements.
+const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "engine", include_str!("migrations/0001_engine.sql"))];
+
+pub(super) const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
+
+/// Any number will do, as long as no other program uses it for an advisory lock.
+const MIGRATION_LOCK: i64 = 0x0077_696e_646c_6173;
+
+const PREPARE: &str = "
+CREATE SCHEMA IF NOT EXISTS windlass;
+CREATE TABLE IF NOT EXISTS windlass.migrations (
+    version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());";
+
+/// The database's version; 0 where nothing is.
+pub(super) async fn found(connection: &mut PgConnection) -> Result<i64> {
+    let exists: bool = sqlx::query_scalar("SELECT to_regclass('windlass.migrations') IS NOT NULL")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(from_sqlx)?;
+    if !exists {
+        return Ok(0);
+    }
+    let version = "SELECT coalesce(max(version), 0) FROM windlass.migrations";
+    sqlx::query_scalar(version).fetch_one(connection).await.map_err(from_sqlx)
+}
+
+/// Checks the version and, if asked to, applies what is missing. The lock makes others wait.
+pub(super) async fn migrate(connection: &mut PgConnection, apply: bool) -> Result<()> {
+    let version = found(connection).await?;
+    if version > KNOWN {
+        return Err(Error::SchemaTooNew { found: version, known: KNOWN });
+    }
+    if version == KNOWN {
+        return Ok(());
+    }
+    if !apply {
+        return Err(Error::SchemaTooOld { found: version, known: KNOWN });
+    }
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let lock = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK);
+    lock.execute(&mut *tx).await.map_err(from_sqlx)?;
+    tx.execute(PREPARE).await.map_err(from_sqlx)?;
+    let version = found(&mut tx).await?;
+    for (number, name, statements) in MIGRATIONS.iter().filter(|(number, ..)| *number > version) {
+        tx.execute(*statements).await.map_err(from_sqlx)?;
+        let note = sqlx::query("INSERT INTO windlass.migrations (version, name) VALUES ($1, $2)");
+        note.bind(number).bind(name).execute(&mut *tx).await.map_err(from_sqlx)?;
+    }
+    tx.commit().await.map_err(from_sqlx)
+}
+
+const ADD_DEFAULT: &str = "
+WITH namespace AS (
+    INSERT INTO windlass.namespaces (namespace, policy, created_at)
+    VALUES ($1, $2::json, coalesce($3, now())) ON CONFLICT DO NOTHING)
+INSERT INTO windlass.subscriptions (namespace, subscription, starts_at, created_at)
+VALUES ($1, 'main', coalesce($3, now()), coalesce($3, now())) ON CONFLICT DO NOTHING";
+
+pub(super) async fn add_default_namespace(connection: &mut PgConnection, now: Option<Timestamp>) -> Result<()> {
+    let there = sqlx::query("SELECT FROM windlass.subscriptions WHERE namespace = $1").bind(DEFAULT_NAMESPACE);
+    if there.fetch_optional(&mut *connection).await.map_err(from_sqlx)?.is_some() {
+        return Ok(());
+    }
+    let policy = super::to_json(&NamespacePolicy::default())?;
+    let add = sqlx::query(ADD_DEFAULT).bind(DEFAULT_NAMESPACE).bind(policy).bind(now);
+    add.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+/// The months that have a partition of their own are made ahead; two are enough until the next start.
+const MONTHS_AHEAD: i32 = 2;
+
+const MISSING_PARTITIONS: &str = "
+SELECT format('%s_%s', t.name, to_char(m.month, 'YYYY_MM')) AS partition, t.name AS parent,
+       to_char(m.month, 'YYYY-MM-DD') AS from, to_char(m.month + interval '1 month', 'YYYY-MM-DD') AS until
+FROM (VALUES ('events'), ('event_attempts')) AS t(name),
+     generate_series(date_trunc('month', now() AT TIME ZONE 'UTC'),
+                     date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => $1),
+                     interval '1 month') AS m(month)
+WHERE to_regclass(format('windlass.%s_%s', t.name, to_char(m.month, 'YYYY_MM'))) IS NULL";
+
+/// Makes the partitions of this month and the next ones.
+pub(super) async fn add_partitions(connection: &mut PgConnection) -> Result<()> {
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let missing = sqlx::query(MISSING_PARTITIONS).bind(MONTHS_AHEAD).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let lock = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK);
+    lock.execute(&mut *tx).await.map_err(from_sqlx)?;
+    for row in missing {
+        let text = |column: &str| row.try_get::<String, _>(column).map_err(from_sqlx);
+        // Nothing here comes from outside: names and dates are the server's own.
+        let statement = format!(
+            "CREATE TABLE IF NOT EXISTS windlass.{} PARTITION OF windlass.{} FOR VALUES FROM ('{} 00:00+00') TO ('{} 00:00+00')",
+            text("partition")?,
+            text("parent")?,
+            text("from")?,
+            text("until")?
+        );
+        tx.execute(sqlx::AssertSqlSafe(statement)).await.map_err(from_sqlx)?;
+    }
+    tx.commit().await.map_err(from_sqlx)
+}

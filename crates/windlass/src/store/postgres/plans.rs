@@ -1,0 +1,159 @@
+//! Plans on an empty, a full and a just emptied queue, analysed and not: always by index.
+
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
+
+use super::{HOT, PgStore, claim, group, hold, inspect, maintain, transition};
+use crate::clock::Clock;
+
+/// A database of its own, migrated; dropped by whoever throws the server away.
+async fn database(name: &str) -> (PgConnection, PgConnection) {
+    let server = std::env::var("WINDLASS_TEST_POSTGRES")
+        .expect("WINDLASS_TEST_POSTGRES is not set: run the tests with `cargo xtask test`");
+    let name = format!("windlass_plans_{name}_{}", std::process::id());
+    let mut admin = PgConnection::connect(&server).await.unwrap();
+    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
+    let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
+    PgStore::open(&url, Clock::system(), true).await.unwrap();
+    let (mut hot, mut plain) =
+        (PgConnection::connect(&url).await.unwrap(), PgConnection::connect(&url).await.unwrap());
+    hot.execute(HOT).await.unwrap();
+    // Statistics change only when a test says so.
+    plain.execute("ALTER TABLE windlass.event_queue SET (autovacuum_enabled = off)").await.unwrap();
+    (hot, plain)
+}
+
+/// Ten lanes; every tenth row is held.
+const FILL: &str = "
+INSERT INTO windlass.events (id, namespace, event_type, tags, payload, priority, created_at)
+SELECT n, 'default', 't', '', '{}', 0, now() FROM generate_series(1, 20000) n;
+INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
+SELECT 'default', 'main', 't', n::text, 0 FROM generate_series(1, 10) n ON CONFLICT DO NOTHING;
+INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, updated_at,
+    created_at, lease, worker_id, picked_at, lease_expires_at, expires_at, group_id, due_at)
+SELECT n, 1 + n % 10, 'default', 'main', now() - interval '1 minute', 20, now(), now(),
+    CASE WHEN n % 10 = 0 THEN 7 END, 'w', now() - interval '1 minute', now() - interval '1 second',
+    CASE WHEN n % 7 = 0 THEN now() + interval '10 seconds' END, CASE WHEN n % 5 = 0 THEN 'g' || n END, now()
+FROM generate_series(1, 20000) n";
+
+/// The statements of the hot path, with what they are asked for in these tests.
+fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
+    let lanes = "'{1,2,3}'";
+    let marks = ["'{2000-01-01,2000-01-01,2000-01-01}'", "'{0,0,0}'"];
+    let change = ["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{f,f}'", "'{X,X}'", "'{1,1}'", "'{1,1}'", "'{e,e}'", "'{1,1}'"];
+    let with = |more: &[&'static str]| [&change[..], more].concat();
+    vec![
+        (
+            "claim from one lane",
+            claim::FROM_ONE,
+            vec!["'default'", "1", "NULL", "1", "'2000-01-01'", "0", "60000000", "60000000", "100", "'{9}'", "'{w}'", "'{1}'"],
+        ),
+        (
+            "claim from many lanes",
+            claim::FROM_MANY,
+            vec![
+                "'default'", "1", "NULL", lanes, marks[0], marks[1], "'{1,1,1}'", "'{1,1,1}'", "'{0,0,0}'", "40", "100",
+                "'{9}'", "'{w}'", "'{1}'",
+            ],
+        ),
+        ("look", claim::LOOK, vec!["'default'", lanes, "NULL"]),
+        ("sweep", maintain::RUN_OUT, vec!["'default'", lanes, marks[0], marks[1], "NULL", "500", "10000"]),
+        ("expire", maintain::EXPIRED, vec!["'default'", "NULL", "500"]),
+        ("stuck", inspect::STUCK, vec!["'default'", "30000000", "20", "NULL"]),
+        ("end", transition::END, with(&["'{f,f}'"])),
+        ("held", hold::HELD, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
+        ("start", hold::START, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
+        ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
+        ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{t,f}'", "NULL"]),
+        ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
+        ("bury", transition::BURY, with(&["'{FAILED,FAILED}'", "'{r,r}'", "'{t,t}'"])),
+    ]
+}
+
+/// The generic plan of a statement, as JSON. With `analyze` it runs, and is rolled back.
+async fn explain(hot: &mut PgConnection, sql: &str, arguments: &[&str], analyze: bool) -> Value {
+    let mut tx = hot.begin().await.unwrap();
+    tx.execute(AssertSqlSafe(format!("PREPARE statement AS {sql}"))).await.unwrap();
+    let options = if analyze { "ANALYZE, BUFFERS, FORMAT JSON" } else { "FORMAT JSON" };
+    let explain = format!("EXPLAIN ({options}) EXECUTE statement({})", arguments.join(", "));
+    let row = tx.fetch_one(sqlx::raw_sql(AssertSqlSafe(explain))).await.unwrap();
+    tx.execute("DEALLOCATE statement").await.unwrap();
+    tx.rollback().await.unwrap();
+    serde_json::from_str(&row.try_get_unchecked::<String, _>(0).unwrap()).unwrap()
+}
+
+/// Every node of a plan that reads a table, as (table, kind, condition).
+fn reads(plan: &Value, found: &mut Vec<(String, String, String)>) {
+    match plan {
+        Value::Array(parts) => parts.iter().for_each(|part| reads(part, found)),
+        Value::Object(node) => {
+            let text = |key: &str| node.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+            if text("Node Type").ends_with("Scan") && node.contains_key("Relation Name") {
+                let condition = text("Index Cond") + &text("TID Cond");
+                found.push((text("Relation Name"), text("Node Type"), condition));
+            }
+            node.values().for_each(|value| reads(value, found));
+        }
+        _ => {}
+    }
+}
+
+fn assert_by_index(what: &str, plan: &Value) {
+    let mut found = Vec::new();
+    reads(plan, &mut found);
+    let of_queue: Vec<_> = found.iter().filter(|(table, ..)| table == "event_queue").collect();
+    assert!(!of_queue.is_empty(), "{what}: no read of event_queue in {plan:#}");
+    for (_, kind, condition) in of_queue {
+        let keyed = ["lane_id", "event_id", "group_id", "ctid"].iter().any(|key| condition.contains(key));
+        assert!(keyed && kind != "Seq Scan", "{what}: {kind} with condition '{condition}' in {plan:#}");
+    }
+}
+
+async fn assert_all_by_index(hot: &mut PgConnection, state: &str) {
+    for (name, sql, arguments) in statements() {
+        assert_by_index(&format!("{name}, {state}"), &explain(hot, sql, &arguments, true).await);
+    }
+}
+
+// B4
+#[tokio::test]
+async fn the_hot_path_goes_by_index_whatever_the_statistics_say() {
+    let (mut hot, mut plain) = database("states").await;
+    assert_all_by_index(&mut hot, "empty").await;
+    plain.execute("ANALYZE").await.unwrap();
+    assert_all_by_index(&mut hot, "empty, analysed").await;
+    plain.execute(FILL).await.unwrap();
+    assert_all_by_index(&mut hot, "full, analysed while empty").await;
+    plain.execute("ANALYZE").await.unwrap();
+    assert_all_by_index(&mut hot, "full, analysed").await;
+    plain.execute("DELETE FROM windlass.event_queue").await.unwrap();
+    assert_all_by_index(&mut hot, "emptied, analysed while full").await;
+    plain.execute("ANALYZE").await.unwrap();
+    assert_all_by_index(&mut hot, "emptied, analysed").await;
+}
+
+/// A million deliveries in one lane, and ten in another.
+const CROWD: &str = "
+INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
+VALUES ('default', 'main', 't', 'common', 0), ('default', 'main', 't', 'rare', 0);
+INSERT INTO windlass.events (id, namespace, event_type, tags, payload, priority, created_at)
+SELECT n, 'default', 't', '', '{}', 0, now() FROM generate_series(1, 10) n;
+INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, updated_at,
+    created_at)
+SELECT n, CASE WHEN n <= 10 THEN 2 ELSE 1 END, 'default', 'main', now() - interval '1 minute', 20, now(), now()
+FROM generate_series(1, 1000010) n";
+
+// H15, B4
+#[tokio::test]
+async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
+    let (mut hot, mut plain) = database("crowd").await;
+    plain.execute(CROWD).await.unwrap();
+    let (_, sql, mut arguments) = statements().swap_remove(0);
+    arguments[3] = "2";
+    let plan = explain(&mut hot, sql, &arguments, true).await;
+    let taken = plan[0]["Plan"]["Actual Rows"].as_f64().unwrap();
+    let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap() + plan[0]["Plan"]["Shared Read Blocks"].as_u64().unwrap();
+    assert_eq!(taken, 10.0);
+    // For ten deliveries: found, locked, changed, and read with their events.
+    assert!(buffers < 100, "{buffers} buffers in {plan:#}");
+}

@@ -1,0 +1,246 @@
+//! Storing events with their deliveries.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use sqlx::{Connection as _, PgConnection};
+
+use super::PgStore;
+use super::enqueue::{Waits, column, signed};
+use super::error::from_sqlx;
+use super::group::Freed;
+use super::row::get;
+use crate::clock::{Timestamp, micros};
+use crate::error::Result;
+use crate::store::{NewDelivery, Prepared, Stored};
+
+pub(super) async fn publish(
+    store: &PgStore,
+    namespace: &str,
+    version: i64,
+    events: &[&Prepared],
+    now: Option<Timestamp>,
+) -> Result<Option<Vec<Stored>>> {
+    let mut connection = store.writes.get().await?;
+    let simple = events.iter().all(|prepared| prepared.event.key.is_none() && prepared.event.group_id.is_none());
+    let published = if simple {
+        let batch = Batch { namespace, version, events, ids: vec![None; events.len()] };
+        insert(&mut connection, batch, &mut Waits::none(), now).await?
+    } else {
+        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        let published = in_order(&mut tx, namespace, version, events, now).await?;
+        match published {
+            Some(_) => tx.commit().await.map_err(from_sqlx)?,
+            None => tx.rollback().await.map_err(from_sqlx)?,
+        }
+        published
+    };
+    connection.done();
+    let Some(published) = published else { return Ok(None) };
+    store.freed(namespace, published.freed);
+    Ok(Some(published.stored))
+}
+
+/// What was stored for each event, and where something became ready.
+struct Published {
+    stored: Vec<Stored>,
+    freed: Vec<Freed>,
+}
+
+/// Keys first, so that only new events count in their groups; then the groups; then the rows.
+async fn in_order(
+    connection: &mut PgConnection,
+    namespace: &str,
+    version: i64,
+    events: &[&Prepared],
+    now: Option<Timestamp>,
+) -> Result<Option<Published>> {
+    let keys = claim_keys(connection, namespace, events, now).await?;
+    let mut seen = HashSet::new();
+    let (mut new, mut ids) = (Vec::new(), Vec::new());
+    for prepared in events {
+        match prepared.event.key.as_deref() {
+            None => {
+                new.push(*prepared);
+                ids.push(None);
+            }
+            Some(key) if !keys[key].duplicate && seen.insert(key) => {
+                new.push(*prepared);
+                ids.push(Some(keys[key].event_id));
+            }
+            Some(_) => {}
+        }
+    }
+    let mut published = Published { stored: Vec::new(), freed: Vec::new() };
+    if !new.is_empty() {
+        let mut waits = Waits::enter(connection, namespace, deliveries(&new)).await?;
+        let batch = Batch { namespace, version, events: &new, ids };
+        match insert(connection, batch, &mut waits, now).await? {
+            Some(inserted) => published = inserted,
+            None => return Ok(None),
+        }
+        published.freed.extend(waits.pass(connection, namespace, now).await?);
+    }
+    published.stored = with_duplicates(events, &keys, published.stored);
+    Ok(Some(published))
+}
+
+/// What each event got, in order: its own row, or the one its key already had.
+fn with_duplicates(events: &[&Prepared], keys: &HashMap<String, Stored>, stored: Vec<Stored>) -> Vec<Stored> {
+    let mut new = stored.into_iter();
+    let mut first_of_key: HashMap<&str, Stored> = HashMap::new();
+    let mut answers = Vec::with_capacity(events.len());
+    for prepared in events {
+        let Some(key) = prepared.event.key.as_deref() else {
+            answers.extend(new.next());
+            continue;
+        };
+        match first_of_key.get(key) {
+            _ if keys[key].duplicate => answers.push(keys[key]),
+            Some(first) => answers.push(Stored { duplicate: true, ..*first }),
+            None => answers.extend(new.next().inspect(|first| _ = first_of_key.insert(key, *first))),
+        }
+    }
+    answers
+}
+
+fn deliveries<'a>(
+    events: &'a [&'a Prepared],
+) -> impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)> {
+    let each = |prepared: &&'a Prepared| {
+        let prepared: &'a Prepared = prepared;
+        prepared.deliveries.iter().map(|delivery| (prepared.event.group_id.as_deref(), delivery))
+    };
+    events.iter().flat_map(each)
+}
+
+// A key that was seen within its window keeps its event. In a fixed order, so that two batches with
+// the same keys wait for each other instead of locking each other out.
+const CLAIM_KEYS: &str = "
+WITH proposed AS MATERIALIZED (
+    SELECT i.key, i.window_us, nextval('windlass.events_id_seq') AS id
+    FROM unnest($2::text[], $3::bigint[]) AS i(key, window_us)
+), claimed AS (
+    INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
+    SELECT $1, p.key, p.id, coalesce($4, now()), coalesce($4, now()) + p.window_us * interval '1 microsecond'
+    FROM proposed p
+    ON CONFLICT (namespace, key) DO UPDATE SET
+        event_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.event_id ELSE k.event_id END,
+        created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
+        expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
+    RETURNING k.key, k.event_id, k.created_at
+)
+SELECT c.key, c.event_id, c.created_at, c.event_id <> p.id AS duplicate FROM claimed c JOIN proposed p USING (key)";
+
+/// For each key of the batch the event it belongs to, and whether that was there before.
+async fn claim_keys(
+    connection: &mut PgConnection,
+    namespace: &str,
+    events: &[&Prepared],
+    now: Option<Timestamp>,
+) -> Result<HashMap<String, Stored>> {
+    let keyed = events.iter().filter_map(|prepared| prepared.event.key.as_deref().map(|key| (key, prepared.key_window)));
+    let keys: BTreeMap<&str, _> = keyed.collect();
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let windows: Vec<i64> = keys.values().map(|window| micros(*window)).collect();
+    let names: Vec<&str> = keys.into_keys().collect();
+    let claim = sqlx::query(CLAIM_KEYS).bind(namespace).bind(names).bind(windows).bind(now);
+    let mut claimed = HashMap::new();
+    for row in claim.fetch_all(connection).await.map_err(from_sqlx)? {
+        let (event_id, created_at) = (get(&row, "event_id")?, get(&row, "created_at")?);
+        claimed.insert(get(&row, "key")?, Stored { event_id, created_at, duplicate: get(&row, "duplicate")? });
+    }
+    Ok(claimed)
+}
+
+struct Batch<'a> {
+    namespace: &'a str,
+    version: i64,
+    events: &'a [&'a Prepared],
+    /// Ids that were given out with a key.
+    ids: Vec<Option<i64>>,
+}
+
+// One statement, so that a lone publish is one round trip and one commit. With another version than
+// $2 there are no ids, and nothing is stored.
+const INSERT: &str = "
+WITH ids AS MATERIALIZED (
+    SELECT array_agg(coalesce(g.id, nextval('windlass.events_id_seq'))) AS id
+    FROM windlass.namespaces n, unnest($3::bigint[]) AS g(id)
+    WHERE n.namespace = $1 AND n.version = $2
+), stored AS (
+    INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key,
+        priority, producer, run_at, expires_at, metadata, created_at)
+    SELECT ids.id[e.n], $1, e.event_type, e.title, e.description, e.tags, e.payload::json, e.group_id, e.key,
+           e.priority, e.producer,
+           coalesce(e.run_at, coalesce($4, now()) + e.delay_us * interval '1 microsecond'),
+           e.expires_at, e.metadata::json, coalesce($4, now())
+    FROM ids, unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
+                     $12::smallint[], $13::text[], $14::timestamptz[], $15::bigint[], $16::timestamptz[],
+                     $17::text[])
+      WITH ORDINALITY AS e(event_type, title, description, tags, payload, group_id, key, priority, producer,
+                           run_at, delay_us, expires_at, metadata, n)
+    WHERE ids.id IS NOT NULL
+), queued AS (
+    INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at,
+        attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
+    SELECT ids.id[d.n], d.lane_id, $1, d.subscription,
+           CASE WHEN d.waits THEN 'infinity' ELSE due.at END, CASE WHEN d.group_id IS NOT NULL THEN due.at END,
+           d.attempts_limit, d.max_retries, d.group_id, d.expires_at, coalesce($4, now()), coalesce($4, now())
+    FROM ids, unnest($18::integer[], $19::bigint[], $20::text[], $21::boolean[], $22::integer[], $23::integer[],
+                     $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[])
+           AS d(n, lane_id, subscription, waits, attempts_limit, max_retries, group_id, expires_at, run_at,
+                delay_us),
+         LATERAL (SELECT greatest(coalesce($4, now()), d.run_at,
+                                  coalesce($4, now()) + d.delay_us * interval '1 microsecond') AS at) AS due
+    WHERE ids.id IS NOT NULL
+)
+SELECT ids.id, coalesce($4, now()) AS created_at FROM ids";
+
+async fn insert(
+    connection: &mut PgConnection,
+    batch: Batch<'_>,
+    waits: &mut Waits,
+    now: Option<Timestamp>,
+) -> Result<Option<Published>> {
+    let events = batch.events;
+    let deliveries: Vec<(i32, &Prepared, &NewDelivery)> = (1..)
+        .zip(events)
+        .flat_map(|(n, prepared)| prepared.deliveries.iter().map(move |delivery| (n, *prepared, delivery)))
+        .collect();
+    let query = sqlx::query(INSERT)
+        .bind(batch.namespace)
+        .bind(batch.version)
+        .bind(batch.ids)
+        .bind(now)
+        .bind(column(events, |p| p.event.event_type.as_str()))
+        .bind(column(events, |p| p.event.title.as_deref()))
+        .bind(column(events, |p| p.event.description.as_deref()))
+        .bind(column(events, |p| p.event.tags.as_str()))
+        .bind(column(events, |p| p.event.payload.get()))
+        .bind(column(events, |p| p.event.group_id.as_deref()))
+        .bind(column(events, |p| p.event.key.as_deref()))
+        .bind(column(events, |p| p.event.priority))
+        .bind(column(events, |p| p.event.producer.as_deref()))
+        .bind(column(events, |p| p.event.run_at))
+        .bind(column(events, |p| p.event.delay.map(micros)))
+        .bind(column(events, |p| p.event.expires_at))
+        .bind(column(events, |p| p.event.metadata.as_deref().map(|metadata| metadata.get())))
+        .bind(column(&deliveries, |(n, ..)| *n))
+        .bind(column(&deliveries, |(.., d)| d.lane_id))
+        .bind(column(&deliveries, |(.., d)| d.subscription.as_str()))
+        .bind(deliveries.iter().map(|_| waits.next()).collect::<Vec<bool>>())
+        .bind(column(&deliveries, |(.., d)| signed(d.attempts_limit)))
+        .bind(column(&deliveries, |(.., d)| d.max_retries.map(signed)))
+        .bind(column(&deliveries, |(_, p, _)| p.event.group_id.as_deref()))
+        .bind(column(&deliveries, |(_, p, _)| p.event.expires_at))
+        .bind(column(&deliveries, |(_, p, _)| p.event.run_at))
+        .bind(column(&deliveries, |(_, p, _)| p.event.delay.map(micros)));
+    let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
+    let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
+    let created_at: Timestamp = get(&row, "created_at")?;
+    let stored = ids.into_iter().map(|event_id| Stored { event_id, created_at, duplicate: false }).collect();
+    let freed = deliveries.iter().map(|(.., delivery)| (delivery.lane_id, created_at)).collect();
+    Ok(Some(Published { stored, freed }))
+}

@@ -1,0 +1,86 @@
+//! Rows as values.
+
+use serde_json::value::RawValue;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use super::error::from_sqlx;
+use crate::delivery::{Lease, Live};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::outcome::Attempt;
+
+/// A column by its name.
+pub(super) fn get<'r, T>(row: &'r PgRow, column: &'static str) -> Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+{
+    row.try_get(column).map_err(from_sqlx)
+}
+
+/// A count, which no table holds below zero.
+pub(super) fn count(row: &PgRow, column: &'static str) -> Result<u32> {
+    get::<i32>(row, column).map(i32::unsigned_abs)
+}
+
+pub(super) fn count_or_none(row: &PgRow, column: &'static str) -> Result<Option<u32>> {
+    Ok(get::<Option<i32>>(row, column)?.map(i32::unsigned_abs))
+}
+
+pub(super) fn json(text: String) -> Result<Box<RawValue>> {
+    RawValue::from_string(text).map_err(|error| Error::Database { detail: format!("stored JSON is damaged: {error}") })
+}
+
+/// Needs the columns of `events`, with payload and metadata as text.
+pub(super) fn event(row: &PgRow) -> Result<Event> {
+    Ok(Event {
+        id: get(row, "id")?,
+        namespace: get(row, "namespace")?,
+        event_type: get(row, "event_type")?,
+        title: get(row, "title")?,
+        description: get(row, "description")?,
+        tags: get(row, "tags")?,
+        payload: json(get(row, "payload")?)?,
+        group_id: get(row, "group_id")?,
+        key: get(row, "key")?,
+        priority: get(row, "priority")?,
+        producer: get(row, "producer")?,
+        run_at: get(row, "run_at")?,
+        expires_at: get(row, "expires_at")?,
+        metadata: get::<Option<String>>(row, "metadata")?.map(json).transpose()?,
+        created_at: get(row, "created_at")?,
+    })
+}
+
+/// Needs the columns of `event_queue` that decisions depend on.
+pub(super) fn live(row: &PgRow) -> Result<Live> {
+    Ok(Live {
+        event_id: get(row, "event_id")?,
+        lane_id: get(row, "lane_id")?,
+        lease: get::<Option<i64>>(row, "lease")?.map(Lease),
+        attempts: count(row, "attempts")?,
+        attempts_limit: count(row, "attempts_limit")?,
+        retry_count: count(row, "retry_count")?,
+        max_retries: count_or_none(row, "max_retries")?,
+        subscription: get(row, "subscription")?,
+        group_id: get(row, "group_id")?,
+    })
+}
+
+/// Needs the columns of `event_attempts` that are shown.
+pub(super) fn attempt(row: &PgRow) -> Result<Attempt> {
+    Ok(Attempt {
+        event_id: get(row, "event_id")?,
+        subscription: get(row, "subscription")?,
+        attempt: count(row, "attempt")?,
+        worker_id: get(row, "worker_id")?,
+        action: get::<String>(row, "action")?.parse()?,
+        status_code: get(row, "status_code")?,
+        execution_time_ms: get::<Option<i64>>(row, "execution_time_ms")?.map(i64::unsigned_abs),
+        error_message: get(row, "error_message")?,
+        next_retry_at: get(row, "next_retry_at")?,
+        retry_count: count(row, "retry_count")?,
+        max_retries: count_or_none(row, "max_retries")?,
+        finished_at: get(row, "finished_at")?,
+    })
+}

@@ -1,0 +1,225 @@
+//! Namespaces, subscriptions and lanes.
+
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, Executor};
+
+use super::error::from_sqlx;
+use super::row::{get, json};
+use super::{PgStore, to_json};
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::policy::NamespacePolicy;
+use crate::store::NewSubscription;
+use crate::topology::{Lane, LaneKey, MAIN, Namespace, Subscription, Topology, join_tags, split_tags};
+
+const NAMESPACE: &str = "
+SELECT namespace, metadata::text AS metadata, policy::text AS policy, paused, paused_types, version, created_at
+FROM windlass.namespaces WHERE namespace = $1";
+
+const SUBSCRIPTIONS: &str = "
+SELECT subscription, types, tags, policy::text AS policy, paused, starts_at, backfill_from, created_at
+FROM windlass.subscriptions WHERE namespace = $1 ORDER BY subscription";
+
+const LANES: &str = "
+SELECT lane_id, subscription, event_type, tags, priority FROM windlass.lanes WHERE namespace = $1 ORDER BY lane_id";
+
+/// The version is read first: whatever changes meanwhile makes it old, never the contents.
+pub(super) async fn topology(store: &PgStore, namespace: &str) -> Result<Option<Topology>> {
+    let mut connection = store.reads.get().await?;
+    let row = sqlx::query(NAMESPACE).bind(namespace).fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
+    let Some(row) = row else {
+        connection.done();
+        return Ok(None);
+    };
+    let subscriptions = sqlx::query(SUBSCRIPTIONS).bind(namespace).fetch_all(&mut *connection);
+    let subscriptions = subscriptions.await.map_err(from_sqlx)?;
+    let lanes = sqlx::query(LANES).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let subscriptions = subscriptions.iter().map(subscription).collect::<Result<Vec<_>>>()?;
+    let lanes = lanes.iter().map(lane).collect::<Result<Vec<_>>>()?;
+    Ok(Some(Topology::new(to_namespace(&row)?, get(&row, "version")?, subscriptions, lanes)))
+}
+
+fn to_namespace(row: &PgRow) -> Result<Namespace> {
+    Ok(Namespace {
+        namespace: get(row, "namespace")?,
+        metadata: json(get(row, "metadata")?)?,
+        policy: from_json(row, "policy")?,
+        paused: get(row, "paused")?,
+        paused_types: get(row, "paused_types")?,
+        created_at: get(row, "created_at")?,
+    })
+}
+
+fn subscription(row: &PgRow) -> Result<Subscription> {
+    Ok(Subscription {
+        subscription: get(row, "subscription")?,
+        types: get(row, "types")?,
+        tags: get(row, "tags")?,
+        policy: from_json(row, "policy")?,
+        paused: get(row, "paused")?,
+        starts_at: get(row, "starts_at")?,
+        backfill_from: get(row, "backfill_from")?,
+        created_at: get(row, "created_at")?,
+    })
+}
+
+fn lane(row: &PgRow) -> Result<Lane> {
+    let key = LaneKey {
+        subscription: get(row, "subscription")?,
+        event_type: get(row, "event_type")?,
+        tags: split_tags(&get::<String>(row, "tags")?),
+        priority: get(row, "priority")?,
+    };
+    Ok(Lane { lane_id: get(row, "lane_id")?, key })
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(row: &PgRow, column: &'static str) -> Result<T> {
+    serde_json::from_str(&get::<String>(row, column)?)
+        .map_err(|error| Error::Database { detail: format!("column {column} is damaged: {error}") })
+}
+
+const NAMESPACES: &str = "
+SELECT namespace, metadata::text AS metadata, policy::text AS policy, paused, paused_types, created_at
+FROM windlass.namespaces ORDER BY namespace";
+
+pub(super) async fn namespaces(store: &PgStore) -> Result<Vec<Namespace>> {
+    let mut connection = store.reads.get().await?;
+    let rows = sqlx::query(NAMESPACES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    rows.iter().map(to_namespace).collect()
+}
+
+const PUT_NAMESPACE: &str = "
+INSERT INTO windlass.namespaces AS n (namespace, metadata, policy, created_at)
+VALUES ($1, coalesce($2::json, '{}'), coalesce($3, $4)::json, coalesce($5, now()))
+ON CONFLICT (namespace) DO UPDATE SET
+    metadata = coalesce($2::json, n.metadata), policy = coalesce($3::json, n.policy), version = n.version + 1";
+
+const ADD_MAIN: &str = "
+INSERT INTO windlass.subscriptions (namespace, subscription, starts_at, created_at)
+VALUES ($1, $2, coalesce($3, now()), coalesce($3, now())) ON CONFLICT DO NOTHING";
+
+pub(super) async fn put_namespace(
+    store: &PgStore,
+    namespace: &str,
+    metadata: Option<&str>,
+    policy: Option<&NamespacePolicy>,
+    now: Option<Timestamp>,
+) -> Result<()> {
+    let given = policy.map(to_json).transpose()?;
+    let default = to_json(&NamespacePolicy::default())?;
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let put = sqlx::query(PUT_NAMESPACE).bind(namespace).bind(metadata).bind(given).bind(default).bind(now);
+    put.execute(&mut *tx).await.map_err(from_sqlx)?;
+    let main = sqlx::query(ADD_MAIN).bind(namespace).bind(MAIN).bind(now);
+    main.execute(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(())
+}
+
+const PAUSE_NAMESPACE: &str = "
+UPDATE windlass.namespaces SET paused = $2, paused_types = $3, version = version + 1 WHERE namespace = $1";
+
+pub(super) async fn pause_namespace(store: &PgStore, namespace: &str, paused: bool, types: &[String]) -> Result<()> {
+    let mut connection = store.writes.get().await?;
+    let pause = sqlx::query(PAUSE_NAMESPACE).bind(namespace).bind(paused).bind(types);
+    pause.execute(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(())
+}
+
+const GROW_VERSION: &str = "UPDATE windlass.namespaces SET version = version + 1 WHERE namespace = $1";
+
+const ADD_SUBSCRIPTION: &str = "
+INSERT INTO windlass.subscriptions (namespace, subscription, types, tags, policy, starts_at, backfill_from,
+    created_at)
+VALUES ($1, $2, $3, $4, $5::json, coalesce($6, $7, now()), CASE WHEN $6 IS NOT NULL THEN 0 END,
+    coalesce($7, now()))
+ON CONFLICT DO NOTHING
+RETURNING subscription, types, tags, policy::text AS policy, paused, starts_at, backfill_from, created_at";
+
+pub(super) async fn add_subscription(
+    store: &PgStore,
+    namespace: &str,
+    new: &NewSubscription,
+    now: Option<Timestamp>,
+) -> Result<Option<Subscription>> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let add = sqlx::query(ADD_SUBSCRIPTION)
+        .bind(namespace)
+        .bind(&new.subscription)
+        .bind(&new.types)
+        .bind(&new.tags)
+        .bind(to_json(&new.policy)?)
+        .bind(new.starts_at)
+        .bind(now);
+    let added = add.fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
+    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    added.as_ref().map(subscription).transpose()
+}
+
+const PAUSE_SUBSCRIPTION: &str =
+    "UPDATE windlass.subscriptions SET paused = $3 WHERE namespace = $1 AND subscription = $2";
+
+pub(super) async fn pause_subscription(store: &PgStore, namespace: &str, name: &str, paused: bool) -> Result<bool> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let pause = sqlx::query(PAUSE_SUBSCRIPTION).bind(namespace).bind(name).bind(paused);
+    let paused = pause.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected() == 1;
+    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(paused)
+}
+
+const REMOVE_SUBSCRIPTION: [&str; 5] = [
+    "DELETE FROM windlass.subscriptions WHERE namespace = $1 AND subscription = $2",
+    "DELETE FROM windlass.lanes WHERE namespace = $1 AND subscription = $2",
+    "DELETE FROM windlass.event_queue WHERE namespace = $1 AND subscription = $2",
+    "DELETE FROM windlass.event_groups WHERE namespace = $1 AND subscription = $2",
+    "DELETE FROM windlass.dead_letters WHERE namespace = $1 AND subscription = $2",
+];
+
+pub(super) async fn remove_subscription(store: &PgStore, namespace: &str, name: &str) -> Result<bool> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    // Scans of whole tables, which the other statements of these connections must never do.
+    tx.execute("SET LOCAL enable_seqscan = on").await.map_err(from_sqlx)?;
+    let mut removed = Vec::new();
+    for statement in REMOVE_SUBSCRIPTION {
+        let delete = sqlx::query(statement).bind(namespace).bind(name);
+        removed.push(delete.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected());
+    }
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(removed[0] == 1)
+}
+
+// In one order, so that two processes that need the same lanes wait for each other.
+const ADD_LANES: &str = "
+INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
+SELECT $1, i.subscription, i.event_type, i.tags, i.priority
+FROM unnest($2::text[], $3::text[], $4::text[], $5::smallint[]) AS i(subscription, event_type, tags, priority)
+ON CONFLICT DO NOTHING";
+
+pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
+    let mut lanes: Vec<&LaneKey> = lanes.iter().collect();
+    lanes.sort_by_key(|lane| (&lane.subscription, &lane.event_type, &lane.tags, lane.priority));
+    let mut connection = store.writes.get().await?;
+    let add = sqlx::query(ADD_LANES)
+        .bind(namespace)
+        .bind(lanes.iter().map(|lane| lane.subscription.as_str()).collect::<Vec<_>>())
+        .bind(lanes.iter().map(|lane| lane.event_type.as_str()).collect::<Vec<_>>())
+        .bind(lanes.iter().map(|lane| join_tags(&lane.tags)).collect::<Vec<_>>())
+        .bind(lanes.iter().map(|lane| lane.priority).collect::<Vec<_>>());
+    add.execute(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(())
+}

@@ -1,0 +1,359 @@
+//! The store in an SQLite file: one thread writes, a few connections read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use serde_json::value::RawValue;
+
+use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, Store, Stored};
+use crate::clock::{Clock, Timestamp};
+use crate::delivery::{Delivery, Live};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::inspect::{
+    DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
+};
+use crate::outcome::Attempt;
+use crate::policy::NamespacePolicy;
+use crate::topology::{LaneKey, Namespace, Subscription, Topology};
+use crate::wake::Wakes;
+
+mod claim;
+mod connection;
+mod dead_letters;
+mod enqueue;
+mod error;
+mod group;
+mod inspect;
+mod lease;
+mod list;
+mod look;
+mod maintain;
+mod migrate;
+mod publish;
+mod record;
+mod row;
+mod stats;
+mod topology;
+mod transition;
+mod writer;
+
+use connection::Readers;
+use writer::{Durability, Instants, Writer};
+
+pub(crate) struct SqliteStore {
+    writer: Writer,
+    readers: Arc<Readers>,
+    instants: Arc<Instants>,
+}
+
+/// The schema version of the database in this file, which is left as it is, and the one this build needs.
+pub(crate) async fn schema_version(path: &str) -> Result<(i64, i64)> {
+    let path = file(path)?;
+    let found = blocking(move || migrate::version_of(&path)).await?;
+    Ok((found, migrate::KNOWN))
+}
+
+/// An in-memory database would be a different one for every connection.
+fn file(path: &str) -> Result<PathBuf> {
+    match path {
+        "" | ":memory:" => {
+            Err(Error::DatabaseUrl { url: format!("sqlite://{path}"), problem: "must name a file".to_owned() })
+        }
+        path => Ok(PathBuf::from(path)),
+    }
+}
+
+/// Runs `work` where it may block.
+async fn blocking<T, F>(work: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T> + Send + 'static,
+{
+    let failed = |error| Error::Database { detail: format!("a read did not finish: {error}") };
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
+}
+
+fn open_and_migrate(path: &Path, instants: &Instants, migrate: bool) -> Result<Connection> {
+    if !migrate && !path.exists() {
+        return Err(Error::SchemaTooOld { found: 0, known: migrate::KNOWN });
+    }
+    let mut conn = connection::open_writer(path, migrate)?;
+    migrate::prepare(&mut conn, migrate, instants.now())?;
+    Ok(conn)
+}
+
+impl SqliteStore {
+    /// Opens the file, or creates it. Brings the schema up to date if `migrate` says so.
+    pub async fn open(path: &str, clock: Clock, migrate: bool) -> Result<SqliteStore> {
+        let path = file(path)?;
+        let instants = Arc::new(Instants::new(clock));
+        let conn = {
+            let (path, instants) = (path.clone(), instants.clone());
+            blocking(move || open_and_migrate(&path, &instants, migrate)).await?
+        };
+        let readers = Arc::new(Readers::new(path.clone()));
+        let stale = readers.clone();
+        let reopen = move || {
+            stale.clear();
+            connection::open_writer(&path, false)
+        };
+        let writer = Writer::start(conn, instants.clone(), reopen)?;
+        Ok(SqliteStore { writer, readers, instants })
+    }
+
+    /// Runs `work` in a transaction, and returns once that is committed and synced.
+    async fn write<T, F>(&self, now: Option<Timestamp>, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, i64) -> Result<T> + Send + 'static,
+    {
+        self.writer.write(Durability::Full, row::micros(now), work).await
+    }
+
+    async fn read<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        let readers = self.readers.clone();
+        blocking(move || readers.read(work)).await
+    }
+
+    fn now(&self, now: Option<Timestamp>) -> i64 {
+        row::micros(now).unwrap_or_else(|| self.instants.now())
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    /// While one is being synced the next waits at the writer's door, which then never idles.
+    fn batches_in_flight(&self) -> usize {
+        2
+    }
+
+    async fn watch(&self, wakes: Arc<Wakes>) {
+        self.writer.watch(wakes);
+    }
+
+    async fn close(&self) {
+        self.readers.close();
+        self.writer.close().await;
+    }
+
+    async fn topology(&self, namespace: &str) -> Result<Option<Topology>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| topology::topology(conn, &namespace)).await
+    }
+
+    async fn namespaces(&self) -> Result<Vec<Namespace>> {
+        self.read(topology::namespaces).await
+    }
+
+    async fn put_namespace(
+        &self,
+        namespace: &str,
+        metadata: Option<&RawValue>,
+        policy: Option<&NamespacePolicy>,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        let (namespace, metadata, policy) = (namespace.to_owned(), metadata.map(ToOwned::to_owned), policy.cloned());
+        self.write(now, move |conn, now| {
+            let metadata = metadata.as_deref().map(RawValue::get);
+            topology::put_namespace(conn, &namespace, metadata, policy.as_ref(), now)
+        })
+        .await
+    }
+
+    async fn pause_namespace(&self, namespace: &str, paused: bool, paused_types: &[String]) -> Result<()> {
+        let (namespace, types) = (namespace.to_owned(), paused_types.to_vec());
+        self.write(None, move |conn, _| topology::pause_namespace(conn, &namespace, paused, &types)).await
+    }
+
+    async fn add_subscription(
+        &self,
+        namespace: &str,
+        new: &NewSubscription,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Subscription>> {
+        let (namespace, new) = (namespace.to_owned(), new.clone());
+        self.write(now, move |conn, now| topology::add_subscription(conn, &namespace, &new, now)).await
+    }
+
+    async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool> {
+        let (namespace, name) = (namespace.to_owned(), subscription.to_owned());
+        self.write(None, move |conn, _| topology::pause_subscription(conn, &namespace, &name, paused)).await
+    }
+
+    async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool> {
+        let (namespace, name) = (namespace.to_owned(), subscription.to_owned());
+        self.write(None, move |conn, _| topology::remove_subscription(conn, &namespace, &name)).await
+    }
+
+    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
+        let (namespace, lanes) = (namespace.to_owned(), lanes.to_vec());
+        self.write(None, move |conn, _| topology::add_lanes(conn, &namespace, &lanes)).await
+    }
+
+    async fn past_events(&self, namespace: &str, since: Timestamp, from: i64, limit: usize) -> Result<Past> {
+        let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
+        self.read(move |conn| enqueue::past_events(conn, &namespace, since, from, limit)).await
+    }
+
+    async fn backfill(
+        &self,
+        namespace: &str,
+        subscription: &str,
+        deliveries: &[(Event, NewDelivery)],
+        next: Option<i64>,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        let (namespace, name, deliveries) = (namespace.to_owned(), subscription.to_owned(), deliveries.to_vec());
+        self.write(now, move |conn, now| enqueue::backfill(conn, &namespace, &name, &deliveries, next, now)).await
+    }
+
+    async fn publish(
+        &self,
+        namespace: &str,
+        version: i64,
+        events: &[&Prepared],
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<Stored>>> {
+        let (namespace, events) = (namespace.to_owned(), events.iter().copied().cloned().collect::<Vec<_>>());
+        self.write(now, move |conn, now| publish::publish(conn, &namespace, version, &events, now)).await
+    }
+
+    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
+        let claim = claim.clone();
+        // A claim that is lost in a power cut is only a redelivery.
+        let work = move |conn: &Connection, now| claim::claim(conn, &claim, now);
+        self.writer.write(Durability::Relaxed, row::micros(now), work).await
+    }
+
+    async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look> {
+        let (namespace, lanes, now) = (namespace.to_owned(), lanes.to_vec(), self.now(now));
+        self.read(move |conn| look::look(conn, &namespace, &lanes, now)).await
+    }
+
+    /// Every claim begins at the beginning: there are no dead rows to walk past.
+    fn rewind(&self, _lanes: &[i64], _to: Option<Timestamp>) {}
+
+    async fn run_out(
+        &self,
+        _namespace: &str,
+        lanes: &[i64],
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Live>> {
+        let (lanes, now) = (lanes.to_vec(), self.now(now));
+        self.read(move |conn| maintain::run_out(conn, &lanes, limit, now)).await
+    }
+
+    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
+        let (namespace, now) = (namespace.to_owned(), self.now(now));
+        self.read(move |conn| maintain::expired(conn, &namespace, limit, now)).await
+    }
+
+    async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
+        let (namespace, holders) = (namespace.to_owned(), holders.to_vec());
+        self.read(move |conn| holders.iter().map(|holder| lease::held(conn, &namespace, holder)).collect()).await
+    }
+
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[Change],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Attempt>>> {
+        let (namespace, changes) = (namespace.to_owned(), changes.to_vec());
+        self.write(now, move |conn, now| transition::transition(conn, &namespace, &changes, now)).await
+    }
+
+    async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
+        let (namespace, holders) = (namespace.to_owned(), holders.to_vec());
+        self.read(move |conn| holders.iter().map(|holder| record::recorded(conn, &namespace, holder)).collect()).await
+    }
+
+    async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>> {
+        let (namespace, live) = (namespace.to_owned(), live.to_vec());
+        self.write(now, move |conn, now| live.iter().map(|live| lease::start(conn, &namespace, live, now)).collect())
+            .await
+    }
+
+    async fn extend(
+        &self,
+        namespace: &str,
+        live: &[(Live, Duration)],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        let (namespace, live) = (namespace.to_owned(), live.to_vec());
+        self.write(now, move |conn, now| {
+            live.iter().map(|(live, by)| lease::extend(conn, &namespace, live, *by, now)).collect()
+        })
+        .await
+    }
+
+    async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.read(move |conn| dead_letters::list(conn, &namespace, &filter)).await
+    }
+
+    async fn redrive(
+        &self,
+        namespace: &str,
+        letters: &[(DeadLetter, NewDelivery)],
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let (namespace, letters) = (namespace.to_owned(), letters.to_vec());
+        self.write(now, move |conn, now| dead_letters::redrive(conn, &namespace, &letters, now)).await
+    }
+
+    async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.write(None, move |conn, _| dead_letters::purge(conn, &namespace, &filter, limit)).await
+    }
+
+    async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {
+        let (namespace, ids) = (namespace.to_owned(), event_ids.to_vec());
+        self.read(move |conn| ids.iter().map(|event_id| inspect::exists(conn, &namespace, *event_id)).collect()).await
+    }
+
+    async fn get(&self, namespace: &str, event_ids: &[i64], _now: Option<Timestamp>) -> Result<Vec<Option<EventView>>> {
+        let (namespace, ids) = (namespace.to_owned(), event_ids.to_vec());
+        self.read(move |conn| ids.iter().map(|event_id| inspect::view(conn, &namespace, *event_id)).collect()).await
+    }
+
+    async fn log(&self, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| inspect::log(conn, &namespace, event_id)).await
+    }
+
+    async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.read(move |conn| list::list(conn, &namespace, &filter)).await
+    }
+
+    async fn stuck(
+        &self,
+        namespace: &str,
+        older_than: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<StuckDelivery>> {
+        let (namespace, now) = (namespace.to_owned(), self.now(now));
+        self.read(move |conn| stats::stuck(conn, &namespace, older_than, limit, now)).await
+    }
+
+    async fn workers(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<WorkerView>> {
+        let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
+        self.read(move |conn| stats::workers(conn, &namespace, since)).await
+    }
+
+    async fn stats(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<StatRow>> {
+        let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
+        self.read(move |conn| stats::stats(conn, &namespace, since)).await
+    }
+}

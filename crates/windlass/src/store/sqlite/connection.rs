@@ -1,0 +1,126 @@
+//! Connections: one that writes, and a few that read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::{Error, Result};
+use crate::wake::lock;
+
+/// How long a statement waits for another process.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// More than there are statements in this store.
+const STATEMENTS_MAX: usize = 128;
+/// Reading connections that are kept open while nobody reads.
+const IDLE_MAX: usize = 4;
+
+/// Synced means on the disk, also on macOS. Sub-journals of savepoints stay in memory; the write-ahead
+/// log is copied back every 16 MiB. There is no mmap: a failing disk shall be an error, not a signal.
+const WRITER_SETTINGS: &str = "
+PRAGMA synchronous = FULL;
+PRAGMA fullfsync = ON;
+PRAGMA checkpoint_fullfsync = ON;
+PRAGMA temp_store = MEMORY;
+PRAGMA cache_size = -65536;
+PRAGMA wal_autocheckpoint = 4096;
+PRAGMA journal_size_limit = 67108864;
+";
+
+const READER_SETTINGS: &str = "
+PRAGMA query_only = ON;
+PRAGMA temp_store = MEMORY;
+PRAGMA cache_size = -16384;
+";
+
+/// The connection that writes.
+pub(super) fn open_writer(path: &Path, create: bool) -> Result<Connection> {
+    let flags = if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+    let conn = open(path, flags)?;
+    use_wal(&conn)?;
+    conn.execute_batch(WRITER_SETTINGS)?;
+    Ok(conn)
+}
+
+pub(super) fn open_reader(path: &Path) -> Result<Connection> {
+    let conn = open(path, OpenFlags::empty())?;
+    conn.execute_batch(READER_SETTINGS)?;
+    Ok(conn)
+}
+
+fn open(path: &Path, flags: OpenFlags) -> Result<Connection> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(conn)
+}
+
+const USE_WAL: &str = "PRAGMA journal_mode = WAL";
+
+/// SQLite does not wait by itself where two processes switch a new file over at once.
+fn use_wal(conn: &Connection) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let switched = conn.query_row(USE_WAL, [], |row| row.get::<_, String>(0));
+        match switched.map_err(Error::from) {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) => {
+                let detail = format!("journal mode is '{mode}': the file system does not support 'wal'");
+                return Err(Error::Database { detail });
+            }
+            Err(Error::DatabaseLocked { .. }) if begun.elapsed() < BUSY_TIMEOUT => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reading connections, opened on demand and kept for the next reader.
+pub(super) struct Readers {
+    path: PathBuf,
+    /// `None` once closed.
+    idle: Mutex<Option<Vec<Connection>>>,
+}
+
+impl Readers {
+    pub fn new(path: PathBuf) -> Readers {
+        Readers { path, idle: Mutex::new(Some(Vec::new())) }
+    }
+
+    /// Runs `work` on one state of the database, however many statements it makes.
+    pub fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let idle = lock(&self.idle).as_mut().ok_or(Error::Closed)?.pop();
+        let conn = match idle {
+            Some(conn) => conn,
+            None => open_reader(&self.path)?,
+        };
+        let snapshot = conn.unchecked_transaction()?;
+        let result = work(&snapshot);
+        snapshot.finish()?;
+        // One that failed is not used again: the next reader starts afresh.
+        if result.is_ok() {
+            self.keep(conn);
+        }
+        result
+    }
+
+    fn keep(&self, conn: Connection) {
+        if let Some(idle) = lock(&self.idle).as_mut().filter(|idle| idle.len() < IDLE_MAX) {
+            idle.push(conn);
+        }
+    }
+
+    /// Forgets the connections that are open; the next reader opens a new one.
+    pub fn clear(&self) {
+        if let Some(idle) = lock(&self.idle).as_mut() {
+            idle.clear();
+        }
+    }
+
+    pub fn close(&self) {
+        lock(&self.idle).take();
+    }
+}

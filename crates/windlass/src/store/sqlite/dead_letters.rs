@@ -1,0 +1,179 @@
+//! Dead letters: finding them, bringing them back, throwing them away.
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
+
+use super::enqueue::{Entry, enqueue};
+use super::error::from_json;
+use super::record::{self, Ended};
+use super::row;
+use crate::error::Result;
+use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
+use crate::outcome::Action;
+use crate::store::NewDelivery;
+
+/// Those of the events that are named, or else all of the namespace, that pass the filter. Patterns are
+/// compared by length, not with LIKE or GLOB: types may contain `%`, `_`, `?` and `[`.
+macro_rules! matching {
+    ($columns:literal, $rest:literal) => {
+        concat!(
+            "WITH meant AS (
+                SELECT * FROM dead_letters WHERE ?2 IS NULL AND namespace = ?1
+                UNION ALL
+                SELECT * FROM dead_letters WHERE event_id IN (SELECT value FROM json_each(?2)) AND namespace = ?1)
+            SELECT ",
+            $columns,
+            " FROM meant
+            WHERE (?3 IS NULL OR subscription = ?3) AND (?4 IS NULL OR status = ?4) AND (?5 IS NULL OR reason = ?5)
+              AND (?6 IS NULL OR failed_at < ?6)
+              AND (?7 IS NULL OR EXISTS (
+                  SELECT 1 FROM events e, json_each(?7) p WHERE e.id = meant.event_id AND (
+                      e.event_type = p.value OR (substr(p.value, -1) = '*' AND substr(p.value, 1, length(p.value) - 1)
+                          = substr(e.event_type, 1, length(p.value) - 1))))) ",
+            $rest
+        )
+    };
+}
+
+const TOTAL: &str = matching!("count(*)", "");
+const MATCHING: &str = matching!("event_id, lane_id", "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9");
+
+/// The parameters of `TOTAL`, and the first of `MATCHING`.
+fn values(namespace: &str, filter: &DeadLetterFilter) -> Result<Vec<Value>> {
+    let text = |text: Option<&str>| text.map_or(Value::Null, |text| Value::Text(text.to_owned()));
+    let list = |empty: bool, json: serde_json::Result<String>| match json {
+        _ if empty => Ok(Value::Null),
+        json => json.map(Value::Text).map_err(from_json),
+    };
+    Ok(vec![
+        text(Some(namespace)),
+        list(filter.event_ids.is_empty(), serde_json::to_string(&filter.event_ids))?,
+        text(filter.subscription.as_deref()),
+        text(filter.status.map(|status| status.as_str())),
+        text(filter.reason.as_deref()),
+        row::micros(filter.failed_before).into(),
+        list(filter.types.is_empty(), serde_json::to_string(&filter.types))?,
+    ])
+}
+
+fn matching(
+    conn: &Connection,
+    namespace: &str,
+    filter: &DeadLetterFilter,
+    limit: usize,
+    offset: usize,
+) -> Result<Vec<(i64, i64)>> {
+    let mut values = values(namespace, filter)?;
+    values.extend([Value::Integer(limit as i64), Value::Integer(offset as i64)]);
+    let mut select = conn.prepare_cached(MATCHING)?;
+    let found = select.query_map(params_from_iter(values), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn list(conn: &Connection, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
+    let values = params_from_iter(values(namespace, filter)?);
+    let total = conn.prepare_cached(TOTAL)?.query_row(values, |row| row::count(row, 0))?;
+    let mut items = Vec::new();
+    for (event_id, lane_id) in matching(conn, namespace, filter, filter.limit, filter.offset)? {
+        items.extend(letter(conn, namespace, event_id, lane_id)?);
+    }
+    Ok(Page { items, total })
+}
+
+const LETTER: &str = "
+SELECT subscription, status, reason, error, attempts, retry_count, max_retries, failed_at
+FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2";
+
+fn letter(conn: &Connection, namespace: &str, event_id: i64, lane_id: i64) -> Result<Option<DeadLetter>> {
+    let Some(event) = row::event(conn, namespace, event_id)? else { return Ok(None) };
+    let mut select = conn.prepare_cached(LETTER)?;
+    let found = select.query_row((event_id, lane_id), |row| {
+        Ok(DeadLetter {
+            event,
+            subscription: row.get(0)?,
+            status: row::word(row, 1)?,
+            reason: row.get(2)?,
+            error: row.get(3)?,
+            attempts: row.get(4)?,
+            retry_count: row.get(5)?,
+            max_retries: row.get(6)?,
+            failed_at: row::instant(row, 7)?,
+        })
+    });
+    Ok(found.optional()?)
+}
+
+pub(super) fn redrive(
+    conn: &Connection,
+    namespace: &str,
+    letters: &[(DeadLetter, NewDelivery)],
+    now: i64,
+) -> Result<usize> {
+    let mut redriven = 0;
+    for (letter, delivery) in letters {
+        redriven += usize::from(redrive_one(conn, namespace, letter, delivery, now)?);
+    }
+    Ok(redriven)
+}
+
+const EXHUME: &str = "
+DELETE FROM dead_letters WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3
+RETURNING attempts, created_at";
+
+fn redrive_one(
+    conn: &Connection,
+    namespace: &str,
+    letter: &DeadLetter,
+    delivery: &NewDelivery,
+    now: i64,
+) -> Result<bool> {
+    let event = &letter.event;
+    let mut exhume = conn.prepare_cached(EXHUME)?;
+    let found = exhume.query_row((event.id, namespace, &letter.subscription), |row| Ok((row.get(0)?, row.get(1)?)));
+    let Some((attempts, created_at)) = found.optional()? else { return Ok(false) };
+    let entry = Entry {
+        event_id: event.id,
+        group_id: event.group_id.as_deref(),
+        // A deadline that has passed would only bury it again.
+        expires_at: row::micros(event.expires_at).filter(|expires_at| *expires_at > now),
+        due_at: now,
+        attempts,
+        created_at,
+    };
+    enqueue(conn, namespace, &entry, delivery, now)?;
+    record::insert(conn, namespace, &redriven(event.id, delivery, attempts, now))?;
+    Ok(true)
+}
+
+fn redriven(event_id: i64, delivery: &NewDelivery, attempts: u32, now: i64) -> Ended<'_> {
+    Ended {
+        event_id,
+        lane_id: delivery.lane_id,
+        subscription: &delivery.subscription,
+        attempt: attempts,
+        lease: None,
+        worker_id: None,
+        picked_at: None,
+        started_at: None,
+        finished_at: now,
+        action: Action::Redriven,
+        status_code: None,
+        execution_time_ms: None,
+        error: None,
+        detail: None,
+        next_retry_at: None,
+        retry_count: 0,
+        max_retries: delivery.max_retries,
+    }
+}
+
+const DELETE: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2";
+
+pub(super) fn purge(conn: &Connection, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
+    let found = matching(conn, namespace, filter, limit, 0)?;
+    let mut delete = conn.prepare_cached(DELETE)?;
+    for key in &found {
+        delete.execute(*key)?;
+    }
+    Ok(found.len())
+}

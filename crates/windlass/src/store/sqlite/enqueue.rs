@@ -1,0 +1,123 @@
+//! New rows of the queue: for what is published, and for what was published before.
+
+use rusqlite::Connection;
+
+use super::group::{self, Group};
+use super::row::{self, INFINITY};
+use crate::error::Result;
+use crate::event::Event;
+use crate::store::{NewDelivery, Past};
+
+/// What a delivery has from its event.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a> {
+    pub event_id: i64,
+    pub group_id: Option<&'a str>,
+    pub expires_at: Option<i64>,
+    /// When it may be taken, but for its group.
+    pub due_at: i64,
+    /// Acquisitions in an earlier life.
+    pub attempts: u32,
+    pub created_at: i64,
+}
+
+const ENQUEUE: &str = "
+INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at, attempts, attempts_limit,
+                         max_retries, group_id, expires_at, updated_at, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+
+pub(super) fn enqueue(
+    conn: &Connection,
+    namespace: &str,
+    entry: &Entry,
+    delivery: &NewDelivery,
+    now: i64,
+) -> Result<()> {
+    let subscription = delivery.subscription.as_str();
+    let group = entry.group_id.map(|group_id| Group { namespace, subscription, group_id });
+    let waiting = match group {
+        Some(group) if !group::join(conn, group)? => Some(group),
+        _ => None,
+    };
+    let ready_at = if waiting.is_some() { INFINITY } else { entry.due_at };
+    conn.prepare_cached(ENQUEUE)?.execute((
+        entry.event_id,
+        delivery.lane_id,
+        namespace,
+        subscription,
+        ready_at,
+        group.map(|_| entry.due_at),
+        entry.attempts,
+        entry.attempts.saturating_add(delivery.attempts_limit),
+        delivery.max_retries,
+        entry.group_id,
+        entry.expires_at,
+        now,
+        entry.created_at,
+    ))?;
+    match waiting {
+        Some(group) if delivery.pass_group => group::advance(conn, group, true, now),
+        _ => Ok(()),
+    }
+}
+
+const PAST: &str = "
+SELECT id FROM events INDEXED BY events_by_namespace
+WHERE namespace = ?1 AND id >= ?2 AND created_at >= ?3 ORDER BY id LIMIT ?4";
+
+pub(super) fn past_events(conn: &Connection, namespace: &str, since: i64, from: i64, limit: usize) -> Result<Past> {
+    let mut select = conn.prepare_cached(PAST)?;
+    let ids = select.query_map((namespace, from, since, limit as i64), |row| row.get(0))?;
+    let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;
+    let mut events = Vec::with_capacity(ids.len());
+    for event_id in &ids {
+        events.extend(row::event(conn, namespace, *event_id)?);
+    }
+    let next = ids.last().filter(|_| ids.len() >= limit).map(|last| last + 1);
+    Ok(Past { events, next })
+}
+
+const NOTE_PLACE: &str = "
+UPDATE subscriptions SET backfill_from = ?3 WHERE namespace = ?1 AND subscription = ?2";
+
+pub(super) fn backfill(
+    conn: &Connection,
+    namespace: &str,
+    subscription: &str,
+    deliveries: &[(Event, NewDelivery)],
+    next: Option<i64>,
+    now: i64,
+) -> Result<()> {
+    if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, next))? == 0 {
+        // It was removed meanwhile.
+        return Ok(());
+    }
+    for (event, delivery) in deliveries {
+        if is_new(conn, event, delivery)? {
+            let created_at = event.created_at.timestamp_micros();
+            let entry = Entry {
+                event_id: event.id,
+                group_id: event.group_id.as_deref(),
+                expires_at: row::micros(event.expires_at),
+                due_at: row::micros(event.run_at).map_or(created_at, |run_at| run_at.max(created_at)),
+                attempts: 0,
+                created_at: now,
+            };
+            enqueue(conn, namespace, &entry, delivery, now)?;
+        }
+    }
+    Ok(())
+}
+
+const IS_NEW: &str = "
+SELECT EXISTS (SELECT 1 FROM events WHERE id = ?1)
+   AND EXISTS (SELECT 1 FROM lanes WHERE lane_id = ?3)
+   AND NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription = ?2)
+   AND NOT EXISTS (SELECT 1 FROM event_attempts WHERE event_id = ?1 AND subscription = ?2)
+   AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1 AND subscription = ?2)";
+
+/// The event and the lane are still there, and the subscription was never told of it.
+fn is_new(conn: &Connection, event: &Event, delivery: &NewDelivery) -> Result<bool> {
+    let mut select = conn.prepare_cached(IS_NEW)?;
+    Ok(select.query_row((event.id, &delivery.subscription, delivery.lane_id), |row| row.get(0))?)
+}

@@ -1,0 +1,133 @@
+//! The history of attempts.
+
+use rusqlite::{Connection, OptionalExtension};
+use serde_json::value::RawValue;
+
+use super::row;
+use crate::clock::from_micros;
+use crate::error::Result;
+use crate::outcome::{Action, Attempt};
+use crate::store::{HeldBy, Holder};
+
+/// An attempt that ended, as it is recorded.
+pub(super) struct Ended<'a> {
+    pub event_id: i64,
+    pub lane_id: i64,
+    pub subscription: &'a str,
+    pub attempt: u32,
+    pub lease: Option<i64>,
+    pub worker_id: Option<&'a str>,
+    pub picked_at: Option<i64>,
+    pub started_at: Option<i64>,
+    pub finished_at: i64,
+    pub action: Action,
+    pub status_code: Option<i32>,
+    pub execution_time_ms: Option<u64>,
+    pub error: Option<&'a str>,
+    pub detail: Option<&'a RawValue>,
+    pub next_retry_at: Option<i64>,
+    pub retry_count: u32,
+    pub max_retries: Option<u32>,
+}
+
+impl Ended<'_> {
+    pub fn into_attempt(self) -> Attempt {
+        Attempt {
+            event_id: self.event_id,
+            subscription: self.subscription.to_owned(),
+            attempt: self.attempt,
+            worker_id: self.worker_id.map(str::to_owned),
+            action: self.action,
+            status_code: self.status_code,
+            execution_time_ms: self.execution_time_ms,
+            error_message: self.error.map(str::to_owned),
+            next_retry_at: self.next_retry_at.map(from_micros),
+            retry_count: self.retry_count,
+            max_retries: self.max_retries,
+            finished_at: from_micros(self.finished_at),
+        }
+    }
+}
+
+const INSERT: &str = "
+INSERT INTO event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id, picked_at,
+                            started_at, finished_at, action, status_code, execution_time_ms, error_message, detail,
+                            next_retry_at, retry_count, max_retries)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+
+pub(super) fn insert(conn: &Connection, namespace: &str, ended: &Ended) -> Result<()> {
+    conn.prepare_cached(INSERT)?.execute(rusqlite::params![
+        ended.event_id,
+        ended.lane_id,
+        ended.attempt,
+        namespace,
+        ended.subscription,
+        ended.lease,
+        ended.worker_id,
+        ended.picked_at,
+        ended.started_at,
+        ended.finished_at,
+        ended.action.as_str(),
+        ended.status_code,
+        // Checked to fit when it was reported.
+        ended.execution_time_ms.map(|ms| ms as i64),
+        ended.error,
+        ended.detail.map(RawValue::get),
+        ended.next_retry_at,
+        ended.retry_count,
+        ended.max_retries,
+    ])?;
+    Ok(())
+}
+
+/// In this order: the event goes only when nothing needs it any more.
+const FORGET_DELIVERY: &str = "DELETE FROM event_attempts WHERE event_id = ?1 AND lane_id = ?2";
+const IS_NEEDED: &str = "
+SELECT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1)
+    OR EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1)";
+const FORGET_ATTEMPTS: &str = "DELETE FROM event_attempts WHERE event_id = ?1";
+const FORGET_EVENT: &str = "DELETE FROM events WHERE id = ?1 AND namespace = ?2";
+
+/// Removes the history of a delivery and, once no delivery is live or dead, the event.
+pub(super) fn forget(conn: &Connection, namespace: &str, event_id: i64, lane_id: i64) -> Result<()> {
+    conn.prepare_cached(FORGET_DELIVERY)?.execute((event_id, lane_id))?;
+    if !conn.prepare_cached(IS_NEEDED)?.query_row([event_id], |row| row.get(0))? {
+        conn.prepare_cached(FORGET_ATTEMPTS)?.execute([event_id])?;
+        conn.prepare_cached(FORGET_EVENT)?.execute((event_id, namespace))?;
+    }
+    Ok(())
+}
+
+const RECORDED: &str = "
+SELECT attempt, worker_id, action, status_code, execution_time_ms, error_message, next_retry_at, retry_count,
+       max_retries, finished_at
+FROM event_attempts INDEXED BY event_attempts_by_event
+WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3 AND (?4 IS NULL OR lease = ?4)
+  AND (?5 IS NULL OR worker_id = ?5)
+ORDER BY rowid DESC LIMIT 1";
+
+pub(super) fn recorded(conn: &Connection, namespace: &str, holder: &Holder) -> Result<Option<Attempt>> {
+    let (lease, worker_id) = match &holder.by {
+        HeldBy::Lease(lease) => (Some(lease.0), None),
+        HeldBy::Worker(worker_id) => (None, Some(worker_id)),
+        HeldBy::Anyone => (None, None),
+    };
+    let mut select = conn.prepare_cached(RECORDED)?;
+    let found = select.query_row((holder.event_id, namespace, &holder.subscription, lease, worker_id), |row| {
+        Ok(Attempt {
+            event_id: holder.event_id,
+            subscription: holder.subscription.clone(),
+            attempt: row.get(0)?,
+            worker_id: row.get(1)?,
+            action: row::word(row, 2)?,
+            status_code: row.get(3)?,
+            execution_time_ms: row.get::<_, Option<i64>>(4)?.map(i64::unsigned_abs),
+            error_message: row.get(5)?,
+            next_retry_at: row::instant_if_any(row, 6)?,
+            retry_count: row.get(7)?,
+            max_retries: row.get(8)?,
+            finished_at: row::instant(row, 9)?,
+        })
+    });
+    Ok(found.optional()?)
+}

@@ -1,0 +1,104 @@
+//! Rows as our types. Instants are stored in microseconds.
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row};
+use serde_json::value::RawValue;
+
+use crate::clock::{Timestamp, from_micros};
+use crate::delivery::{Lease, Live};
+use crate::error::Result;
+use crate::event::Event;
+
+/// The instant that never comes: a delivery waits for its group.
+pub(super) const INFINITY: i64 = i64::MAX;
+
+pub(super) fn micros(at: Option<Timestamp>) -> Option<i64> {
+    at.map(|at| at.timestamp_micros())
+}
+
+pub(super) fn instant(row: &Row, index: usize) -> rusqlite::Result<Timestamp> {
+    row.get(index).map(from_micros)
+}
+
+pub(super) fn instant_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(index)?.filter(|at| *at != INFINITY).map(from_micros))
+}
+
+/// A count, which is never negative.
+pub(super) fn count(row: &Row, index: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(index).map(i64::unsigned_abs)
+}
+
+/// A text that stands for one of our words.
+pub(super) fn word<T: std::str::FromStr<Err = crate::Error>>(row: &Row, index: usize) -> rusqlite::Result<T> {
+    row.get_ref(index)?.as_str()?.parse().map_err(|error| unreadable(index, error))
+}
+
+pub(super) fn json(row: &Row, index: usize) -> rusqlite::Result<Box<RawValue>> {
+    RawValue::from_string(row.get(index)?).map_err(|error| unreadable(index, error))
+}
+
+fn json_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
+    if row.get_ref(index)?.data_type() == Type::Null { Ok(None) } else { json(row, index).map(Some) }
+}
+
+pub(super) fn parsed<T: serde::de::DeserializeOwned>(row: &Row, index: usize) -> rusqlite::Result<T> {
+    serde_json::from_str(row.get_ref(index)?.as_str()?).map_err(|error| unreadable(index, error))
+}
+
+fn unreadable(index: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(index, Type::Text, Box::new(error))
+}
+
+const EVENT: &str = "
+SELECT id, namespace, event_type, title, description, tags, payload, group_id, key, priority, producer,
+       run_at, expires_at, metadata, created_at
+FROM events WHERE id = ?1 AND namespace = ?2";
+
+pub(super) fn event(conn: &Connection, namespace: &str, event_id: i64) -> Result<Option<Event>> {
+    Ok(conn.prepare_cached(EVENT)?.query_row((event_id, namespace), event_from).optional()?)
+}
+
+/// From the columns of `EVENT`.
+pub(super) fn event_from(row: &Row) -> rusqlite::Result<Event> {
+    Ok(Event {
+        id: row.get(0)?,
+        namespace: row.get(1)?,
+        event_type: row.get(2)?,
+        title: row.get(3)?,
+        description: row.get(4)?,
+        tags: row.get(5)?,
+        payload: json(row, 6)?,
+        group_id: row.get(7)?,
+        key: row.get(8)?,
+        priority: row.get(9)?,
+        producer: row.get(10)?,
+        run_at: instant_if_any(row, 11)?,
+        expires_at: instant_if_any(row, 12)?,
+        metadata: json_if_any(row, 13)?,
+        created_at: instant(row, 14)?,
+    })
+}
+
+/// From the columns `event_id, lane_id, lease, attempts, attempts_limit, retry_count, max_retries,
+/// subscription, group_id`.
+pub(super) fn live(row: &Row) -> rusqlite::Result<Live> {
+    Ok(Live {
+        event_id: row.get(0)?,
+        lane_id: row.get(1)?,
+        lease: row.get::<_, Option<i64>>(2)?.map(Lease),
+        attempts: row.get(3)?,
+        attempts_limit: row.get(4)?,
+        retry_count: row.get(5)?,
+        max_retries: row.get(6)?,
+        subscription: row.get(7)?,
+        group_id: row.get(8)?,
+    })
+}
+
+const VERSION: &str = "SELECT version FROM namespaces WHERE namespace = ?1";
+
+/// The namespace's version; `None` for an unknown one.
+pub(super) fn version(conn: &Connection, namespace: &str) -> Result<Option<i64>> {
+    Ok(conn.prepare_cached(VERSION)?.query_row([namespace], |row| row.get(0)).optional()?)
+}

@@ -1,0 +1,205 @@
+//! Namespaces, subscriptions and lanes.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use serde::Serialize;
+
+use super::error::from_json;
+use super::row;
+use crate::clock::from_micros;
+use crate::error::Result;
+use crate::policy::NamespacePolicy;
+use crate::store::NewSubscription;
+use crate::topology::{Lane, LaneKey, MAIN, Namespace, Subscription, Topology, join_tags, split_tags};
+
+const NAMESPACE: &str = "
+SELECT namespace, metadata, policy, paused, paused_types, created_at, version
+FROM namespaces WHERE namespace = ?1";
+
+pub(super) fn topology(conn: &Connection, name: &str) -> Result<Option<Topology>> {
+    let found = conn.prepare_cached(NAMESPACE)?.query_row([name], |row| Ok((namespace(row)?, row.get(6)?)));
+    let Some((namespace, version)) = found.optional()? else { return Ok(None) };
+    Ok(Some(Topology::new(namespace, version, subscriptions(conn, name)?, lanes(conn, name)?)))
+}
+
+/// From the first columns of `NAMESPACE`.
+fn namespace(row: &Row) -> rusqlite::Result<Namespace> {
+    Ok(Namespace {
+        namespace: row.get(0)?,
+        metadata: row::json(row, 1)?,
+        policy: row::parsed(row, 2)?,
+        paused: row.get(3)?,
+        paused_types: row::parsed(row, 4)?,
+        created_at: row::instant(row, 5)?,
+    })
+}
+
+const NAMESPACES: &str = "
+SELECT namespace, metadata, policy, paused, paused_types, created_at FROM namespaces ORDER BY namespace";
+
+pub(super) fn namespaces(conn: &Connection) -> Result<Vec<Namespace>> {
+    let mut select = conn.prepare_cached(NAMESPACES)?;
+    Ok(select.query_map([], namespace)?.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn exists(conn: &Connection, namespace: &str) -> Result<bool> {
+    Ok(row::version(conn, namespace)?.is_some())
+}
+
+const SUBSCRIPTIONS: &str = "
+SELECT subscription, types, tags, policy, paused, starts_at, backfill_from, created_at
+FROM subscriptions WHERE namespace = ?1 ORDER BY subscription";
+
+fn subscriptions(conn: &Connection, namespace: &str) -> Result<Vec<Subscription>> {
+    let mut select = conn.prepare_cached(SUBSCRIPTIONS)?;
+    let found = select.query_map([namespace], |row| {
+        Ok(Subscription {
+            subscription: row.get(0)?,
+            types: row::parsed(row, 1)?,
+            tags: row::parsed(row, 2)?,
+            policy: row::parsed(row, 3)?,
+            paused: row.get(4)?,
+            starts_at: row::instant(row, 5)?,
+            backfill_from: row.get(6)?,
+            created_at: row::instant(row, 7)?,
+        })
+    })?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+const LANES: &str = "
+SELECT lane_id, subscription, event_type, tags, priority FROM lanes WHERE namespace = ?1 ORDER BY lane_id";
+
+fn lanes(conn: &Connection, namespace: &str) -> Result<Vec<Lane>> {
+    let mut select = conn.prepare_cached(LANES)?;
+    let found = select.query_map([namespace], |row| {
+        let tags = split_tags(row.get_ref(3)?.as_str()?);
+        let key = LaneKey { subscription: row.get(1)?, event_type: row.get(2)?, tags, priority: row.get(4)? };
+        Ok(Lane { lane_id: row.get(0)?, key })
+    })?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+const PUT_NAMESPACE: &str = "
+INSERT INTO namespaces (namespace, metadata, policy, created_at)
+VALUES (?1, coalesce(?2, '{}'), coalesce(?3, ?4), ?5)
+ON CONFLICT (namespace) DO UPDATE
+SET metadata = coalesce(?2, metadata), policy = coalesce(?3, policy), version = version + 1";
+
+pub(super) fn put_namespace(
+    conn: &Connection,
+    namespace: &str,
+    metadata: Option<&str>,
+    policy: Option<&NamespacePolicy>,
+    now: i64,
+) -> Result<()> {
+    let policy = policy.map(to_json).transpose()?;
+    let usual = to_json(&NamespacePolicy::default())?;
+    conn.prepare_cached(PUT_NAMESPACE)?.execute((namespace, metadata, policy, usual, now))?;
+    add_main(conn, namespace, now)
+}
+
+const ADD_MAIN: &str = "
+INSERT INTO subscriptions (namespace, subscription, starts_at, created_at) VALUES (?1, ?2, ?3, ?3)
+ON CONFLICT DO NOTHING";
+
+fn add_main(conn: &Connection, namespace: &str, now: i64) -> Result<()> {
+    conn.prepare_cached(ADD_MAIN)?.execute((namespace, MAIN, now))?;
+    Ok(())
+}
+
+const PAUSE_NAMESPACE: &str = "
+UPDATE namespaces SET paused = ?2, paused_types = ?3, version = version + 1 WHERE namespace = ?1";
+
+pub(super) fn pause_namespace(conn: &Connection, namespace: &str, paused: bool, types: &[String]) -> Result<()> {
+    conn.prepare_cached(PAUSE_NAMESPACE)?.execute((namespace, paused, to_json(types)?))?;
+    Ok(())
+}
+
+const ADD_SUBSCRIPTION: &str = "
+INSERT INTO subscriptions (namespace, subscription, types, tags, policy, starts_at, backfill_from, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT DO NOTHING";
+
+pub(super) fn add_subscription(
+    conn: &Connection,
+    namespace: &str,
+    new: &NewSubscription,
+    now: i64,
+) -> Result<Option<Subscription>> {
+    let starts_at = row::micros(new.starts_at).unwrap_or(now);
+    let backfill_from = (new.starts_at.is_some() && starts_at <= now).then_some(0);
+    let (types, tags, policy) = (to_json(&new.types)?, to_json(&new.tags)?, to_json(&new.policy)?);
+    let mut insert = conn.prepare_cached(ADD_SUBSCRIPTION)?;
+    let row = (namespace, &new.subscription, types, tags, policy, starts_at, backfill_from, now);
+    if insert.execute(row)? == 0 {
+        return Ok(None);
+    }
+    grow_version(conn, namespace)?;
+    Ok(Some(Subscription {
+        subscription: new.subscription.clone(),
+        types: new.types.clone(),
+        tags: new.tags.clone(),
+        policy: new.policy.clone(),
+        paused: false,
+        starts_at: from_micros(starts_at),
+        backfill_from,
+        created_at: from_micros(now),
+    }))
+}
+
+const GROW_VERSION: &str = "UPDATE namespaces SET version = version + 1 WHERE namespace = ?1";
+
+fn grow_version(conn: &Connection, namespace: &str) -> Result<()> {
+    conn.prepare_cached(GROW_VERSION)?.execute([namespace])?;
+    Ok(())
+}
+
+const PAUSE_SUBSCRIPTION: &str = "
+UPDATE subscriptions SET paused = ?3 WHERE namespace = ?1 AND subscription = ?2";
+
+pub(super) fn pause_subscription(conn: &Connection, namespace: &str, name: &str, paused: bool) -> Result<bool> {
+    let found = conn.prepare_cached(PAUSE_SUBSCRIPTION)?.execute((namespace, name, paused))? > 0;
+    if found {
+        grow_version(conn, namespace)?;
+    }
+    Ok(found)
+}
+
+/// All that belongs to a subscription, and last itself. The indexes of the queue are partial, hence two deletes from it.
+const REMOVE: [&str; 6] = [
+    "DELETE FROM event_queue INDEXED BY event_queue_free WHERE lease IS NULL
+     AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)",
+    "DELETE FROM event_queue INDEXED BY event_queue_held WHERE lease IS NOT NULL
+     AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)",
+    "DELETE FROM event_groups WHERE namespace = ?1 AND subscription = ?2",
+    "DELETE FROM dead_letters WHERE namespace = ?1 AND subscription = ?2",
+    "DELETE FROM lanes WHERE namespace = ?1 AND subscription = ?2",
+    "DELETE FROM subscriptions WHERE namespace = ?1 AND subscription = ?2",
+];
+
+pub(super) fn remove_subscription(conn: &Connection, namespace: &str, name: &str) -> Result<bool> {
+    let mut found = false;
+    for sql in REMOVE {
+        found = conn.prepare_cached(sql)?.execute((namespace, name))? > 0;
+    }
+    if found {
+        grow_version(conn, namespace)?;
+    }
+    Ok(found)
+}
+
+const ADD_LANE: &str = "
+INSERT INTO lanes (namespace, subscription, event_type, tags, priority) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT DO NOTHING";
+
+pub(super) fn add_lanes(conn: &Connection, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
+    let mut insert = conn.prepare_cached(ADD_LANE)?;
+    for lane in lanes {
+        insert.execute((namespace, &lane.subscription, &lane.event_type, join_tags(&lane.tags), lane.priority))?;
+    }
+    Ok(())
+}
+
+fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(from_json)
+}

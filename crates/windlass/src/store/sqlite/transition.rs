@@ -1,0 +1,217 @@
+//! Applying changes to live deliveries.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::group::{self, Group};
+use super::record::{self, Ended};
+use super::row::INFINITY;
+use crate::clock::micros;
+use crate::decide::{Transition, When};
+use crate::delivery::{Live, Status};
+use crate::error::Result;
+use crate::outcome::Attempt;
+use crate::store::{Change, Guard};
+
+pub(super) fn transition(
+    conn: &Connection,
+    namespace: &str,
+    changes: &[Change],
+    now: i64,
+) -> Result<Vec<Option<Attempt>>> {
+    changes.iter().map(|change| apply(conn, namespace, change, now)).collect()
+}
+
+fn apply(conn: &Connection, namespace: &str, change: &Change, now: i64) -> Result<Option<Attempt>> {
+    let Some(row) = current(conn, namespace, &change.live)?.filter(|row| row.holds(change.guard, now)) else {
+        return Ok(None);
+    };
+    let (mut failed, mut next_retry_at, mut kept) = (false, None, true);
+    match &change.transition {
+        Transition::End { forget } => {
+            remove(conn, namespace, change, &row, now)?;
+            kept = !forget;
+        }
+        Transition::Requeue { when, failed: fails, free, pass_group } => {
+            failed = *fails;
+            let due_at = row.due_again(*when, now);
+            requeue(conn, change, &row, due_at, (failed, *free, *pass_group), now)?;
+            if let (Some(group), true) = (row.group(namespace), *pass_group) {
+                group::advance(conn, group, true, now)?;
+            }
+            next_retry_at = Some(due_at);
+        }
+        Transition::Bury { status, reason, failed: fails } => {
+            failed = *fails;
+            remove(conn, namespace, change, &row, now)?;
+            bury(conn, namespace, change, &row, (*status, reason, failed), now)?;
+        }
+    }
+    let ended = row.ended(change, failed, next_retry_at, now);
+    if kept {
+        record::insert(conn, namespace, &ended)?;
+    } else {
+        record::forget(conn, namespace, change.live.event_id, change.live.lane_id)?;
+    }
+    Ok(Some(ended.into_attempt()))
+}
+
+/// A row of the queue, as far as changes need it.
+struct Current {
+    subscription: String,
+    group_id: Option<String>,
+    ready_at: i64,
+    due_at: Option<i64>,
+    attempts: u32,
+    retry_count: u32,
+    max_retries: Option<u32>,
+    lease: Option<i64>,
+    worker_id: Option<String>,
+    picked_at: Option<i64>,
+    started_at: Option<i64>,
+    lease_expires_at: Option<i64>,
+    created_at: i64,
+}
+
+const CURRENT: &str = "
+SELECT subscription, group_id, ready_at, due_at, attempts, retry_count, max_retries, lease, worker_id, picked_at,
+       started_at, lease_expires_at, created_at
+FROM event_queue WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3";
+
+fn current(conn: &Connection, namespace: &str, live: &Live) -> Result<Option<Current>> {
+    let mut select = conn.prepare_cached(CURRENT)?;
+    let found = select.query_row((live.event_id, live.lane_id, namespace), |row| {
+        Ok(Current {
+            subscription: row.get(0)?,
+            group_id: row.get(1)?,
+            ready_at: row.get(2)?,
+            due_at: row.get(3)?,
+            attempts: row.get(4)?,
+            retry_count: row.get(5)?,
+            max_retries: row.get(6)?,
+            lease: row.get(7)?,
+            worker_id: row.get(8)?,
+            picked_at: row.get(9)?,
+            started_at: row.get(10)?,
+            lease_expires_at: row.get(11)?,
+            created_at: row.get(12)?,
+        })
+    });
+    Ok(found.optional()?)
+}
+
+impl Current {
+    fn holds(&self, guard: Guard, now: i64) -> bool {
+        match guard {
+            Guard::Lease(lease) => self.lease == Some(lease.0),
+            Guard::RunOut(lease) => self.lease == Some(lease.0) && self.lease_expires_at.is_some_and(|end| end <= now),
+            Guard::Free => self.lease.is_none(),
+        }
+    }
+
+    fn group<'a>(&'a self, namespace: &'a str) -> Option<Group<'a>> {
+        let group_id = self.group_id.as_deref()?;
+        Some(Group { namespace, subscription: &self.subscription, group_id })
+    }
+
+    fn due_again(&self, when: When, now: i64) -> i64 {
+        match when {
+            When::Unchanged => self.due_at.unwrap_or(self.ready_at),
+            When::After(delay) => now.saturating_add(micros(delay)),
+        }
+    }
+
+    fn retry_count(&self, failed: bool) -> u32 {
+        self.retry_count.saturating_add(u32::from(failed))
+    }
+
+    fn ended<'a>(&'a self, change: &'a Change, failed: bool, next_retry_at: Option<i64>, now: i64) -> Ended<'a> {
+        Ended {
+            event_id: change.live.event_id,
+            lane_id: change.live.lane_id,
+            subscription: &self.subscription,
+            attempt: self.attempts,
+            lease: self.lease,
+            worker_id: self.worker_id.as_deref(),
+            picked_at: self.picked_at,
+            started_at: self.started_at,
+            finished_at: now,
+            action: change.action,
+            status_code: change.record.status_code,
+            execution_time_ms: change.record.execution_time_ms,
+            error: change.record.error.as_deref(),
+            detail: change.record.detail.as_deref(),
+            next_retry_at,
+            retry_count: self.retry_count(failed),
+            max_retries: self.max_retries,
+        }
+    }
+}
+
+const REMOVE: &str = "DELETE FROM event_queue WHERE event_id = ?1 AND lane_id = ?2";
+
+fn remove(conn: &Connection, namespace: &str, change: &Change, row: &Current, now: i64) -> Result<()> {
+    conn.prepare_cached(REMOVE)?.execute((change.live.event_id, change.live.lane_id))?;
+    match row.group(namespace) {
+        Some(group) => group::leave(conn, group, change.pass_group, now),
+        None => Ok(()),
+    }
+}
+
+const REQUEUE: &str = "
+UPDATE event_queue
+SET lease = NULL, worker_id = NULL, picked_at = NULL, started_at = NULL, lease_expires_at = NULL,
+    ready_at = ?3, due_at = ?4, retry_count = retry_count + ?5, attempts_limit = attempts_limit + ?6, updated_at = ?7
+WHERE event_id = ?1 AND lane_id = ?2";
+
+fn requeue(
+    conn: &Connection,
+    change: &Change,
+    row: &Current,
+    due_at: i64,
+    (failed, free, pass_group): (bool, bool, bool),
+    now: i64,
+) -> Result<()> {
+    let grouped = row.group_id.is_some();
+    // One that waits for its group goes on waiting.
+    let waits = grouped && (pass_group || row.ready_at == INFINITY);
+    conn.prepare_cached(REQUEUE)?.execute((
+        change.live.event_id,
+        change.live.lane_id,
+        if waits { INFINITY } else { due_at },
+        grouped.then_some(due_at),
+        failed,
+        free,
+        now,
+    ))?;
+    Ok(())
+}
+
+const BURY: &str = "
+INSERT INTO dead_letters (event_id, lane_id, namespace, subscription, status, reason, error, attempts, retry_count,
+                          max_retries, failed_at, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+
+fn bury(
+    conn: &Connection,
+    namespace: &str,
+    change: &Change,
+    row: &Current,
+    (status, reason, failed): (Status, &str, bool),
+    now: i64,
+) -> Result<()> {
+    conn.prepare_cached(BURY)?.execute((
+        change.live.event_id,
+        change.live.lane_id,
+        namespace,
+        &row.subscription,
+        status.as_str(),
+        reason,
+        &change.record.error,
+        row.attempts,
+        row.retry_count(failed),
+        row.max_retries,
+        now,
+        row.created_at,
+    ))?;
+    Ok(())
+}

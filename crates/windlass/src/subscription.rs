@@ -1,0 +1,102 @@
+//! Subscriptions: who else must be told.
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::inspect::check_filter;
+use crate::names;
+use crate::policy::PolicyOverrides;
+use crate::queue::Queue;
+use crate::store::NewSubscription;
+use crate::topology::{MAIN, Subscription};
+
+/// A subscription to create.
+#[derive(Debug, Clone)]
+pub struct SubscriptionSpec(NewSubscription);
+
+impl SubscriptionSpec {
+    /// Everything that is published from now on.
+    pub fn new(subscription: impl Into<String>) -> SubscriptionSpec {
+        SubscriptionSpec(NewSubscription {
+            subscription: subscription.into(),
+            types: Vec::new(),
+            tags: Vec::new(),
+            policy: PolicyOverrides::default(),
+            starts_at: None,
+        })
+    }
+
+    /// Only these types, by exact name or by prefix ending in `*`.
+    pub fn types<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> SubscriptionSpec {
+        self.0.types = types.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Only events with any of these tags.
+    pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> SubscriptionSpec {
+        self.0.tags = tags.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// What it does differently from its namespace.
+    pub fn policy(mut self, policy: PolicyOverrides) -> SubscriptionSpec {
+        self.0.policy = policy;
+        self
+    }
+
+    /// Also what was published since then and is still in the history.
+    pub fn since(mut self, since: Timestamp) -> SubscriptionSpec {
+        self.0.starts_at = Some(since);
+        self
+    }
+}
+
+impl Queue {
+    /// Creates a subscription. When this returns, every event published from now on, and every past one
+    /// that was asked for, has its delivery.
+    pub async fn add_subscription(&self, spec: SubscriptionSpec) -> Result<Subscription> {
+        let SubscriptionSpec(new) = spec;
+        names::check_identifier("subscription", &new.subscription)?;
+        check_filter(&new.types, &new.tags, self.limits())?;
+        new.policy.check()?;
+        let max = self.limits().subscriptions_max;
+        if self.reload().await?.subscriptions.len() >= max {
+            return Err(Error::invalid("subscription", format!("a namespace has at most {max} subscriptions")));
+        }
+        let added = self.store().add_subscription(self.namespace(), &new, self.now()).await?;
+        let added = added.ok_or_else(|| Error::Exists { what: "subscription", name: new.subscription.clone() })?;
+        self.changed().await?;
+        self.backfill(&added).await?;
+        Ok(added)
+    }
+
+    /// The subscriptions of this namespace, by name.
+    pub async fn subscriptions(&self) -> Result<Vec<Subscription>> {
+        Ok(self.reload().await?.subscriptions.clone())
+    }
+
+    /// Hands out nothing more to this subscription. Its deliveries still gather.
+    pub async fn pause_subscription(&self, subscription: &str) -> Result<()> {
+        self.set_subscription_paused(subscription, true).await
+    }
+
+    /// Hands out again.
+    pub async fn resume_subscription(&self, subscription: &str) -> Result<()> {
+        self.set_subscription_paused(subscription, false).await
+    }
+
+    async fn set_subscription_paused(&self, subscription: &str, paused: bool) -> Result<()> {
+        self.topology_with(subscription).await?;
+        self.store().pause_subscription(self.namespace(), subscription, paused).await?;
+        self.changed().await
+    }
+
+    /// Removes a subscription with its waiting deliveries and dead letters. `main` stays.
+    pub async fn remove_subscription(&self, subscription: &str) -> Result<()> {
+        if subscription == MAIN {
+            return Err(Error::invalid("subscription", "'main' belongs to every namespace and cannot be removed"));
+        }
+        self.topology_with(subscription).await?;
+        self.store().remove_subscription(self.namespace(), subscription).await?;
+        self.changed().await
+    }
+}

@@ -1,0 +1,20 @@
+//! What every store has to do, verb by verb. The numbers are those of the acceptance list.
+
+mod admin;
+mod bad_input;
+mod claim;
+mod concurrency;
+mod dead_letters;
+mod deadlines;
+mod finish;
+mod groups;
+mod history;
+mod hold;
+mod inspect;
+mod keys;
+mod namespaces;
+mod pause;
+mod publish;
+mod retry;
+mod subscriptions;
+mod wake;

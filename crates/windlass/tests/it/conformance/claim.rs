@@ -1,0 +1,298 @@
+//! Claiming: who gets what, in which order, and for how long.
+
+use std::collections::BTreeMap;
+
+use windlass::{ClaimRequest, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Status};
+
+use crate::support::*;
+
+conformance! {
+    // Q2
+    async fn a_poll_with_nothing_to_do_returns_nothing(bed) {
+        assert!(poll(&bed.queue).await.is_none());
+        let event = publish(&bed.queue, "t").await;
+        assert_eq!(take(&bed.queue).await.event.id, event.id);
+        assert!(poll(&bed.queue).await.is_none());
+    }
+
+    // Q5
+    async fn an_acquired_event_shows_its_new_values(bed) {
+        let event = publish_new(&bed.queue, NewEvent::new("t").max_retries(5)).await;
+        bed.advance(secs(3));
+        let delivery = bed.queue.poll("worker-7").await.unwrap().unwrap();
+        assert_eq!(json(&delivery.event), json(&event));
+        assert_eq!(delivery.subscription, "main");
+        assert_eq!(delivery.worker_id, "worker-7");
+        assert_eq!((delivery.attempts, delivery.redelivery_count()), (1, 0));
+        assert_eq!((delivery.retry_count, delivery.max_retries), (0, Some(5)));
+        assert_eq!(delivery.picked_at, bed.now());
+        assert_eq!(delivery.lease_expires_at, after(bed.now(), LEASE));
+
+        let view = view(&bed.queue, event.id).await;
+        assert_eq!(view.status, Status::Processing);
+        assert_eq!((view.attempts, view.retry_count, view.max_retries), (1, 0, Some(5)));
+        assert_eq!(view.worker_id.as_deref(), Some("worker-7"));
+        assert_eq!(view.picked_at, Some(bed.now()));
+        assert_eq!(view.started_at, None);
+        assert_eq!(view.lease_expires_at, Some(after(bed.now(), LEASE)));
+        assert_eq!(view.updated_at, bed.now());
+        assert_eq!((view.ready_at, view.next_retry_at), (None, None));
+    }
+
+    // Q3
+    async fn the_earliest_goes_first(bed) {
+        let later = publish_new(&bed.queue, NewEvent::new("t").delay(secs(20))).await;
+        let soon = publish_new(&bed.queue, NewEvent::new("t").delay(secs(10))).await;
+        let now = publish_many(&bed.queue, "t", 2).await;
+        bed.advance(secs(30));
+        let got = ids(&take_all(&bed.queue).await);
+        assert_eq!(got, [now[0], now[1], soon.id, later.id]);
+    }
+
+    // Q3
+    async fn an_abandoned_event_comes_before_newer_ones(bed) {
+        let abandoned = publish(&bed.queue, "t").await;
+        take(&bed.queue).await;
+        let newer = publish(&bed.queue, "t").await;
+        bed.advance(LEASE);
+        assert_eq!(take(&bed.queue).await.event.id, abandoned.id);
+        assert_eq!(take(&bed.queue).await.event.id, newer.id);
+    }
+
+    // Q3: the lease was given to a claim with another filter.
+    async fn an_abandoned_event_comes_first_also_for_another_filter(bed) {
+        let abandoned = publish(&bed.queue, "t").await;
+        claim(&bed.queue, ClaimRequest::new("w").types(["t"])).await;
+        assert!(poll(&bed.queue).await.is_none());
+        let newer = publish(&bed.queue, "t").await;
+        bed.advance(LEASE);
+        assert_eq!(take(&bed.queue).await.event.id, abandoned.id);
+        assert_eq!(take(&bed.queue).await.event.id, newer.id);
+    }
+
+    // Q3, O7
+    async fn an_abandoned_event_comes_first_also_elsewhere(bed) {
+        let abandoned = publish(&bed.queue, "t").await;
+        take(&bed.queue).await;
+        let newer = publish(&bed.queue, "t").await;
+        bed.advance(LEASE);
+        let other = bed.other().await;
+        assert_eq!(take(&other).await.event.id, abandoned.id);
+        assert_eq!(take(&other).await.event.id, newer.id);
+    }
+
+    // Q3, Q14
+    async fn an_abandoned_event_comes_first_also_after_a_restart(bed) {
+        let first = bed.other().await;
+        let abandoned = publish(&first, "t").await;
+        take(&first).await;
+        let newer = publish(&first, "t").await;
+        first.close().await;
+        drop(first);
+        bed.advance(LEASE);
+        let second = bed.other().await;
+        let again = take(&second).await;
+        assert_eq!((again.event.id, again.attempts), (abandoned.id, 2));
+        assert_eq!(take(&second).await.event.id, newer.id);
+    }
+
+    // Q4
+    async fn one_of_many_concurrent_polls_wins(bed) {
+        let mut queues = vec![bed.queue.clone()];
+        for _ in 0..3 {
+            queues.push(bed.other().await);
+        }
+        for round in 0..5 {
+            let event = publish(&bed.queue, "t").await;
+            let polls = (0..20).map(|n| {
+                let queue = queues[n % queues.len()].clone();
+                tokio::spawn(async move { queue.poll(format!("w{n}")).await.unwrap() })
+            });
+            let mut winners = Vec::new();
+            for poll in polls.collect::<Vec<_>>() {
+                winners.extend(poll.await.unwrap());
+            }
+            assert_eq!(ids(&winners), [event.id], "round {round}");
+            assert_eq!(view(&bed.queue, event.id).await.worker_id, Some(winners[0].worker_id.clone()));
+            done(&bed.queue, &winners[0]).await;
+        }
+    }
+
+    // Q6
+    async fn an_event_returns_at_its_timeout_and_not_before(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let first = bed.queue.poll("w1").await.unwrap().unwrap();
+        bed.advance(LEASE - MICRO);
+        assert!(poll(&bed.queue).await.is_none());
+        bed.advance(MICRO);
+        let second = bed.queue.poll("w2").await.unwrap().unwrap();
+        assert_eq!(second.event.id, event.id);
+        assert_ne!(second.lease, first.lease);
+        assert_eq!((second.attempts, second.redelivery_count(), second.retry_count), (2, 1, 0));
+        assert_eq!(second.picked_at, bed.now());
+        let view = view(&bed.queue, event.id).await;
+        assert_eq!((view.attempts, view.updated_at), (2, bed.now()));
+        assert_eq!(view.worker_id.as_deref(), Some("w2"));
+        use windlass::Action::*;
+        assert_eq!(trail(&bed.queue, event.id).await, [Picked, Abandoned, Picked]);
+    }
+
+    // B2
+    async fn a_held_event_is_invisible_to_others_until_stale(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let other = bed.other().await;
+        take(&bed.queue).await;
+        assert!(poll(&other).await.is_none());
+        bed.advance(LEASE - MICRO);
+        assert!(poll(&other).await.is_none());
+        bed.advance(MICRO);
+        assert_eq!(take_soon(&other).await.event.id, event.id);
+        assert!(poll(&bed.queue).await.is_none());
+    }
+
+    async fn a_claim_takes_as_many_as_it_asks_for(bed) {
+        let events = publish_many(&bed.queue, "t", 25).await;
+        let mut got = Vec::new();
+        for expected in [10, 10, 5, 0] {
+            let batch = claim(&bed.queue, ClaimRequest::new("w").max(10)).await;
+            assert_eq!(batch.len(), expected);
+            got.extend(ids(&batch));
+        }
+        assert_eq!(got, events);
+    }
+
+    async fn a_large_backlog_is_handed_out_once(bed) {
+        let events = publish_many(&bed.queue, "t", 2_500).await;
+        let mut got = Vec::new();
+        for expected in [1_000, 1_000, 500, 0] {
+            let batch = take_all(&bed.queue).await;
+            assert_eq!(batch.len(), expected);
+            got.extend(ids(&batch));
+        }
+        assert_eq!(got, events);
+    }
+
+    async fn many_lanes_are_served_each_in_its_order(bed) {
+        let events = (0..500).map(|n| NewEvent::new(format!("t{}", n % 50))).collect();
+        bed.queue.publish_all(events).await.unwrap();
+        let mut of_type: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        let mut count = 0;
+        loop {
+            let batch = claim(&bed.queue, ClaimRequest::new("w").max(70)).await;
+            if batch.is_empty() {
+                break;
+            }
+            count += batch.len();
+            for delivery in batch {
+                of_type.entry(delivery.event.event_type).or_default().push(delivery.event.id);
+            }
+        }
+        assert_eq!((count, of_type.len()), (500, 50));
+        assert!(of_type.values().all(|ids| ids.len() == 10 && ids.is_sorted_by(|a, b| a < b)));
+    }
+
+    async fn a_claim_asks_for_types(bed) {
+        let paid = publish(&bed.queue, "order.paid").await;
+        let sent = publish(&bed.queue, "order.sent").await;
+        let user = publish(&bed.queue, "user.created").await;
+        let of = async |types: &[&str]| {
+            let request = ClaimRequest::new("w").types(types.to_vec()).max(10);
+            let got = claim(&bed.queue, request).await;
+            for delivery in &got {
+                finish(&bed.queue, delivery, release()).await;
+            }
+            ids(&got)
+        };
+        assert_eq!(of(&["order.paid"]).await, [paid.id]);
+        assert_eq!(of(&["order.*"]).await, [paid.id, sent.id]);
+        assert_eq!(of(&["order.sent", "user.*"]).await, [sent.id, user.id]);
+        assert_eq!(of(&["*"]).await, [paid.id, sent.id, user.id]);
+        assert_eq!(of(&["order", "order.pai", "nothing"]).await, Vec::<i64>::new());
+    }
+
+    // H2, at the level of the library
+    async fn a_claim_asks_for_any_of_its_tags(bed) {
+        let both = publish_new(&bed.queue, NewEvent::new("t").tags_text("email , high")).await;
+        let sms = publish_new(&bed.queue, NewEvent::new("t").tags(["sms"])).await;
+        let bare = publish(&bed.queue, "t").await;
+        let of = async |tags: &[&str]| {
+            let got = claim(&bed.queue, ClaimRequest::new("w").tags(tags.to_vec()).max(10)).await;
+            for delivery in &got {
+                finish(&bed.queue, delivery, release()).await;
+            }
+            ids(&got)
+        };
+        assert_eq!(of(&["email"]).await, [both.id]);
+        assert_eq!(of(&["high", "sms"]).await, [both.id, sms.id]);
+        assert_eq!(of(&["low"]).await, Vec::<i64>::new());
+        assert_eq!(of(&["e", "mail", "email,high"]).await, Vec::<i64>::new());
+        assert_eq!(of(&[]).await, [both.id, sms.id, bare.id]);
+    }
+
+    async fn a_claim_may_ask_for_types_and_tags_together(bed) {
+        let wanted = publish_new(&bed.queue, NewEvent::new("a").tags(["x"])).await;
+        publish_new(&bed.queue, NewEvent::new("a").tags(["y"])).await;
+        publish_new(&bed.queue, NewEvent::new("b").tags(["x"])).await;
+        let got = claim(&bed.queue, ClaimRequest::new("w").types(["a"]).tags(["x"]).max(10)).await;
+        assert_eq!(ids(&got), [wanted.id]);
+    }
+
+    async fn higher_priorities_go_first_then_the_earliest(bed) {
+        let mut expected = Vec::new();
+        for priority in [0, 5, -5, 5, 0, i16::MAX, i16::MIN] {
+            bed.advance(secs(1));
+            let event = publish_new(&bed.queue, NewEvent::new("t").priority(priority)).await;
+            expected.push((std::cmp::Reverse(priority), event.id));
+        }
+        expected.sort();
+        for (_, id) in expected {
+            assert_eq!(take(&bed.queue).await.event.id, id);
+        }
+    }
+
+    async fn a_claim_may_set_its_own_lease(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let held = claim(&bed.queue, ClaimRequest::new("w").lease(secs(5))).await.remove(0);
+        assert_eq!(held.lease_expires_at, after(bed.now(), secs(5)));
+        bed.advance(secs(5) - MICRO);
+        assert!(poll(&bed.queue).await.is_none());
+        bed.advance(MICRO);
+        let again = take_soon(&bed.queue).await;
+        assert_eq!((again.event.id, again.lease_expires_at), (event.id, after(bed.now(), LEASE)));
+    }
+
+    async fn the_policy_of_a_type_sets_its_lease(bed) {
+        let slow = PolicyOverrides { lease_ms: Some(900_000), ..Default::default() };
+        let base = Policy { lease_ms: 10_000, ..Policy::default() };
+        let queue = bed.namespace_with(NamespacePolicy { base, types: [("slow.*".into(), slow)].into() }).await;
+        publish(&queue, "slow.report").await;
+        publish(&queue, "quick").await;
+        let got = take_all(&queue).await;
+        let leases: Vec<_> = got.iter().map(|delivery| delivery.lease_expires_at.signed_duration_since(bed.now())).collect();
+        assert_eq!(leases, [chrono::TimeDelta::seconds(900), chrono::TimeDelta::seconds(10)]);
+    }
+
+    // O7
+    async fn a_new_lane_of_another_process_is_found(bed) {
+        let other = bed.other().await;
+        publish(&bed.queue, "old").await;
+        assert_eq!(take(&bed.queue).await.event.event_type, "old");
+        assert!(poll(&bed.queue).await.is_none());
+        let event = publish_new(&other, NewEvent::new("new").tags(["x"]).priority(3)).await;
+        assert_eq!(take_soon(&bed.queue).await.event.id, event.id);
+    }
+
+    // O7
+    async fn two_processes_share_the_work(bed) {
+        let other = bed.other().await;
+        let events = publish_many(&bed.queue, "t", 20).await;
+        let (mut got, mut of_other) = (Vec::new(), Vec::new());
+        for _ in 0..10 {
+            got.push(take(&bed.queue).await.event.id);
+            of_other.push(take(&other).await.event.id);
+        }
+        got.extend(of_other);
+        assert_eq!(sorted(got), events);
+        assert!(poll(&bed.queue).await.is_none() && poll(&other).await.is_none());
+    }
+}

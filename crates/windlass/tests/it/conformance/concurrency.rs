@@ -1,0 +1,134 @@
+//! Everything at once: each event is completed once, whatever happens on the way.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use windlass::{Backoff, ClaimRequest, Delivery, NewEvent, Policy, Queue, Report, Status};
+
+use crate::support::*;
+
+const PUBLISHERS: usize = 8;
+const EVENTS_EACH: usize = 30;
+
+/// What the workers saw.
+#[derive(Default)]
+struct Seen {
+    done: Mutex<HashMap<i64, usize>>,
+    done_count: AtomicUsize,
+    /// Groups at work just now.
+    groups: Mutex<HashSet<String>>,
+    /// What was completed of each group, in order.
+    order: Mutex<HashMap<String, Vec<i64>>>,
+}
+
+/// Even publishers publish to a group of their own, so that its order is known.
+async fn publish_some(queue: Queue, publisher: usize) -> Vec<i64> {
+    let mut published = Vec::new();
+    while published.len() < EVENTS_EACH {
+        let batch = (0..fastrand::usize(1..4)).map(|_| {
+            let event = NewEvent::new(format!("t{}", fastrand::u8(..4))).priority(fastrand::i16(..3));
+            if publisher % 2 == 0 { event.group(format!("g{publisher}")) } else { event }
+        });
+        let stored = queue.publish_all(batch.collect()).await.unwrap();
+        published.extend(stored.iter().map(|published| published.event.id));
+    }
+    published
+}
+
+async fn work(queue: Queue, worker: usize, seen: Arc<Seen>, wanted: usize) {
+    while seen.done_count.load(Ordering::SeqCst) < wanted {
+        let request = ClaimRequest::new(format!("w{worker}")).max(fastrand::usize(1..6)).wait(millis(100));
+        for delivery in queue.claim(request).await.unwrap() {
+            let group = delivery.event.group_id.clone();
+            if let Some(group) = &group {
+                assert!(seen.groups.lock().unwrap().insert(group.clone()), "two of group {group} at once");
+            }
+            tokio::task::yield_now().await;
+            let (done, report) = match fastrand::u8(..4) {
+                0 => (false, Report::failed("x")),
+                1 => (false, release()),
+                _ => (true, Report::done()),
+            };
+            end(&queue, &delivery, done, report, &seen).await;
+        }
+    }
+}
+
+async fn end(queue: &Queue, delivery: &Delivery, done: bool, report: Report, seen: &Seen) {
+    if let Some(group) = &delivery.event.group_id {
+        if done {
+            seen.order.lock().unwrap().entry(group.clone()).or_default().push(delivery.event.id);
+        }
+        seen.groups.lock().unwrap().remove(group);
+    }
+    finish(queue, delivery, report).await;
+    if done {
+        *seen.done.lock().unwrap().entry(delivery.event.id).or_default() += 1;
+        seen.done_count.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn all<T: 'static>(tasks: Vec<tokio::task::JoinHandle<T>>) -> Vec<T> {
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.unwrap());
+    }
+    results
+}
+
+conformance! {
+    // O1, O4, O7
+    async fn each_event_is_completed_once(bed) {
+        let policy = Policy { backoff: Backoff::None, max_retries: None, max_attempts: 10_000, ..Policy::default() };
+        let first = bed.real_time().await.put_namespace("ns", Some(policy.into()), None).await.unwrap();
+        let second = bed.real_time().await.in_namespace("ns").unwrap();
+        let queue = |n: usize| if n % 2 == 0 { first.clone() } else { second.clone() };
+        let seen = Arc::new(Seen::default());
+        let publishers = (0..PUBLISHERS).map(|n| tokio::spawn(publish_some(queue(n / 2), n))).collect();
+        // They may publish a few more than that; whoever is late finds the rest.
+        let workers = (0..8).map(|n| tokio::spawn(work(queue(n), n, seen.clone(), PUBLISHERS * EVENTS_EACH))).collect();
+        let published = all(publishers).await;
+        all(workers).await;
+        let wanted: usize = published.iter().map(Vec::len).sum();
+        work(first.clone(), 99, seen.clone(), wanted).await;
+
+        let done = seen.done.lock().unwrap().clone();
+        assert!(done.values().all(|times| *times == 1), "{done:?}");
+        assert_eq!(sorted(done.into_keys().collect()), sorted(published.concat()));
+        let order = seen.order.lock().unwrap().clone();
+        for (publisher, events) in published.iter().enumerate().step_by(2) {
+            assert_eq!(&order[&format!("g{publisher}")], events);
+        }
+        let rows = first.stats(chrono::Utc::now() - chrono::TimeDelta::hours(1)).await.unwrap();
+        assert!(rows.iter().all(|row| row.status == Status::Completed), "{rows:?}");
+        assert!(poll(&first).await.is_none() && poll(&second).await.is_none());
+        for event in published.concat() {
+            let completed = trail(&first, event).await.iter().filter(|a| **a == windlass::Action::Completed).count();
+            assert_eq!(completed, 1);
+        }
+    }
+
+    // O4: several processes publish to one group while it is worked on.
+    async fn a_busy_group_goes_one_at_a_time(bed) {
+        let policy = Policy { backoff: Backoff::None, max_retries: None, max_attempts: 10_000, ..Policy::default() };
+        let first = bed.real_time().await.put_namespace("ns", Some(policy.into()), None).await.unwrap();
+        let second = bed.real_time().await.in_namespace("ns").unwrap();
+        let seen = Arc::new(Seen::default());
+        let publishers = (0..4).map(|n| {
+            let queue = if n % 2 == 0 { first.clone() } else { second.clone() };
+            tokio::spawn(async move {
+                for _ in 0..25 {
+                    publish_new(&queue, NewEvent::new(format!("t{n}")).group("g")).await;
+                }
+            })
+        });
+        let publishers: Vec<_> = publishers.collect();
+        let workers = [&first, &second, &first, &second].into_iter().enumerate();
+        let workers = workers.map(|(n, queue)| tokio::spawn(work(queue.clone(), n, seen.clone(), 100))).collect();
+        all(publishers).await;
+        all(workers).await;
+        assert_eq!(seen.done.lock().unwrap().len(), 100);
+        assert!(poll(&first).await.is_none());
+    }
+}

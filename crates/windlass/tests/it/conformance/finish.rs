@@ -1,0 +1,342 @@
+//! Ending an attempt: recorded once, by whoever holds the lease and by nobody else.
+
+use windlass::{Action, Attempt, Error, Finished, Held, Outcome, Policy, Report, Status};
+
+use crate::support::*;
+
+fn dead_with(reason: &str) -> Report {
+    Report::new(Outcome::Dead { reason: reason.into() })
+}
+
+conformance! {
+    // Q7, B1, H3
+    async fn a_completed_event_leaves_the_queue_and_is_logged(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let delivery = bed.queue.poll("host:17").await.unwrap().unwrap();
+        bed.advance(secs(4));
+        let attempt = finish(&bed.queue, &delivery, Report::done().status_code(204).execution_time_ms(3_999)).await;
+        let expected = Attempt {
+            event_id: event.id,
+            subscription: "main".into(),
+            attempt: 1,
+            worker_id: Some("host:17".into()),
+            action: Action::Completed,
+            status_code: Some(204),
+            execution_time_ms: Some(3_999),
+            error_message: None,
+            next_retry_at: None,
+            retry_count: 0,
+            max_retries: Some(3),
+            finished_at: bed.now(),
+        };
+        assert_eq!(attempt, expected);
+        let view = view(&bed.queue, event.id).await;
+        assert_eq!((view.status, view.attempts, view.updated_at), (Status::Completed, 1, bed.now()));
+        assert_eq!((view.ready_at, view.worker_id, view.lease_expires_at), (None, None, None));
+        assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Completed]);
+        bed.advance(LEASE * 100);
+        assert!(poll(&bed.queue).await.is_none());
+    }
+
+    // Q7
+    async fn errors_of_a_finalized_event_are_kept(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        let errors = ["first".to_owned(), "second".to_owned()];
+        let attempt = bed.queue.finalize(&delivery, &errors).await.unwrap();
+        assert_eq!(attempt.attempt().unwrap().action, Action::CompletedWithErrors);
+        assert_eq!(attempt.attempt().unwrap().error_message.as_deref(), Some("first; second"));
+        let view = view(&bed.queue, event.id).await;
+        assert_eq!(view.status, Status::CompletedWithErrors);
+        assert_eq!(view.error_message.as_deref(), Some("first; second"));
+        bed.advance(LEASE * 100);
+        assert!(poll(&bed.queue).await.is_none());
+        assert!(dead(&bed.queue).await.is_empty());
+    }
+
+    // B1
+    async fn a_failed_event_of_a_bus_leaves_the_queue(bed) {
+        let queue = bed.namespace(Policy::preset("bus").unwrap()).await;
+        let event = publish(&queue, "t").await;
+        fail(&queue, &take(&queue).await).await;
+        assert_eq!(status(&queue, event.id).await, Status::Failed);
+        bed.advance(LEASE * 100);
+        assert!(poll(&queue).await.is_none());
+        assert_eq!(trail(&queue, event.id).await, [Action::Picked, Action::Failed]);
+    }
+
+    // Q8, H10
+    async fn a_report_sent_again_is_answered_with_the_record(bed) {
+        let reports = [Report::done().status_code(1), Report::failed("no luck"), dead_with("why"), snooze(secs(5)), release()];
+        for report in reports {
+            let event = publish(&bed.queue, "t").await;
+            let delivery = take(&bed.queue).await;
+            let first = finish(&bed.queue, &delivery, report.clone()).await;
+            let before = everything(&bed.queue, event.id).await;
+            bed.advance(MICRO);
+            for held in [Held::from(&delivery), Held::by_lease(event.id, delivery.lease), Held::by_worker(event.id, "w")] {
+                let again = bed.queue.finish(held, report.clone()).await.unwrap();
+                assert_eq!(again, Finished::Repeated(first.clone()));
+            }
+            assert_eq!(everything(&bed.queue, event.id).await, before);
+            bed.queue.cancel(event.id, None).await.ok();
+        }
+    }
+
+    // Q8
+    async fn many_reports_at_once_make_one_entry(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        let other = bed.other().await;
+        let tasks = (0..10).map(|n| {
+            let queue = if n % 2 == 0 { bed.queue.clone() } else { other.clone() };
+            let delivery = delivery.clone();
+            tokio::spawn(async move { queue.finish(&delivery, Report::done()).await.unwrap() })
+        });
+        let mut applied = 0;
+        for task in tasks.collect::<Vec<_>>() {
+            match task.await.unwrap() {
+                Finished::Applied(_) => applied += 1,
+                Finished::Repeated(attempt) => assert_eq!(attempt.action, Action::Completed),
+                Finished::Lost => panic!("a repeated report is not a lost one"),
+            }
+        }
+        assert_eq!(applied, 1);
+        assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Completed]);
+    }
+
+    // Q8
+    async fn the_same_report_twice_in_one_call_counts_once(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        let twice = vec![(Held::from(&delivery), Report::done()), (Held::by_worker(event.id, "w"), Report::done())];
+        let finished = bed.queue.finish_all(twice).await.unwrap();
+        let attempt = finished[0].as_ref().unwrap().attempt().unwrap().clone();
+        assert_eq!(finished, [Ok(Finished::Applied(attempt.clone())), Ok(Finished::Repeated(attempt))]);
+        assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Completed]);
+    }
+
+    async fn of_two_different_reports_the_first_counts(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        let both = vec![(Held::from(&delivery), Report::failed("x")), (Held::from(&delivery), Report::done())];
+        let finished = bed.queue.finish_all(both).await.unwrap();
+        assert!(matches!(finished[..], [Ok(Finished::Applied(_)), Ok(Finished::Lost)]), "{finished:?}");
+        assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Failed]);
+    }
+
+    // Q8
+    async fn finishing_what_was_never_published_is_an_error(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let lease = take(&bed.queue).await.lease;
+        let unknown = Error::EventNotFound { namespace: "default".into(), event_id: event.id + 1 };
+        for held in [Held::by_worker(event.id + 1, "w"), Held::by_lease(event.id + 1, lease)] {
+            assert_eq!(bed.queue.finish(held.clone(), Report::done()).await, Err(unknown.clone()));
+            assert_eq!(bed.queue.start(held.clone()).await, Err(unknown.clone()));
+            assert_eq!(bed.queue.extend(held, None).await, Err(unknown.clone()));
+        }
+        assert_eq!(unknown.to_string(), format!("event {} does not exist in namespace 'default'", event.id + 1));
+    }
+
+    async fn one_bad_report_does_not_fail_its_neighbours(bed) {
+        let events = publish_many(&bed.queue, "t", 3).await;
+        let got = take_all(&bed.queue).await;
+        done(&bed.queue, &got[1]).await;
+        let reports = vec![
+            (Held::from(&got[0]), Report::done()),
+            (Held::by_worker(999_999, "w"), Report::done()),
+            (Held::from(&got[1]), Report::failed("late")),
+            (Held::by_worker(events[2], "somebody else"), Report::done()),
+            (Held::from(&got[2]), Report::failed("no luck")),
+        ];
+        let finished = bed.queue.finish_all(reports).await.unwrap();
+        assert!(matches!(finished[0], Ok(Finished::Applied(_))));
+        assert!(matches!(finished[1], Err(Error::EventNotFound { event_id: 999_999, .. })));
+        assert_eq!(finished[2], Ok(Finished::Lost));
+        assert_eq!(finished[3], Ok(Finished::Lost));
+        assert!(matches!(finished[4], Ok(Finished::Applied(_))));
+        let statuses = [status(&bed.queue, events[0]).await, status(&bed.queue, events[2]).await];
+        assert_eq!(statuses, [Status::Completed, Status::Pending]);
+    }
+
+    // H11
+    async fn a_stale_worker_changes_nothing(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let stale = bed.queue.poll("w1").await.unwrap().unwrap();
+        bed.advance(LEASE);
+        let current = bed.queue.poll("w2").await.unwrap().unwrap();
+        let before = everything(&bed.queue, event.id).await;
+        bed.advance(secs(1));
+        let other = bed.other().await;
+        for queue in [&bed.queue, &other] {
+            for held in [Held::from(&stale), Held::by_lease(event.id, stale.lease), Held::by_worker(event.id, "w1")] {
+                for report in [Report::done(), Report::failed("x"), dead_with("x"), snooze(secs(1)), release()] {
+                    assert_eq!(queue.finish(held.clone(), report).await, Ok(Finished::Lost));
+                }
+                assert_eq!(queue.start(held.clone()).await, Ok(None));
+                assert_eq!(queue.extend(held, None).await, Ok(None));
+            }
+        }
+        assert_eq!(everything(&bed.queue, event.id).await, before);
+        done(&bed.queue, &current).await;
+    }
+
+    // H11: the same worker lost it and took it again; its old lease is worth nothing.
+    async fn an_old_lease_of_the_same_worker_is_lost(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let stale = take(&bed.queue).await;
+        bed.advance(LEASE);
+        let current = take(&bed.queue).await;
+        assert_eq!(bed.queue.finish(&stale, Report::done()).await, Ok(Finished::Lost));
+        assert_eq!(status(&bed.queue, event.id).await, Status::Processing);
+        done(&bed.queue, &current).await;
+    }
+
+    async fn a_late_report_counts_while_nobody_else_has_it(bed) {
+        publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        bed.advance(LEASE * 2);
+        done(&bed.queue, &delivery).await;
+        assert!(poll(&bed.queue).await.is_none());
+    }
+
+    // H10
+    async fn another_report_after_the_end_is_lost(bed) {
+        let completed = publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        done(&bed.queue, &delivery).await;
+        assert_eq!(bed.queue.finish(&delivery, Report::failed("x")).await, Ok(Finished::Lost));
+        assert_eq!(status(&bed.queue, completed.id).await, Status::Completed);
+
+        let failed = publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        fail(&bed.queue, &delivery).await;
+        assert_eq!(bed.queue.finish(&delivery, Report::done()).await, Ok(Finished::Lost));
+        assert_eq!(status(&bed.queue, failed.id).await, Status::Pending);
+        assert_eq!(trail(&bed.queue, failed.id).await, [Action::Picked, Action::Failed]);
+    }
+
+    // H10
+    async fn a_second_genuine_failure_counts(bed) {
+        let event = publish(&bed.queue, "t").await;
+        for retry_count in 1..=2 {
+            let delivery = take(&bed.queue).await;
+            assert_eq!((delivery.attempts, delivery.retry_count), (retry_count, retry_count - 1));
+            let failed = bed.queue.finish(Held::by_worker(event.id, "w"), Report::failed("same words")).await.unwrap();
+            assert!(matches!(&failed, Finished::Applied(attempt) if attempt.retry_count == retry_count), "{failed:?}");
+            let again = bed.queue.finish(Held::by_worker(event.id, "w"), Report::failed("same words")).await.unwrap();
+            assert_eq!(again, Finished::Repeated(failed.attempt().unwrap().clone()));
+            bed.advance(BACKOFF);
+        }
+        use Action::*;
+        assert_eq!(trail(&bed.queue, event.id).await, [Picked, Failed, Picked, Failed]);
+    }
+
+    async fn a_worker_finishes_by_its_name(bed) {
+        let event = publish(&bed.queue, "t").await;
+        take(&bed.queue).await;
+        let other = bed.other().await;
+        assert_eq!(other.finish(Held::by_worker(event.id, "w2"), Report::done()).await, Ok(Finished::Lost));
+        let finished = other.finish(Held::by_worker(event.id, "w"), Report::done().status_code(7)).await.unwrap();
+        assert_eq!(finished.attempt().unwrap().status_code, Some(7));
+        assert_eq!(status(&bed.queue, event.id).await, Status::Completed);
+    }
+
+    async fn a_lease_sent_as_text_finishes_from_another_process(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let token = take(&bed.queue).await.lease.to_string();
+        let other = bed.other().await;
+        let wrong = Held::by_lease(event.id, "00000000000000ff".parse().unwrap());
+        assert_eq!(other.finish(wrong, Report::done()).await, Ok(Finished::Lost));
+        let held = Held::by_lease(event.id, token.parse().unwrap());
+        assert!(matches!(other.finish(held, Report::done()).await, Ok(Finished::Applied(_))));
+    }
+
+    // H11
+    async fn nobody_finishes_what_nobody_holds(bed) {
+        let event = publish(&bed.queue, "t").await;
+        assert_eq!(bed.queue.finish(Held::by_worker(event.id, "w"), Report::done()).await, Ok(Finished::Lost));
+        assert_eq!(bed.queue.start(Held::by_worker(event.id, "w")).await, Ok(None));
+        assert_eq!(status(&bed.queue, event.id).await, Status::Pending);
+        assert_eq!(trail(&bed.queue, event.id).await, []);
+    }
+
+    // O10
+    async fn a_snoozed_event_returns_at_its_time_and_did_not_fail(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let attempt = finish(&bed.queue, &take(&bed.queue).await, snooze(secs(30)).error("not yet")).await;
+        assert_eq!((attempt.action, attempt.retry_count), (Action::Snoozed, 0));
+        let view = view(&bed.queue, event.id).await;
+        assert_eq!((view.status, view.retry_count), (Status::Pending, 0));
+        assert_eq!(view.ready_at, Some(after(bed.now(), secs(30))));
+        bed.advance(secs(30) - MICRO);
+        assert!(poll(&bed.queue).await.is_none());
+        bed.advance(MICRO);
+        let again = take(&bed.queue).await;
+        assert_eq!((again.event.id, again.attempts, again.retry_count), (event.id, 2, 0));
+        assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Snoozed, Action::Picked]);
+    }
+
+    async fn a_released_event_keeps_its_place(bed) {
+        let first = publish(&bed.queue, "t").await;
+        bed.advance(secs(1));
+        let second = publish(&bed.queue, "t").await;
+        let delivery = take(&bed.queue).await;
+        bed.advance(secs(1));
+        assert_eq!(finish(&bed.queue, &delivery, release()).await.action, Action::Released);
+        assert_eq!(view(&bed.queue, first.id).await.ready_at, Some(first.created_at));
+        let other = bed.other().await;
+        assert_eq!(take(&other).await.event.id, first.id);
+        assert_eq!(take(&bed.queue).await.event.id, second.id);
+    }
+
+    async fn an_unrecoverable_event_is_a_dead_letter_at_once(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let report = dead_with("no such user").error("user 5 is gone");
+        let attempt = finish(&bed.queue, &take(&bed.queue).await, report).await;
+        assert_eq!((attempt.action, attempt.next_retry_at, attempt.retry_count), (Action::Failed, None, 1));
+        let page = bed.queue.dead_letters(Default::default()).await.unwrap();
+        assert_eq!(page.items[0].event.id, event.id);
+        assert_eq!(page.items[0].reason, "no such user");
+        assert_eq!(page.items[0].error.as_deref(), Some("user 5 is gone"));
+        assert_eq!(status(&bed.queue, event.id).await, Status::Failed);
+    }
+
+    async fn an_error_message_the_database_cannot_hold_is_made_to_fit(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let long = format!("a\0b{}", "ä".repeat(100_000));
+        let attempt = finish(&bed.queue, &take(&bed.queue).await, Report::failed(long)).await;
+        let kept = attempt.error_message.unwrap();
+        assert!(kept.starts_with("a\u{fffd}bä"), "{}", &kept[..20]);
+        assert!(kept.len() <= (64 << 10) + 2, "{} bytes", kept.len());
+        assert_eq!(view(&bed.queue, event.id).await.error_message.unwrap(), kept);
+    }
+
+    async fn the_largest_numbers_of_a_report_are_kept(bed) {
+        for code in [i32::MIN, i32::MAX] {
+            publish(&bed.queue, "t").await;
+            let report = Report::done().status_code(code).execution_time_ms(i64::MAX as u64);
+            let attempt = finish(&bed.queue, &take(&bed.queue).await, report).await;
+            let log = bed.queue.log(attempt.event_id).await.unwrap();
+            assert_eq!((log[1].status_code, log[1].execution_time_ms), (Some(code), Some(i64::MAX as u64)));
+        }
+    }
+
+    async fn many_attempts_end_in_one_call(bed) {
+        let events = publish_many(&bed.queue, "t", 600).await;
+        let got = take_all(&bed.queue).await;
+        let reports = got.iter().enumerate().map(|(n, delivery)| {
+            let report = [Report::done(), Report::failed("x"), dead_with("y")][n % 3].clone();
+            (Held::from(delivery), report.status_code(n as i32))
+        });
+        let finished = bed.queue.finish_all(reports.collect()).await.unwrap();
+        for (n, finished) in finished.iter().enumerate() {
+            let attempt = finished.as_ref().unwrap().attempt().unwrap();
+            assert_eq!((attempt.event_id, attempt.status_code), (events[n], Some(n as i32)));
+        }
+        for (n, expected) in [(3, Status::Completed), (4, Status::Pending), (5, Status::Failed)] {
+            assert_eq!(status(&bed.queue, events[n]).await, expected);
+        }
+        assert_eq!(dead(&bed.queue).await.len(), 200);
+    }
+}

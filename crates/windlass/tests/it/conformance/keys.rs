@@ -1,0 +1,102 @@
+//! A key that was seen within its window stores nothing.
+
+use windlass::{NewEvent, Policy};
+
+use crate::support::*;
+
+fn keyed(key: &str) -> NewEvent {
+    NewEvent::new("t").key(key)
+}
+
+conformance! {
+    async fn a_key_seen_before_returns_the_first_event(bed) {
+        let first = publish_new(&bed.queue, keyed("k").title("first").tags(["a"])).await;
+        let again = bed.queue.publish(NewEvent::new("other").key("k").title("second")).await.unwrap();
+        assert!(again.duplicate);
+        assert_eq!(json(&again.event), json(&first));
+        assert_eq!(total(&bed.queue).await, 1);
+        assert_eq!(ids(&take_all(&bed.queue).await), [first.id]);
+        assert_ne!(publish_new(&bed.queue, keyed("another")).await.id, first.id);
+    }
+
+    async fn a_key_is_known_after_its_event_is_done(bed) {
+        let first = publish_new(&bed.queue, keyed("k")).await;
+        done(&bed.queue, &take(&bed.queue).await).await;
+        let again = bed.queue.publish(keyed("k")).await.unwrap();
+        assert_eq!((again.duplicate, again.event.id), (true, first.id));
+        assert!(poll(&bed.queue).await.is_none());
+    }
+
+    async fn twenty_at_once_store_one(bed) {
+        let other = bed.other().await;
+        let tasks = (0..20).map(|n| {
+            let queue = if n % 2 == 0 { bed.queue.clone() } else { other.clone() };
+            tokio::spawn(async move { queue.publish(keyed("k").title(format!("{n}"))).await.unwrap() })
+        });
+        let mut published = Vec::new();
+        for task in tasks.collect::<Vec<_>>() {
+            published.push(task.await.unwrap());
+        }
+        assert_eq!(published.iter().filter(|published| !published.duplicate).count(), 1);
+        assert!(published.iter().all(|p| json(&p.event) == json(&published[0].event)));
+        assert_eq!(ids(&take_all(&bed.queue).await), [published[0].event.id]);
+    }
+
+    async fn after_its_window_a_key_is_new(bed) {
+        let queue = bed.namespace(Policy { key_window_ms: 10_000, ..Policy::default() }).await;
+        let first = publish_new(&queue, keyed("k")).await;
+        bed.advance(secs(10) - MICRO);
+        assert!(queue.publish(keyed("k")).await.unwrap().duplicate);
+        bed.advance(MICRO);
+        let second = publish_new(&queue, keyed("k")).await;
+        assert_ne!(second.id, first.id);
+        // The window counts from the event that was stored, not from the one that was not.
+        bed.advance(secs(10) - MICRO);
+        assert_eq!(queue.publish(keyed("k")).await.unwrap().event.id, second.id);
+    }
+
+    async fn a_batch_stores_a_key_once(bed) {
+        let batch = vec![keyed("k").title("1"), keyed("x"), keyed("k").title("2"), NewEvent::new("t")];
+        let published = bed.queue.publish_all(batch).await.unwrap();
+        assert_eq!(published.iter().map(|p| p.duplicate).collect::<Vec<_>>(), [false, false, true, false]);
+        assert_eq!(published[2].event.id, published[0].event.id);
+        assert_eq!(published[2].event.title.as_deref(), Some("1"));
+        assert_eq!(total(&bed.queue).await, 3);
+        assert_eq!(take_all(&bed.queue).await.len(), 3);
+    }
+
+    async fn a_known_key_does_not_hold_up_its_batch(bed) {
+        let first = publish_new(&bed.queue, keyed("k")).await;
+        let published = bed.queue.publish_all(vec![keyed("k"), keyed("new")]).await.unwrap();
+        assert_eq!((published[0].duplicate, published[0].event.id), (true, first.id));
+        assert!(!published[1].duplicate);
+        assert_eq!(ids(&take_all(&bed.queue).await), [first.id, published[1].event.id]);
+    }
+
+    async fn keys_belong_to_their_namespace(bed) {
+        let queue = bed.namespace(Policy::default()).await;
+        let first = publish_new(&bed.queue, keyed("k")).await;
+        let second = publish_new(&queue, keyed("k")).await;
+        assert_ne!(first.id, second.id);
+        assert_eq!(queue.publish(keyed("k")).await.unwrap().event.id, second.id);
+    }
+
+    async fn a_duplicate_does_not_disturb_its_group(bed) {
+        let first = publish_new(&bed.queue, keyed("k").group("g")).await;
+        assert!(bed.queue.publish(keyed("k").group("g")).await.unwrap().duplicate);
+        let second = publish_new(&bed.queue, NewEvent::new("t").group("g")).await;
+        done(&bed.queue, &take(&bed.queue).await).await;
+        assert_eq!(ids(&take_all(&bed.queue).await), [second.id]);
+        assert!(first.id < second.id);
+    }
+
+    // The event itself is gone, so nothing of it can be returned; it must not run twice.
+    async fn a_key_outlives_an_event_that_is_not_kept(bed) {
+        let queue = bed.namespace(Policy::preset("outbox").unwrap()).await;
+        publish_new(&queue, keyed("k")).await;
+        done(&queue, &take(&queue).await).await;
+        let again = queue.publish(keyed("k")).await;
+        assert!(again.is_ok_and(|published| published.duplicate));
+        assert!(poll(&queue).await.is_none());
+    }
+}

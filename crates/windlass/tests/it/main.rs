@@ -1,0 +1,12 @@
+//! The behaviour tests: one binary, one body for all stores.
+
+#[macro_use]
+mod bed;
+mod conformance;
+mod postgres;
+mod support;
+
+mod crash;
+mod faults;
+mod model;
+mod schema;
