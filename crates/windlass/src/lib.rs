@@ -6,6 +6,10 @@
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("windlass needs at least one of its features `sqlite` and `postgres`");
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod cancel;
 mod claim;
 mod clock;

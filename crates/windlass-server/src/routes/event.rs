@@ -41,6 +41,11 @@ impl EventBody {
             logs: None,
         }
     }
+
+    /// An event that was completed and, by its policy, not kept.
+    pub fn forgotten(event: Event, max_retries: Option<u32>) -> EventBody {
+        EventBody { status: Status::Completed, ..EventBody::published(event, max_retries) }
+    }
 }
 
 impl TryFrom<EventView> for EventBody {

@@ -7,7 +7,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use windlass::{MAIN, NewEvent, Queue, Timestamp};
+use windlass::{Error, NewEvent, Queue, Timestamp};
 
 use super::event::EventBody;
 use crate::error::ApiError;
@@ -95,26 +95,16 @@ async fn publish(
     InNamespace(queue): InNamespace,
     JsonBody(request): JsonBody<PublishRequest>,
 ) -> Result<(StatusCode, Json<EventBody>), ApiError> {
-    let own_max_retries = request.max_retries;
     let published = queue.publish(request.into_event()?).await?;
-    if published.duplicate {
-        let first = queue.get(published.event.id).await?;
-        return Ok((StatusCode::OK, Json(first.try_into()?)));
+    if !published.duplicate {
+        let body = EventBody::published(published.event, published.max_retries);
+        return Ok((StatusCode::CREATED, Json(body)));
     }
-    let max_retries = match own_max_retries {
-        Some(own) => Some(own),
-        None => max_retries(&queue, published.event.id).await,
+    let body = match queue.get(published.event.id).await {
+        Ok(first) => first.try_into()?,
+        // Only what was completed is not kept.
+        Err(Error::EventNotFound { .. }) => EventBody::forgotten(published.event, published.max_retries),
+        Err(error) => return Err(error.into()),
     };
-    Ok((StatusCode::CREATED, Json(EventBody::published(published.event, max_retries))))
-}
-
-/// What the policy gave the delivery. The event is stored: nothing that fails here may hide that.
-async fn max_retries(queue: &Queue, event_id: i64) -> Option<u32> {
-    match queue.get(event_id).await {
-        Ok(view) => view.delivery(MAIN).and_then(|delivery| delivery.max_retries),
-        Err(error) => {
-            tracing::debug!(%error, event_id, "published, but could not be read back");
-            None
-        }
-    }
+    Ok((StatusCode::OK, Json(body)))
 }

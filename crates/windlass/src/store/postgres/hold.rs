@@ -89,6 +89,7 @@ pub(super) fn by_number<T>(
     Ok(values)
 }
 
+// Locked before it is changed: it may be extended or finished at the same moment.
 pub(super) const START: &str = "
 WITH found AS MATERIALIZED (
     SELECT i.n, i.lease, q.tid
@@ -96,7 +97,7 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
-        LIMIT 1) AS q
+        FOR UPDATE) AS q
 )
 UPDATE windlass.event_queue q
 SET started_at = coalesce(q.started_at, $2, now()), updated_at = coalesce($2, now())
@@ -129,7 +130,7 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
-        LIMIT 1) AS q
+        FOR UPDATE) AS q
 )
 UPDATE windlass.event_queue q
 SET lease_expires_at = coalesce($2, now()) + i.lease_us * interval '1 microsecond', updated_at = coalesce($2, now())

@@ -18,6 +18,7 @@ pub(super) struct Entry<'a> {
     pub due_at: i64,
     /// Acquisitions in an earlier life.
     pub attempts: u32,
+    /// When the event was published.
     pub created_at: i64,
 }
 
@@ -101,7 +102,7 @@ pub(super) fn backfill(
                 expires_at: row::micros(event.expires_at),
                 due_at: row::micros(event.run_at).map_or(created_at, |run_at| run_at.max(created_at)),
                 attempts: 0,
-                created_at: now,
+                created_at,
             };
             enqueue(conn, namespace, &entry, delivery, now)?;
         }

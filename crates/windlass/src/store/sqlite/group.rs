@@ -53,10 +53,14 @@ pub(super) fn leave(conn: &Connection, group: Group, pass: bool, now: i64) -> Re
     Ok(())
 }
 
-/// Makes the next delivery claimable, unless one is, or is held. In strict order that is the first;
-/// with `pass` the first that is due or, where none is, the one that will be so earliest.
+/// Makes the next delivery claimable, unless one is, or is held. In strict order that is whoever is
+/// ahead already, or else the first; with `pass` the first that is due or, where none is, the one that
+/// will be so earliest.
 pub(super) fn advance(conn: &Connection, group: Group, pass: bool, now: i64) -> Result<()> {
     let Some(ahead) = ahead(conn, group, now)? else { return Ok(()) };
+    if !pass && !ahead.is_empty() {
+        return Ok(());
+    }
     for key in ahead {
         set_ready(conn, key, INFINITY)?;
     }
@@ -72,7 +76,7 @@ SELECT event_id, lane_id, lease IS NOT NULL OR ready_at <= ?4
 FROM event_queue INDEXED BY event_queue_group
 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND ready_at < 9223372036854775807";
 
-/// The deliveries, one at most, that the group waits for to become due; `None` if it has one to work on.
+/// The delivery, one at most, whose time the group waits for; `None` if it has one to work on.
 fn ahead(conn: &Connection, group: Group, now: i64) -> Result<Option<Vec<Key>>> {
     let (group_id, subscription, namespace) = group.key();
     let mut select = conn.prepare_cached(AHEAD)?;

@@ -69,15 +69,8 @@ fn status_after(action: Action) -> Status {
         Action::Completed => Status::Completed,
         Action::CompletedWithErrors => Status::CompletedWithErrors,
         Action::Expired => Status::Expired,
-        Action::Failed | Action::Abandoned => Status::Failed,
-        // These leave it in the queue: it went away with its subscription.
-        Action::Cancelled
-        | Action::Picked
-        | Action::Started
-        | Action::Snoozed
-        | Action::Released
-        | Action::Reset
-        | Action::Redriven => Status::Cancelled,
+        Action::Cancelled => Status::Cancelled,
+        _ => Status::Failed,
     }
 }
 

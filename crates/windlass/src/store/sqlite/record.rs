@@ -80,21 +80,17 @@ pub(super) fn insert(conn: &Connection, namespace: &str, ended: &Ended) -> Resul
     Ok(())
 }
 
-/// In this order: the event goes only when nothing needs it any more.
-const FORGET_DELIVERY: &str = "DELETE FROM event_attempts WHERE event_id = ?1 AND lane_id = ?2";
-const IS_NEEDED: &str = "
-SELECT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1)
-    OR EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1)";
-const FORGET_ATTEMPTS: &str = "DELETE FROM event_attempts WHERE event_id = ?1";
-const FORGET_EVENT: &str = "DELETE FROM events WHERE id = ?1 AND namespace = ?2";
+const FORGET_DELIVERY: &str = "DELETE FROM event_attempts WHERE event_id = ?1 AND subscription = ?2";
+const FORGET_EVENT: &str = "
+DELETE FROM events WHERE id = ?1 AND namespace = ?2
+  AND NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1)
+  AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1)
+  AND NOT EXISTS (SELECT 1 FROM event_attempts WHERE event_id = ?1)";
 
-/// Removes the history of a delivery and, once no delivery is live or dead, the event.
-pub(super) fn forget(conn: &Connection, namespace: &str, event_id: i64, lane_id: i64) -> Result<()> {
-    conn.prepare_cached(FORGET_DELIVERY)?.execute((event_id, lane_id))?;
-    if !conn.prepare_cached(IS_NEEDED)?.query_row([event_id], |row| row.get(0))? {
-        conn.prepare_cached(FORGET_ATTEMPTS)?.execute([event_id])?;
-        conn.prepare_cached(FORGET_EVENT)?.execute((event_id, namespace))?;
-    }
+/// Removes the history of a delivery and, unless another one is live, dead or kept, the event.
+pub(super) fn forget(conn: &Connection, namespace: &str, event_id: i64, subscription: &str) -> Result<()> {
+    conn.prepare_cached(FORGET_DELIVERY)?.execute((event_id, subscription))?;
+    conn.prepare_cached(FORGET_EVENT)?.execute((event_id, namespace))?;
     Ok(())
 }
 

@@ -50,7 +50,7 @@ fn apply(conn: &Connection, namespace: &str, change: &Change, now: i64) -> Resul
     if kept {
         record::insert(conn, namespace, &ended)?;
     } else {
-        record::forget(conn, namespace, change.live.event_id, change.live.lane_id)?;
+        record::forget(conn, namespace, change.live.event_id, &row.subscription)?;
     }
     Ok(Some(ended.into_attempt()))
 }

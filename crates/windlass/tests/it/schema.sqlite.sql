@@ -1,0 +1,167 @@
+CREATE TABLE dead_letters (
+    event_id     INTEGER NOT NULL,
+    lane_id      INTEGER NOT NULL,
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    status       TEXT NOT NULL,
+    reason       TEXT NOT NULL,
+    error        TEXT,
+    attempts     INTEGER NOT NULL,
+    retry_count  INTEGER NOT NULL,
+    max_retries  INTEGER,
+    failed_at    INTEGER NOT NULL,
+    created_at   INTEGER NOT NULL,
+    PRIMARY KEY (event_id, lane_id)
+) WITHOUT ROWID;
+
+CREATE TABLE event_attempts (
+    event_id          INTEGER NOT NULL,
+    lane_id           INTEGER NOT NULL,
+    attempt           INTEGER NOT NULL,
+    namespace         TEXT NOT NULL,
+    subscription      TEXT NOT NULL,
+    lease             INTEGER,
+    worker_id         TEXT,
+    picked_at         INTEGER,
+    started_at        INTEGER,
+    finished_at       INTEGER NOT NULL,
+    action            TEXT NOT NULL,
+    status_code       INTEGER,
+    execution_time_ms INTEGER,
+    error_message     TEXT,
+    detail            TEXT,
+    next_retry_at     INTEGER,
+    retry_count       INTEGER NOT NULL,
+    max_retries       INTEGER
+);
+
+CREATE TABLE event_groups (
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    group_id     TEXT NOT NULL,
+    depth        INTEGER NOT NULL,
+    PRIMARY KEY (group_id, subscription, namespace)
+) WITHOUT ROWID;
+
+CREATE TABLE event_keys (
+    namespace  TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    event_id   INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, key)
+) WITHOUT ROWID;
+
+CREATE TABLE event_queue (
+    event_id         INTEGER NOT NULL,
+    lane_id          INTEGER NOT NULL,
+    namespace        TEXT NOT NULL,
+    subscription     TEXT NOT NULL,
+    ready_at         INTEGER NOT NULL,
+    due_at           INTEGER,
+    attempts         INTEGER NOT NULL DEFAULT 0,
+    attempts_limit   INTEGER NOT NULL,
+    retry_count      INTEGER NOT NULL DEFAULT 0,
+    max_retries      INTEGER,
+    group_id         TEXT,
+    expires_at       INTEGER,
+    lease            INTEGER,
+    worker_id        TEXT,
+    picked_at        INTEGER,
+    started_at       INTEGER,
+    lease_expires_at INTEGER,
+    updated_at       INTEGER NOT NULL,
+    created_at       INTEGER NOT NULL,
+    PRIMARY KEY (event_id, lane_id)
+) WITHOUT ROWID;
+
+CREATE TABLE events (
+    id                INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace         TEXT NOT NULL,
+    event_type        TEXT NOT NULL,
+    title             TEXT,
+    description       TEXT,
+    tags              TEXT NOT NULL,
+    payload           TEXT NOT NULL,
+    group_id          TEXT,
+    key               TEXT,
+    priority          INTEGER NOT NULL,
+    producer          TEXT,
+    scheduled_task_id TEXT,
+    run_at            INTEGER,
+    expires_at        INTEGER,
+    metadata          TEXT,
+    created_at        INTEGER NOT NULL
+);
+
+CREATE TABLE lanes (
+    lane_id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    event_type   TEXT NOT NULL,
+    tags         TEXT NOT NULL,
+    priority     INTEGER NOT NULL,
+    UNIQUE (namespace, subscription, event_type, tags, priority)
+);
+
+CREATE TABLE namespaces (
+    namespace    TEXT PRIMARY KEY,
+    metadata     TEXT NOT NULL DEFAULT '{}',
+    policy       TEXT NOT NULL,
+    paused       INTEGER NOT NULL DEFAULT 0,
+    paused_types TEXT NOT NULL DEFAULT '[]',
+    version      INTEGER NOT NULL DEFAULT 1,
+    created_at   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE subscriptions (
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    types        TEXT NOT NULL DEFAULT '[]',
+    tags         TEXT NOT NULL DEFAULT '[]',
+    policy       TEXT NOT NULL DEFAULT '{}',
+    paused       INTEGER NOT NULL DEFAULT 0,
+    starts_at    INTEGER NOT NULL,
+    backfill_from INTEGER,
+    created_at   INTEGER NOT NULL,
+    PRIMARY KEY (namespace, subscription)
+) WITHOUT ROWID;
+
+CREATE TABLE windlass_migrations (
+    version    INTEGER PRIMARY KEY,
+    name       TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+);
+
+CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
+
+CREATE INDEX event_attempts_by_event ON event_attempts (event_id);
+
+CREATE INDEX event_queue_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease)
+    WHERE expires_at IS NOT NULL AND lease IS NULL;
+
+CREATE INDEX event_queue_free ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
+
+CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at, event_id) WHERE group_id IS NOT NULL;
+
+CREATE INDEX event_queue_held ON event_queue (lane_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
+
+CREATE INDEX events_by_namespace ON events (namespace, id);
+
+CREATE VIEW event_log AS
+SELECT namespace, event_id, subscription, attempt, worker_id, 'PICKED' AS action, NULL AS status_code,
+       NULL AS error_message, NULL AS execution_time_ms, picked_at AS created_at, 0 AS step
+FROM event_attempts WHERE picked_at IS NOT NULL
+UNION ALL
+SELECT namespace, event_id, subscription, attempt, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 1
+FROM event_attempts WHERE started_at IS NOT NULL
+UNION ALL
+SELECT namespace, event_id, subscription, attempt, worker_id, action, status_code, error_message,
+       execution_time_ms, finished_at, 2
+FROM event_attempts
+UNION ALL
+SELECT namespace, event_id, subscription, attempts, worker_id, 'PICKED', NULL, NULL, NULL, picked_at, 0
+FROM event_queue WHERE lease IS NOT NULL
+UNION ALL
+SELECT namespace, event_id, subscription, attempts, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 1
+FROM event_queue WHERE lease IS NOT NULL AND started_at IS NOT NULL;
