@@ -8,13 +8,7 @@ pub fn ci() -> Result {
     test::all(&mut steps, &[]);
     for backend in ["sqlite", "postgres"] {
         steps.step(&format!("only {backend}"), || {
-            let only = [
-                "-p",
-                "windlass",
-                "--no-default-features",
-                "--features",
-                backend,
-            ];
+            let only = ["-p", "windlass", "--no-default-features", "--features", backend];
             // Clippy is `cargo check` that can refuse warnings without recompiling dependencies.
             run(cargo(["clippy"]).args(only).args(["--", "-D", "warnings"]))
         });

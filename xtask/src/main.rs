@@ -30,10 +30,7 @@ Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let split = args.iter().position(|arg| arg == "--");
-    let own: Vec<&str> = args[..split.unwrap_or(args.len())]
-        .iter()
-        .map(String::as_str)
-        .collect();
+    let own: Vec<&str> = args[..split.unwrap_or(args.len())].iter().map(String::as_str).collect();
     let rest = split.map_or(&[][..], |at| &args[at + 1..]);
 
     run::catch_signals();

@@ -20,11 +20,7 @@ const START_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(60);
 
 const INITDB: &str = "-A trust -U windlass -E UTF8 --locale=C --no-sync";
-const SETTINGS: &[&str] = &[
-    "listen_addresses=127.0.0.1",
-    "unix_socket_directories=",
-    "max_connections=300",
-];
+const SETTINGS: &[&str] = &["listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=300"];
 const FOR_TESTS: &[&str] = &["shared_buffers=256MB", "fsync=off", "full_page_writes=off"];
 const DURABLE: &[&str] = &["shared_buffers=1GB", "max_wal_size=4GB"];
 
@@ -35,9 +31,7 @@ pub fn postgres(durable: bool, command: &[String]) -> Result {
             println!("Ctrl-C stops it.");
             cluster.wait()
         }
-        [program, args @ ..] => run(Command::new(program)
-            .args(args)
-            .env(URL_VARIABLE, &cluster.url)),
+        [program, args @ ..] => run(Command::new(program).args(args).env(URL_VARIABLE, &cluster.url)),
     }
 }
 
@@ -90,9 +84,7 @@ impl Cluster {
                 return Err("interrupted".into());
             } else if started.elapsed() > START_MAX {
                 let log = self.dir.log();
-                return Err(format!(
-                    "PostgreSQL was not ready after {START_MAX:?}\n{log}"
-                ));
+                return Err(format!("PostgreSQL was not ready after {START_MAX:?}\n{log}"));
             }
             std::thread::sleep(POLL);
         }
@@ -102,11 +94,7 @@ impl Cluster {
     /// The server writes its state into line 8 of its pid file, where `pg_ctl` reads it too.
     fn is_ready(&self) -> bool {
         let pid_file = fs::read_to_string(self.dir.data().join("postmaster.pid"));
-        pid_file.is_ok_and(|text| {
-            text.lines()
-                .nth(7)
-                .is_some_and(|line| line.trim() == "ready")
-        })
+        pid_file.is_ok_and(|text| text.lines().nth(7).is_some_and(|line| line.trim() == "ready"))
     }
 
     fn has_ended(&mut self) -> bool {
@@ -128,10 +116,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.has_ended() {
-            eprintln!(
-                "PostgreSQL ended by itself. Its last words:\n{}",
-                self.dir.log()
-            );
+            eprintln!("PostgreSQL ended by itself. Its last words:\n{}", self.dir.log());
             return;
         }
         // SIGINT is its fast shutdown: open transactions are rolled back.
@@ -152,14 +137,8 @@ struct Dir(PathBuf);
 impl Dir {
     fn new(user: Option<User>) -> Result<Self> {
         // Root's own TMPDIR may be closed to the user that the server runs as.
-        let parent = if user.is_some() {
-            "/tmp".into()
-        } else {
-            std::env::temp_dir()
-        };
-        let nanos = SystemTime::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |time| time.as_nanos());
+        let parent = if user.is_some() { "/tmp".into() } else { std::env::temp_dir() };
+        let nanos = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos());
         let path = parent.join(format!("windlass-postgres-{nanos}"));
         let error = |error| format!("cannot make {}: {error}", path.display());
         DirBuilder::new().mode(0o700).create(&path).map_err(error)?;
@@ -226,9 +205,7 @@ fn server_user() -> Result<Option<User>> {
     let user = find_user(&passwd, "postgres").or_else(|| find_user(&passwd, "nobody"));
     match user {
         Some(user) => Ok(Some(user)),
-        None => {
-            Err("PostgreSQL refuses to run as root, and no user postgres or nobody exists".into())
-        }
+        None => Err("PostgreSQL refuses to run as root, and no user postgres or nobody exists".into()),
     }
 }
 
@@ -237,15 +214,10 @@ fn is_root() -> bool {
 }
 
 fn find_user(passwd: &str, name: &str) -> Option<User> {
-    passwd
-        .lines()
-        .find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
-            [user, _, uid, gid, ..] if user == name => Some(User {
-                uid: uid.parse().ok()?,
-                gid: gid.parse().ok()?,
-            }),
-            _ => None,
-        })
+    passwd.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
+        [user, _, uid, gid, ..] if user == name => Some(User { uid: uid.parse().ok()?, gid: gid.parse().ok()? }),
+        _ => None,
+    })
 }
 
 fn free_port() -> io::Result<u16> {
@@ -259,10 +231,7 @@ mod tests {
     #[test]
     fn users_are_found_by_their_whole_name() {
         let passwd = "postgres2:x:7:8::/:/bin/sh\npostgres:x:101:104:admin,,,:/var:/bin/bash\n";
-        assert_eq!(
-            find_user(passwd, "postgres"),
-            Some(User { uid: 101, gid: 104 })
-        );
+        assert_eq!(find_user(passwd, "postgres"), Some(User { uid: 101, gid: 104 }));
         assert_eq!(find_user(passwd, "nobody"), None);
     }
 
@@ -271,10 +240,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = Dir::new(None).unwrap();
         let path = dir.0.clone();
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o700
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         run(dir.command(Path::new("echo"), None).unwrap().arg("hello")).unwrap();
         assert_eq!(dir.log(), "hello");
         drop(dir);

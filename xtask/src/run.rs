@@ -28,9 +28,7 @@ pub fn interrupted() -> bool {
 }
 
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask is a folder of the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the repository")
 }
 
 pub fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
@@ -48,19 +46,11 @@ pub fn run(command: &mut Command) -> Result {
         command.process_group(0);
     }
     let name = command.get_program().display().to_string();
-    let mut child = command
-        .spawn()
-        .map_err(|error| format!("cannot run {name}: {error}"))?;
-    let target = if own_group {
-        format!("-{}", child.id())
-    } else {
-        child.id().to_string()
-    };
+    let mut child = command.spawn().map_err(|error| format!("cannot run {name}: {error}"))?;
+    let target = if own_group { format!("-{}", child.id()) } else { child.id().to_string() };
     let mut passed_on = 0;
     loop {
-        let ended = child
-            .try_wait()
-            .map_err(|error| format!("cannot wait for {name}: {error}"))?;
+        let ended = child.try_wait().map_err(|error| format!("cannot wait for {name}: {error}"))?;
         let signals = SIGNALS.load(Ordering::SeqCst);
         match ended {
             Some(_) if signals > 0 => return Err("interrupted".into()),
@@ -79,19 +69,12 @@ pub fn run(command: &mut Command) -> Result {
 /// Sends a signal to a process, or to a group if `target` is negative. By the shell's own `kill`,
 /// since small images have no /bin/kill.
 pub fn signal(name: &str, target: &str) {
-    let _ = Command::new("sh")
-        .args(["-c", &format!("kill -s {name} -- {target}")])
-        .stderr(Stdio::null())
-        .status();
+    let _ = Command::new("sh").args(["-c", &format!("kill -s {name} -- {target}")]).stderr(Stdio::null()).status();
 }
 
 /// What a command prints, without the newline; none if it fails or does not exist.
 pub fn output(program: &str, args: &[&str]) -> Option<String> {
-    let output = Command::new(program)
-        .args(args)
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
+    let output = Command::new(program).args(args).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim_end().to_owned())
 }
@@ -105,11 +88,7 @@ pub struct Steps {
 
 impl Steps {
     pub fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            passed: 0,
-            failed: Vec::new(),
-        }
+        Self { started: Instant::now(), passed: 0, failed: Vec::new() }
     }
 
     pub fn step(&mut self, name: &str, body: impl FnOnce() -> Result) {
@@ -140,9 +119,7 @@ impl Steps {
             Err(format!("interrupted: {passed} steps had passed, {took}"))
         } else if failed > 0 {
             let names = self.failed.join(", ");
-            Err(format!(
-                "FAILED: {passed} steps passed, {failed} failed ({names}), {took}"
-            ))
+            Err(format!("FAILED: {passed} steps passed, {failed} failed ({names}), {took}"))
         } else {
             println!("{passed} steps passed, 0 failed, {took}");
             Ok(())
@@ -167,10 +144,7 @@ mod tests {
         steps.step("first", || run(Command::new("false").arg("x")));
         steps.step("second", || run(&mut Command::new("true")));
         let error = steps.finish().unwrap_err();
-        assert!(
-            error.contains("1 steps passed, 1 failed (first)"),
-            "{error}"
-        );
+        assert!(error.contains("1 steps passed, 1 failed (first)"), "{error}");
     }
 
     #[test]

@@ -19,16 +19,7 @@ pub fn fast(args: &[String]) -> Result {
 pub fn all(steps: &mut Steps, args: &[String]) {
     steps.step("format", || run(&mut cargo(["fmt", "--all", "--check"])));
     steps.step("tidy", tidy::tidy);
-    steps.step("clippy", || {
-        run(&mut cargo([
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ]))
-    });
+    steps.step("clippy", || run(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
     steps.step("tests", || tests(args));
     steps.step("docs", || {
         let mut doc = cargo(["doc", "--workspace", "--no-deps"]);
@@ -40,13 +31,7 @@ pub fn all(steps: &mut Steps, args: &[String]) {
 fn tests(args: &[String]) -> Result {
     // Tests start the `windlass` binary. Built together with the tests, and not by `-p`, it shares
     // their features, so that nothing is compiled twice.
-    run(&mut cargo([
-        "build",
-        "--workspace",
-        "--bins",
-        "--tests",
-        "--examples",
-    ]))?;
+    run(&mut cargo(["build", "--workspace", "--bins", "--tests", "--examples"]))?;
 
     let cluster;
     let url = match std::env::var(URL_VARIABLE) {

@@ -36,9 +36,7 @@ pub fn tidy() -> Result {
     }
     match count {
         0 => Ok(()),
-        count => Err(format!(
-            "{count} violations; the rules are in CONTRIBUTING.md"
-        )),
+        count => Err(format!("{count} violations; the rules are in CONTRIBUTING.md")),
     }
 }
 
@@ -52,11 +50,7 @@ fn walk(root: &Path, below: &str, paths: &mut Vec<String>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().display().to_string();
-        let path = if below.is_empty() {
-            name.clone()
-        } else {
-            format!("{below}/{name}")
-        };
+        let path = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
         if entry.file_type()?.is_dir() {
             if name != ".git" && name != "target" {
                 walk(root, &path, paths)?;

@@ -71,7 +71,8 @@ pub async fn run(options: &Options) -> Result<(), std::io::Error> {
     for (backend, store) in [(Backend::Sqlite, "SQLite"), (Backend::Postgres, "PostgreSQL")] {
         if options.store.is_none_or(|only| only == backend) {
             for (callers, batch) in [(1, 1), (1, 100), (1, 1000), (16, 1), (16, 100), (16, 1000)] {
-                if options.callers.is_none_or(|only| only == callers) && options.batch.is_none_or(|only| only == batch) {
+                if options.callers.is_none_or(|only| only == callers) && options.batch.is_none_or(|only| only == batch)
+                {
                     let measured = measure(options, backend, store, callers, batch).await;
                     measurements.extend(measured.map_err(std::io::Error::other)?);
                 }
@@ -145,7 +146,8 @@ async fn publish(queue: &Queue, callers: usize, batch: usize, events: usize) -> 
 }
 
 fn take(left: &AtomicUsize, batch: usize) -> Option<usize> {
-    let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left > 0).then(|| left.saturating_sub(batch)));
+    let before =
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left > 0).then(|| left.saturating_sub(batch)));
     before.ok().map(|before| before.min(batch))
 }
 

@@ -13,8 +13,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Measures Windlass.
 #[derive(Parser)]
-#[command(name = "windlass-bench", version, after_help = "PostgreSQL is taken from WINDLASS_TEST_POSTGRES; \
-    without it, a throw-away server is started by `cargo xtask postgres --durable`.")]
+#[command(
+    name = "windlass-bench",
+    version,
+    after_help = "PostgreSQL is taken from WINDLASS_TEST_POSTGRES; \
+    without it, a throw-away server is started by `cargo xtask postgres --durable`."
+)]
 struct Cli {
     #[command(subcommand)]
     workload: Workload,

@@ -32,7 +32,8 @@ pub fn print(measurements: &[Measurement], json: bool) {
     println!("| store | workload | callers | batch | events | events/s (median) | min – max |");
     println!("| --- | --- | ---: | ---: | ---: | ---: | --- |");
     for m in measurements {
-        let (min, max) = (m.rates.iter().copied().fold(f64::MAX, f64::min), m.rates.iter().copied().fold(0.0, f64::max));
+        let (min, max) =
+            (m.rates.iter().copied().fold(f64::MAX, f64::min), m.rates.iter().copied().fold(0.0, f64::max));
         let (store, workload, median) = (m.store, m.workload, m.median());
         let (callers, batch, events) = (m.callers, m.batch, m.events);
         println!("| {store} | {workload} | {callers} | {batch} | {events} | {median:.0} | {min:.0} – {max:.0} |");

@@ -13,7 +13,8 @@ impl Queue {
     /// there is none.
     pub async fn cancel(&self, event_id: i64, subscription: Option<&str>) -> Result<usize> {
         let view = self.get(event_id).await?;
-        let meant = view.deliveries.iter().filter(|delivery| subscription.is_none_or(|name| name == delivery.subscription));
+        let meant =
+            view.deliveries.iter().filter(|delivery| subscription.is_none_or(|name| name == delivery.subscription));
         let meant: Vec<_> = meant.collect();
         let holders: Vec<_> = meant.iter().map(|delivery| self.anyone(event_id, &delivery.subscription)).collect();
         let found = self.store().held(self.namespace(), &holders).await?;

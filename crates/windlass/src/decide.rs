@@ -92,9 +92,7 @@ fn retry(after: Option<Duration>, live: &Live, policy: &Policy, chance: f64) -> 
 
 fn give_up(reason: String, policy: &Policy) -> (Action, Transition) {
     match policy.exhausted {
-        Exhausted::DeadLetter => {
-            (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: true })
-        }
+        Exhausted::DeadLetter => (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: true }),
         Exhausted::CompleteWithErrors => (Action::CompletedWithErrors, Transition::End { forget: false }),
     }
 }

@@ -152,10 +152,7 @@ impl Error {
 
     /// Whether the same call may succeed later without any change by the caller.
     pub fn is_temporary(&self) -> bool {
-        matches!(
-            self,
-            Error::DatabaseUnavailable { .. } | Error::DatabaseLocked { .. } | Error::DatabaseFull { .. }
-        )
+        matches!(self, Error::DatabaseUnavailable { .. } | Error::DatabaseLocked { .. } | Error::DatabaseFull { .. })
     }
 
     pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Error {

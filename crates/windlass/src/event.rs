@@ -325,10 +325,7 @@ mod tests {
         assert!(tag_set("tags", "", &limits).unwrap().is_empty());
         assert!(tag_set("tags", "a,,b", &limits).is_err());
         let many = (0..33).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
-        assert_eq!(
-            tag_set("tags", &many, &limits).unwrap_err().to_string(),
-            "tags: has 33 tags; the limit is 32"
-        );
+        assert_eq!(tag_set("tags", &many, &limits).unwrap_err().to_string(), "tags: has 33 tags; the limit is 32");
     }
 
     #[test]

@@ -102,8 +102,8 @@ impl Queue {
         if errors.is_empty() {
             return self.finish(held, Report::done()).await;
         }
-        let detail = serde_json::value::to_raw_value(errors)
-            .map_err(|error| Error::invalid("errors", error.to_string()))?;
+        let detail =
+            serde_json::value::to_raw_value(errors).map_err(|error| Error::invalid("errors", error.to_string()))?;
         self.finish(held, Report::new(Outcome::DoneWithErrors).error(errors.join("; ")).detail(detail)).await
     }
 }
@@ -223,9 +223,8 @@ pub(crate) async fn transition(
         return Ok(Vec::new());
     }
     let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
-    let frees = |change: &Change| {
-        change.live.group_id.is_some() || matches!(change.transition, Transition::Requeue { .. })
-    };
+    let frees =
+        |change: &Change| change.live.group_id.is_some() || matches!(change.transition, Transition::Requeue { .. });
     if changes.iter().any(frees) {
         core.wakes.ring(namespace, &[]);
     }

@@ -248,7 +248,7 @@ pub(crate) fn check_filter(types: &[String], tags: &[String], limits: &Limits) -
 impl Queue {
     /// The event and how it stands with each subscription.
     pub async fn get(&self, event_id: i64) -> Result<EventView> {
-        let views = self.store().get(self.namespace(), &[event_id], self.now()).await?;
+        let views = self.store().get(self.namespace(), &[event_id]).await?;
         views.into_iter().next().flatten().ok_or_else(|| self.no_event(event_id))
     }
 
@@ -288,7 +288,7 @@ impl Queue {
     pub async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
         self.topology().await?;
         let now = self.clock().now();
-        let mut workers = self.store().workers(self.namespace(), now - chrono::TimeDelta::hours(1), self.now()).await?;
+        let mut workers = self.store().workers(self.namespace(), now - chrono::TimeDelta::hours(1)).await?;
         for worker in &mut workers {
             worker.stale = worker.held > 0 && after(worker.last_seen_at, stale_after) < now;
         }
@@ -298,7 +298,7 @@ impl Queue {
     /// Counts by subscription, type and status: of all that is live or dead, and of what ended since then.
     pub async fn stats(&self, since: Timestamp) -> Result<Vec<StatRow>> {
         self.topology().await?;
-        self.store().stats(self.namespace(), since, self.now()).await
+        self.store().stats(self.namespace(), since).await
     }
 
     pub(crate) async fn check_exists(&self, event_id: i64) -> Result<()> {

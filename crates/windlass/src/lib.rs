@@ -50,9 +50,7 @@ pub use inspect::{
 pub use limits::Limits;
 pub use names::NAME_BYTES_MAX;
 pub use outcome::{Action, Attempt, Finished, Outcome, Report};
-pub use policy::{
-    Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled,
-};
+pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled};
 pub use publish::Published;
 pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};
 pub use retry::Backoff;

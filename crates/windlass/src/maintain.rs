@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::decide::Transition;
 use crate::decide::{decide_abandoned, decide_expired};
 use crate::delivery::Live;
 use crate::error::Result;
 use crate::event::tag_set;
 use crate::finish;
 use crate::outcome::Action;
+use crate::policy::GroupFailure;
 use crate::publish::route;
 use crate::queue::{Core, Queue};
 use crate::store::{Change, Guard, Record};
 use crate::topology::{Subscription, Topology};
-use crate::decide::Transition;
-use crate::policy::GroupFailure;
 
 /// How many deliveries one statement of upkeep takes.
 const BATCH: usize = 500;

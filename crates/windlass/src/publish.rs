@@ -137,7 +137,8 @@ async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> R
         }
         let max = core.limits.lanes_max;
         if topology.lanes.len() + missing.len() > max {
-            let problem = format!("namespace '{namespace}' would have more than {max} combinations of type, tags and priority");
+            let problem =
+                format!("namespace '{namespace}' would have more than {max} combinations of type, tags and priority");
             return Err(Error::invalid("tags", problem));
         }
         core.store.add_lanes(namespace, &missing.into_iter().collect::<Vec<_>>()).await?;

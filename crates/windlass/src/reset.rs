@@ -30,7 +30,11 @@ impl Queue {
                     record: Record { error: Some(reason.to_owned()), ..Record::default() },
                 };
                 let applied = finish::transition(self.core(), self.namespace(), &[change]).await?;
-                if applied.iter().flatten().count() == 1 { Ok(()) } else { self.not_resettable(event_id, subscription).await }
+                if applied.iter().flatten().count() == 1 {
+                    Ok(())
+                } else {
+                    self.not_resettable(event_id, subscription).await
+                }
             }
             None => self.reset_dead(event_id, subscription).await,
         }

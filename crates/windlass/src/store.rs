@@ -61,6 +61,7 @@ pub(crate) struct Stored {
 pub(crate) struct Claim {
     pub namespace: String,
     pub version: i64,
+    /// Of all the lanes.
     pub subscription: String,
     /// Never empty.
     pub lanes: Vec<LaneClaim>,
@@ -95,8 +96,8 @@ pub(crate) struct Look {
     pub claimable: bool,
     /// A lease in the lanes has run out.
     pub run_out: bool,
-    /// When the next delivery that is not yet ready becomes so.
-    pub next_ready_at: Option<Timestamp>,
+    /// How long until the next delivery that is not yet ready becomes so, by the database's clock.
+    pub next_ready_in: Option<Duration>,
 }
 
 /// Who claims to hold a delivery.
@@ -299,7 +300,7 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>>;
 
-    async fn get(&self, namespace: &str, event_ids: &[i64], now: Option<Timestamp>) -> Result<Vec<Option<EventView>>>;
+    async fn get(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Option<EventView>>>;
 
     async fn log(&self, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>>;
 
@@ -315,8 +316,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     ) -> Result<Vec<StuckDelivery>>;
 
     /// Who holds leases, or ended an attempt since `since`.
-    async fn workers(&self, namespace: &str, since: Timestamp, now: Option<Timestamp>) -> Result<Vec<WorkerView>>;
+    async fn workers(&self, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>>;
 
     /// Counts of live deliveries and dead letters, and of attempts that ended since `since`.
-    async fn stats(&self, namespace: &str, since: Timestamp, now: Option<Timestamp>) -> Result<Vec<StatRow>>;
+    async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>>;
 }

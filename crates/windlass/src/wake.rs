@@ -28,11 +28,7 @@ struct Lanes {
 
 impl Wakes {
     pub fn register(&self, namespace: &str) -> Arc<Waiter> {
-        let waiter = Arc::new(Waiter {
-            namespace: namespace.to_owned(),
-            known: Mutex::default(),
-            bell: Notify::new(),
-        });
+        let waiter = Arc::new(Waiter { namespace: namespace.to_owned(), known: Mutex::default(), bell: Notify::new() });
         let mut waiters = lock(&self.waiters);
         waiters.retain(|waiter| waiter.strong_count() > 0);
         waiters.push(Arc::downgrade(&waiter));

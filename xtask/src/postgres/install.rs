@@ -75,9 +75,7 @@ fn name(path: &Path) -> &str {
 
 /// The numbers in a name: `postgresql@9.6` is `[9, 6]`.
 fn version(name: &str) -> Vec<u32> {
-    name.split(|c: char| !c.is_ascii_digit())
-        .filter_map(|part| part.parse().ok())
-        .collect()
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 
 #[cfg(test)]

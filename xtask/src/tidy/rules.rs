@@ -20,17 +20,11 @@ pub const OF_A_FILE: &[Rule] = &[
 const LINES_MAX: usize = 700;
 
 pub fn is_text(path: &str) -> bool {
-    [".rs", ".md", ".sql", ".toml"]
-        .iter()
-        .any(|end| path.ends_with(end))
+    [".rs", ".md", ".sql", ".toml"].iter().any(|end| path.ends_with(end))
 }
 
 fn sql_is_in_the_stores(path: &str, text: &str) -> Violations {
-    let checked = [
-        "crates/windlass/src/",
-        "crates/windlass-server/src/",
-        "crates/windlass-cli/src/",
-    ];
+    let checked = ["crates/windlass/src/", "crates/windlass-server/src/", "crates/windlass-cli/src/"];
     let concerned = is_rust(path)
         && checked.iter().any(|dir| path.starts_with(dir))
         && !path.starts_with("crates/windlass/src/store/");
@@ -38,29 +32,14 @@ fn sql_is_in_the_stores(path: &str, text: &str) -> Violations {
         return Vec::new();
     }
     let strings = Source::parse(text).strings;
-    let sql = strings
-        .into_iter()
-        .filter(|(_, string)| looks_like_sql(string));
-    sql.map(|(line, _)| (line, "SQL belongs in crates/windlass/src/store/".into()))
-        .collect()
+    let sql = strings.into_iter().filter(|(_, string)| looks_like_sql(string));
+    sql.map(|(line, _)| (line, "SQL belongs in crates/windlass/src/store/".into())).collect()
 }
 
 /// Capitals give SQL away by one word; small letters, which could be prose, by two.
 fn looks_like_sql(string: &str) -> bool {
-    const CAPITALS: [&str; 6] = [
-        "SELECT ",
-        "INSERT INTO ",
-        "UPDATE ",
-        "DELETE FROM ",
-        "CREATE TABLE ",
-        "PRAGMA ",
-    ];
-    const SMALL: [(&str, &str); 4] = [
-        ("select", "from"),
-        ("insert", "into"),
-        ("update", "set"),
-        ("delete", "from"),
-    ];
+    const CAPITALS: [&str; 6] = ["SELECT ", "INSERT INTO ", "UPDATE ", "DELETE FROM ", "CREATE TABLE ", "PRAGMA "];
+    const SMALL: [(&str, &str); 4] = [("select", "from"), ("insert", "into"), ("update", "set"), ("delete", "from")];
     let string = string.replace("\\n", " ");
     let words: Vec<&str> = string.split_whitespace().collect();
     let joined = words.join(" ") + " ";
@@ -74,10 +53,7 @@ fn looks_like_sql(string: &str) -> bool {
 fn rust_files_are_short(path: &str, text: &str) -> Violations {
     let lines = text.lines().count();
     if is_rust(path) && lines > LINES_MAX {
-        vec![(
-            lines,
-            format!("{lines} lines, at most {LINES_MAX}: split it by verb"),
-        )]
+        vec![(lines, format!("{lines} lines, at most {LINES_MAX}: split it by verb"))]
     } else {
         Vec::new()
     }
@@ -102,11 +78,7 @@ fn nothing_is_left_undone(path: &str, text: &str) -> Violations {
 fn whitespace_is_clean(path: &str, text: &str) -> Violations {
     let mut violations = Vec::new();
     if is_text(path) {
-        for (number, line) in text
-            .split('\n')
-            .enumerate()
-            .map(|(at, line)| (at + 1, line))
-        {
+        for (number, line) in text.split('\n').enumerate().map(|(at, line)| (at + 1, line)) {
             if line.contains('\t') {
                 violations.push((number, "a tab".into()));
             }
@@ -120,10 +92,7 @@ fn whitespace_is_clean(path: &str, text: &str) -> Violations {
 
 fn modules_say_their_purpose(path: &str, text: &str) -> Violations {
     if is_source_of(path, "crates/") && !text.starts_with("//!") && !text.starts_with("#![doc") {
-        vec![(
-            1,
-            "begin with a `//!` line that says what the module is for".into(),
-        )]
+        vec![(1, "begin with a `//!` line that says what the module is for".into())]
     } else {
         Vec::new()
     }
@@ -136,14 +105,7 @@ fn no_unwrap(path: &str, text: &str) -> Violations {
     }
     let code = without_tests(&Source::parse(text).code);
     let unwraps = numbered(&code).filter(|(_, line)| line.contains(".unwrap()"));
-    unwraps
-        .map(|(line, _)| {
-            (
-                line,
-                "`unwrap()`: return the error, or `expect` why not".into(),
-            )
-        })
-        .collect()
+    unwraps.map(|(line, _)| (line, "`unwrap()`: return the error, or `expect` why not".into())).collect()
 }
 
 fn file_names_use_our_words(path: &str, _text: &str) -> Violations {
@@ -151,11 +113,8 @@ fn file_names_use_our_words(path: &str, _text: &str) -> Violations {
         return Vec::new();
     }
     let words = path.split(|c: char| !c.is_ascii_alphanumeric());
-    let unused = words
-        .filter(|word| ["job", "util", "helper", "manager"].contains(&word.trim_end_matches('s')));
-    unused
-        .map(|word| (1, format!("`{word}` in a file name: name what it does")))
-        .collect()
+    let unused = words.filter(|word| ["job", "util", "helper", "manager"].contains(&word.trim_end_matches('s')));
+    unused.map(|word| (1, format!("`{word}` in a file name: name what it does"))).collect()
 }
 
 /// Both stores have the same migrations. Returns the paths that lack their twin.
@@ -163,10 +122,7 @@ pub fn migrations_are_twins(paths: &[String]) -> Vec<(String, String)> {
     const STORES: [&str; 2] = ["store/sqlite/migrations/", "store/postgres/migrations/"];
     let mut lonely = Vec::new();
     for (own, other) in [(STORES[0], STORES[1]), (STORES[1], STORES[0])] {
-        for path in paths
-            .iter()
-            .filter(|path| path.contains(own) && path.ends_with(".sql"))
-        {
+        for path in paths.iter().filter(|path| path.contains(own) && path.ends_with(".sql")) {
             let twin = path.replace(own, other);
             if !paths.contains(&twin) {
                 lonely.push((path.clone(), format!("there is no {twin}")));
@@ -190,9 +146,8 @@ fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// Whether `word` is in the line and not only as the end of a longer one.
 fn has_word(line: &str, word: &str) -> bool {
-    line.match_indices(word).any(|(at, _)| {
-        !line[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
-    })
+    line.match_indices(word)
+        .any(|(at, _)| !line[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_'))
 }
 
 #[cfg(test)]
@@ -219,10 +174,7 @@ mod tests {
         ];
         for text in sql {
             assert_eq!(lines(sql_is_in_the_stores, LIB, text), [1], "{text}");
-            for path in [
-                "crates/windlass-cli/src/main.rs",
-                "crates/windlass-server/src/a/b.rs",
-            ] {
+            for path in ["crates/windlass-cli/src/main.rs", "crates/windlass-server/src/a/b.rs"] {
                 assert_eq!(lines(sql_is_in_the_stores, path, text), [1], "{path}");
             }
             let store = "crates/windlass/src/store/sqlite/claim.rs";
@@ -241,21 +193,14 @@ mod tests {
     #[test]
     fn long_files_are_found() {
         assert!(rust_files_are_short("xtask/src/a.rs", &"\n".repeat(700)).is_empty());
-        assert_eq!(
-            lines(rust_files_are_short, "xtask/src/a.rs", &"\n".repeat(701)),
-            [701]
-        );
+        assert_eq!(lines(rust_files_are_short, "xtask/src/a.rs", &"\n".repeat(701)), [701]);
         assert!(rust_files_are_short("README.md", &"\n".repeat(701)).is_empty());
     }
 
     #[test]
     fn marks_of_unfinished_work_are_found() {
-        let text =
-            "fn a() {\n    todo!()\n}\n#[ignore = \"slow\"]\n// todo! dbg!\nmy_dbg!(\"dbg!\");";
-        assert_eq!(
-            lines(nothing_is_left_undone, "xtask/src/a.rs", text),
-            [2, 4]
-        );
+        let text = "fn a() {\n    todo!()\n}\n#[ignore = \"slow\"]\n// todo! dbg!\nmy_dbg!(\"dbg!\");";
+        assert_eq!(lines(nothing_is_left_undone, "xtask/src/a.rs", text), [2, 4]);
     }
 
     #[test]
@@ -269,10 +214,7 @@ mod tests {
 
     #[test]
     fn modules_without_a_purpose_are_found() {
-        assert_eq!(
-            lines(modules_say_their_purpose, LIB, "use a;\n//! late"),
-            [1]
-        );
+        assert_eq!(lines(modules_say_their_purpose, LIB, "use a;\n//! late"), [1]);
         assert!(modules_say_their_purpose(LIB, "//! Claims.\nuse a;").is_empty());
         assert!(modules_say_their_purpose(LIB, "#![doc = include_str!(\"a.md\")]").is_empty());
         assert!(modules_say_their_purpose("crates/windlass/tests/it/main.rs", "use a;").is_empty());
@@ -282,14 +224,7 @@ mod tests {
     fn unwrap_is_found_outside_tests() {
         let text = "fn a() {\n    b.unwrap();\n}\n#[cfg(test)]\nmod tests {\n    fn c() { d.unwrap() }\n}\n";
         assert_eq!(lines(no_unwrap, LIB, text), [2]);
-        assert_eq!(
-            lines(
-                no_unwrap,
-                LIB,
-                "// a.unwrap()\na.unwrap_or(1);\n\"a.unwrap()\""
-            ),
-            [0; 0]
-        );
+        assert_eq!(lines(no_unwrap, LIB, "// a.unwrap()\na.unwrap_or(1);\n\"a.unwrap()\""), [0; 0]);
         assert!(no_unwrap("crates/windlass/src/claim/tests.rs", text).is_empty());
         assert!(no_unwrap("crates/windlass/tests/it/main.rs", text).is_empty());
     }
@@ -297,11 +232,7 @@ mod tests {
     #[test]
     fn words_we_do_not_use_are_found_in_paths() {
         let line_one = |path| lines(file_names_use_our_words, path, "");
-        for path in [
-            "crates/a/src/utils.rs",
-            "crates/a/src/job_list.rs",
-            "crates/helpers/Cargo.toml",
-        ] {
+        for path in ["crates/a/src/utils.rs", "crates/a/src/job_list.rs", "crates/helpers/Cargo.toml"] {
             assert_eq!(line_one(path), [1], "{path}");
         }
         for path in ["crates/a/src/utility.rs", "docs/jobs.md"] {

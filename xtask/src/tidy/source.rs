@@ -58,16 +58,11 @@ fn token(text: &str, after_word: bool) -> Option<(Kind, usize)> {
         is_char.then(|| (Kind::Char, end_of(quoted(text, '\''))))
     } else {
         // `br"…"` and `cr"…"` too; plain `b"…"` is a word before a string.
-        let raw = text
-            .strip_prefix(['b', 'c'])
-            .unwrap_or(text)
-            .strip_prefix('r')?;
+        let raw = text.strip_prefix(['b', 'c']).unwrap_or(text).strip_prefix('r')?;
         let hashes = raw.len() - raw.trim_start_matches('#').len();
         let body = raw[hashes..].strip_prefix('"').filter(|_| !after_word)?;
         let close = format!("\"{}", "#".repeat(hashes));
-        let end = body
-            .find(&close)
-            .map(|at| text.len() - body.len() + at + close.len());
+        let end = body.find(&close).map(|at| text.len() - body.len() + at + close.len());
         Some((Kind::String, end_of(end)))
     }
 }
@@ -154,38 +149,19 @@ let c: &'static str = b"three"; let d = ['"', '\'', '\\', 'é'];
 let r#type = br"four"; "five
 six"; var"####;
         let source = Source::parse(text);
-        let strings: Vec<(usize, &str)> = source
-            .strings
-            .iter()
-            .map(|(line, string)| (*line, string.as_str()))
-            .collect();
-        let expected = [
-            (1, r#"one \" // still"#),
-            (2, r#"two "quoted""#),
-            (3, "three"),
-            (4, "four"),
-            (4, "five\nsix"),
-        ];
+        let strings: Vec<(usize, &str)> =
+            source.strings.iter().map(|(line, string)| (*line, string.as_str())).collect();
+        let expected = [(1, r#"one \" // still"#), (2, r#"two "quoted""#), (3, "three"), (4, "four"), (4, "five\nsix")];
         assert_eq!(strings, expected);
         assert_eq!(source.code.lines().count(), text.lines().count());
         let words: Vec<&str> = source.code.split_whitespace().collect();
-        let expected =
-            "let a = ; let b = ; let c: &'static str = b ; let d = [ , , , ]; let r#type = ; ; var";
+        let expected = "let a = ; let b = ; let c: &'static str = b ; let d = [ , , , ]; let r#type = ; ; var";
         assert_eq!(words.join(" "), expected);
     }
 
     #[test]
     fn an_open_end_is_not_a_hang() {
-        for text in [
-            "\"open",
-            "r#\"open\"",
-            "/* open",
-            "'\\",
-            "'",
-            "// open",
-            "r",
-            "#[cfg(test)]",
-        ] {
+        for text in ["\"open", "r#\"open\"", "/* open", "'\\", "'", "// open", "r", "#[cfg(test)]"] {
             without_tests(&Source::parse(text).code);
         }
     }

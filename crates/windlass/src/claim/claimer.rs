@@ -23,10 +23,14 @@ use crate::wake::Waiter;
 
 /// Without any sign, a waiting claim looks again this often; notifications only make it faster.
 const POLL: Duration = Duration::from_secs(1);
+/// It never looks again sooner than this by itself.
+const LOOK_MIN: Duration = Duration::from_millis(1);
 /// Under load, a sweep behind the claims runs this often.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Sweeps and looks take at most one part in this many of the time.
 const SHARE: u32 = 10;
+/// A look that takes no longer may be repeated at will.
+const LOOK_CHEAP: Duration = Duration::from_millis(5);
 /// A claimer that nobody asks for this long ends.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -246,8 +250,11 @@ impl Task {
         }
         let namespace = &self.filter.namespace;
         let look = self.core.store.look(namespace, &self.lanes.ids, self.core.clock.overridden()).await?;
-        self.look_from = Instant::now() + begun.elapsed() * (SHARE - 1);
-        self.look_again = until(look.next_ready_at, &self.core).min(POLL);
+        let took = begun.elapsed();
+        if took > LOOK_CHEAP {
+            self.look_from = Instant::now() + took * (SHARE - 1);
+        }
+        self.look_again = look.next_ready_in.map_or(POLL, |soon| soon.clamp(LOOK_MIN, POLL));
         let known = self.lanes.topology.as_ref();
         let changed = known.is_none_or(|known| known.version != look.version || known.lanes.len() != look.lanes);
         if changed {
@@ -265,7 +272,9 @@ impl Task {
     async fn answer(&mut self, taken: Result<Vec<Delivery>>) {
         let mut of_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
         match taken {
-            Ok(taken) => taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery)),
+            Ok(taken) => {
+                taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery))
+            }
             Err(error) => {
                 for ask in self.asking.drain(..) {
                     let _ = ask.reply.send(Err(error.clone()));
@@ -315,8 +324,4 @@ impl Task {
             ask = self.inbox.recv() => self.asking.extend(ask),
         }
     }
-}
-
-fn until(next: Option<Timestamp>, core: &Core) -> Duration {
-    next.map_or(POLL, |next| (next - core.clock.now()).to_std().unwrap_or(Duration::ZERO))
 }

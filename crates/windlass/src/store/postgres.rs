@@ -1,6 +1,6 @@
 //! The store on PostgreSQL: set-based statements over arrays, on a few connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,14 +9,13 @@ use serde_json::value::RawValue;
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 use self::connections::Connections;
 use self::group::Freed;
 use self::marks::Marks;
 use self::notify::Ready;
-use super::{
-    Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, Store, Stored,
-};
+use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, Store, Stored};
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::error::{Error, Result};
@@ -28,7 +27,7 @@ use crate::outcome::Attempt;
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
-use crate::wake::Wakes;
+use crate::wake::{Wakes, lock};
 
 mod claim;
 mod connections;
@@ -83,6 +82,14 @@ pub(crate) struct PgStore {
     ready: mpsc::UnboundedSender<Ready>,
     /// Who we are among those that notify.
     own: u64,
+    /// The task that hears the notifications of others.
+    listening: Mutex<Option<AbortHandle>>,
+}
+
+impl Drop for PgStore {
+    fn drop(&mut self) {
+        self.stop_listening();
+    }
 }
 
 impl PgStore {
@@ -106,7 +113,14 @@ impl PgStore {
             marks: Arc::default(),
             ready,
             own,
+            listening: Mutex::default(),
         })
+    }
+
+    fn stop_listening(&self) {
+        if let Some(listening) = lock(&self.listening).take() {
+            listening.abort();
+        }
     }
 
     /// Deliveries became ready in these lanes: claims must not begin behind them, here or elsewhere.
@@ -158,10 +172,12 @@ impl Store for PgStore {
     }
 
     async fn watch(&self, wakes: Arc<Wakes>) {
-        tokio::spawn(notify::listen(self.options.clone(), wakes, self.marks.clone(), self.own));
+        let listen = notify::listen(self.options.clone(), wakes, self.marks.clone(), self.own);
+        *lock(&self.listening) = Some(tokio::spawn(listen).abort_handle());
     }
 
     async fn close(&self) {
+        self.stop_listening();
         for connections in [&self.claims, &self.writes, &self.sweeps, &self.reads] {
             connections.close().await;
         }
@@ -310,7 +326,7 @@ impl Store for PgStore {
         inspect::exists(self, namespace, event_ids).await
     }
 
-    async fn get(&self, namespace: &str, ids: &[i64], _now: Option<Timestamp>) -> Result<Vec<Option<EventView>>> {
+    async fn get(&self, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
         inspect::get_all(self, namespace, ids).await
     }
 
@@ -332,11 +348,11 @@ impl Store for PgStore {
         inspect::stuck(self, namespace, older_than, limit, now).await
     }
 
-    async fn workers(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<WorkerView>> {
+    async fn workers(&self, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
         inspect::workers(self, namespace, since).await
     }
 
-    async fn stats(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<StatRow>> {
+    async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {
         inspect::stats(self, namespace, since).await
     }
 }

@@ -28,11 +28,13 @@ mod enqueue;
 mod error;
 mod group;
 mod inspect;
+mod instants;
 mod lease;
 mod list;
 mod look;
 mod maintain;
 mod migrate;
+mod others;
 mod publish;
 mod record;
 mod row;
@@ -42,7 +44,8 @@ mod transition;
 mod writer;
 
 use connection::Readers;
-use writer::{Durability, Instants, Writer};
+use instants::Instants;
+use writer::{Durability, Writer};
 
 pub(crate) struct SqliteStore {
     writer: Writer,
@@ -321,7 +324,7 @@ impl Store for SqliteStore {
         self.read(move |conn| ids.iter().map(|event_id| inspect::exists(conn, &namespace, *event_id)).collect()).await
     }
 
-    async fn get(&self, namespace: &str, event_ids: &[i64], _now: Option<Timestamp>) -> Result<Vec<Option<EventView>>> {
+    async fn get(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Option<EventView>>> {
         let (namespace, ids) = (namespace.to_owned(), event_ids.to_vec());
         self.read(move |conn| ids.iter().map(|event_id| inspect::view(conn, &namespace, *event_id)).collect()).await
     }
@@ -347,12 +350,12 @@ impl Store for SqliteStore {
         self.read(move |conn| stats::stuck(conn, &namespace, older_than, limit, now)).await
     }
 
-    async fn workers(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<WorkerView>> {
+    async fn workers(&self, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
         let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
         self.read(move |conn| stats::workers(conn, &namespace, since)).await
     }
 
-    async fn stats(&self, namespace: &str, since: Timestamp, _now: Option<Timestamp>) -> Result<Vec<StatRow>> {
+    async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {
         let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
         self.read(move |conn| stats::stats(conn, &namespace, since)).await
     }

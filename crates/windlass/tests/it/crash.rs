@@ -1,1 +1,263 @@
-//! stub
+//! Real processes, killed in the middle of it: nothing acknowledged is lost, nothing is half there.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use windlass::{Action, ClaimRequest, Held, ListFilter, NewEvent, Policy, Queue, Report, Status};
+
+use crate::bed::{Bed, Kind, run};
+use crate::support::*;
+
+const ROLE: &str = "WINDLASS_CHILD";
+const URL: &str = "WINDLASS_CHILD_URL";
+/// What a child has to say begins with this; the rest of its output is the test harness's.
+const SAYS: &str = "child: ";
+
+/// Not a test of its own: the body of the processes that the tests below start.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let url = std::env::var(URL).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let queue = Queue::open(&url).await.unwrap().in_namespace("ns").unwrap();
+        match role.as_str() {
+            "claim" => claim_and_hang(queue).await,
+            "publish" => publish_without_end(queue).await,
+            "finish" => finish_without_end(queue).await,
+            "drain" => drain(queue).await,
+            other => panic!("no such role: {other}"),
+        }
+    });
+}
+
+/// Says something, at once: what is said has happened.
+fn say(what: impl std::fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n{SAYS}{what}").unwrap();
+    out.flush().unwrap();
+}
+
+async fn claim_and_hang(queue: Queue) {
+    let delivery = take_soon(&queue).await;
+    queue.start(&delivery).await.unwrap().unwrap();
+    say(delivery.event.id);
+    std::future::pending::<()>().await;
+}
+
+async fn publish_without_end(queue: Queue) {
+    let publishers = (0..4).map(|n| {
+        let queue = queue.clone();
+        tokio::spawn(async move {
+            for round in 0.. {
+                let events = (0..3).map(|m| NewEvent::new("t").group(format!("g{n}")).key(format!("{n}-{round}-{m}")));
+                let published = queue.publish_all(events.collect()).await.unwrap();
+                say(published.iter().map(|p| p.event.id.to_string()).collect::<Vec<_>>().join(" "));
+            }
+        })
+    });
+    for publisher in publishers.collect::<Vec<_>>() {
+        publisher.await.unwrap();
+    }
+}
+
+async fn finish_without_end(queue: Queue) {
+    loop {
+        for delivery in claim(&queue, ClaimRequest::new("child").max(5)).await {
+            done(&queue, &delivery).await;
+            say(delivery.event.id);
+        }
+    }
+}
+
+/// Finishes whatever it can get, until nothing comes any more.
+async fn drain(queue: Queue) {
+    let worker = format!("process-{}", std::process::id());
+    loop {
+        let got = claim(&queue, ClaimRequest::new(&worker).max(100).wait(secs(1))).await;
+        if got.is_empty() {
+            return;
+        }
+        let reports = got.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+        for finished in queue.finish_all(reports).await.unwrap() {
+            let attempt = finished.unwrap().attempt().expect("nobody else has it").clone();
+            assert_eq!(attempt.attempt, 1);
+        }
+        say(ids(&got).iter().map(i64::to_string).collect::<Vec<_>>().join(" "));
+    }
+}
+
+/// A process of ours, killed with the test if not before.
+struct Process(Child);
+
+impl Process {
+    fn start(bed: &Bed, role: &str) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "crash::child", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env(URL, &bed.database.url).stdout(Stdio::piped());
+        Process(command.spawn().expect("the test binary can run itself"))
+    }
+
+    /// The ids it says, in order, until it ends.
+    fn ids(&mut self) -> impl Iterator<Item = i64> + use<> {
+        let out = BufReader::new(self.0.stdout.take().unwrap());
+        let said = out.lines().map(Result::unwrap).filter_map(|line| line.strip_prefix(SAYS).map(str::to_owned));
+        said.flat_map(|line| line.split(' ').map(|id| id.parse().unwrap()).collect::<Vec<i64>>())
+    }
+
+    /// As `kill -9` does it.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn namespace(bed: &Bed, lease_ms: u64) -> Queue {
+    bed.real_time()
+        .await
+        .put_namespace("ns", Some(Policy { lease_ms, ..Policy::default() }.into()), None)
+        .await
+        .unwrap()
+}
+
+/// All events, with how they stand with `main`; each has exactly that one delivery.
+async fn all(queue: &Queue) -> Vec<(i64, Status)> {
+    let mut all = Vec::new();
+    loop {
+        let filter = ListFilter { limit: 1_000, offset: all.len(), ..Default::default() };
+        let page = queue.list(filter).await.unwrap();
+        if page.items.is_empty() {
+            return all;
+        }
+        for view in page.items {
+            assert_eq!(view.deliveries.len(), 1, "event {} is half there", view.event.id);
+            all.push((view.event.id, view.deliveries[0].status));
+        }
+    }
+}
+
+/// Processes share the queue: each event is delivered to one of them, once.
+async fn processes_share_the_queue(bed: &Bed, processes: usize, events: usize) {
+    let queue = namespace(bed, 60_000).await;
+    let mut published = Vec::new();
+    while published.len() < events {
+        published.extend(publish_many(&queue, &format!("t{}", published.len() / 1_000 % 3), 1_000).await);
+    }
+    let children: Vec<_> = (0..processes)
+        .map(|_| {
+            let mut child = Process::start(bed, "drain");
+            let ids = child.ids();
+            tokio::task::spawn_blocking(move || (ids.collect::<Vec<_>>(), child.0.wait().unwrap()))
+        })
+        .collect();
+    let mut delivered = Vec::new();
+    for child in children {
+        let (ids, ended) = child.await.unwrap();
+        assert!(ended.success(), "{ended}");
+        delivered.extend(ids);
+    }
+    assert_eq!(delivered.len(), published.len());
+    assert_eq!(sorted(delivered), published);
+    assert!(all(&queue).await.iter().all(|(_, status)| *status == Status::Completed));
+    assert!(poll(&queue).await.is_none());
+}
+
+// O7
+#[test]
+fn sqlite_four_processes_share_the_queue() {
+    run(Kind::Sqlite, async |bed: &Bed| processes_share_the_queue(bed, 4, 2_000).await);
+}
+
+// O7, Q4
+#[test]
+fn postgres_sixteen_processes_share_the_queue() {
+    run(Kind::Postgres, async |bed: &Bed| processes_share_the_queue(bed, 16, 20_000).await);
+}
+
+conformance! {
+    // Q14, O7
+    async fn an_event_of_a_killed_worker_is_delivered_again(bed) {
+        let queue = namespace(bed, 300).await;
+        let event = publish(&queue, "t").await;
+        let mut worker = Process::start(bed, "claim");
+        let claimed = worker.ids().next();
+        worker.kill();
+        assert_eq!(claimed, Some(event.id));
+        let again = claim_soon(&queue, ClaimRequest::new("w").lease(MINUTE)).await;
+        assert_eq!((again.event.id, again.attempts), (event.id, 2));
+        done(&queue, &again).await;
+        use Action::*;
+        assert_eq!(trail(&queue, event.id).await, [Picked, Started, Abandoned, Picked, Completed]);
+    }
+
+    // O1
+    async fn what_a_killed_publisher_was_told_is_stored(bed) {
+        let queue = namespace(bed, 60_000).await;
+        let mut publisher = Process::start(bed, "publish");
+        let mut said = publisher.ids();
+        let mut acknowledged: Vec<i64> = said.by_ref().take(300).collect();
+        publisher.kill();
+        acknowledged.extend(said);
+        let stored: HashSet<i64> = all(&queue).await.into_iter().map(|(id, _)| id).collect();
+        assert!(acknowledged.len() >= 300);
+        assert!(acknowledged.iter().all(|id| stored.contains(id)));
+        // Batches of three are stored whole, and every key is known.
+        assert_eq!(stored.len() % 3, 0);
+        for (n, key) in ["0-0-0", "1-0-1", "2-0-2"].into_iter().enumerate() {
+            let again = queue.publish(NewEvent::new("t").group(format!("g{n}")).key(key)).await.unwrap();
+            assert!(again.duplicate, "{key}");
+        }
+        // Every group goes on to its end.
+        let mut delivered = HashSet::new();
+        loop {
+            let got = take_all(&queue).await;
+            if got.is_empty() {
+                break;
+            }
+            delivered.extend(ids(&got));
+            let reports = got.iter().map(|delivery| (delivery.into(), Report::done())).collect();
+            assert!(queue.finish_all(reports).await.unwrap().iter().all(Result::is_ok));
+        }
+        assert_eq!(delivered, stored);
+    }
+
+    // O1, Q14
+    async fn what_a_killed_worker_finished_stays_finished(bed) {
+        let queue = namespace(bed, 300).await;
+        let published: HashSet<i64> = publish_many(&queue, "t", 1_000).await.into_iter().collect();
+        let mut worker = Process::start(bed, "finish");
+        let mut said = worker.ids();
+        let mut finished: HashSet<i64> = said.by_ref().take(100).collect();
+        worker.kill();
+        finished.extend(said);
+        let completed = all(&queue).await.into_iter().filter(|(_, status)| *status == Status::Completed);
+        let completed: HashSet<i64> = completed.map(|(id, _)| id).collect();
+        assert!(finished.is_subset(&completed));
+        // The rest is still there, and no more than that.
+        let mut rest = HashSet::new();
+        eventually("all others are delivered", async || {
+            let got = claim(&queue, ClaimRequest::new("w").max(1_000).lease(MINUTE).wait(secs(1))).await;
+            got.len() + completed.len() == published.len() || {
+                for delivery in &got {
+                    finish(&queue, delivery, release()).await;
+                }
+                false
+            }
+        })
+        .await;
+        for (id, status) in all(&queue).await {
+            if status == Status::Processing {
+                rest.insert(id);
+            }
+        }
+        assert_eq!(rest, published.difference(&completed).copied().collect());
+    }
+}

@@ -2,6 +2,7 @@
 //! at the next, so rows are found by the hot index, from this process's mark on, and changed by ctid.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::postgres::PgRow;
 
@@ -22,7 +23,7 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
     let mut slots = Slots::new(&claim.requests);
     if let [lane] = &claim.lanes[..] {
         let taken = from_one(store, claim, lane, &slots, now).await?;
-        return taken.into_iter().map(|row| delivery(&row)).collect();
+        return taken.into_iter().map(|row| delivery(&row, &claim.subscription)).collect();
     }
     let mut deliveries: Vec<Delivery> = Vec::new();
     let mut share = slots.left().div_ceil(claim.lanes.len()) + SHARE_EXTRA;
@@ -31,7 +32,7 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
         slots.fill(taken.len());
         let more = slots.left() > 0 && could_be_more(&taken, share)?;
         for row in &taken {
-            deliveries.push(delivery(row)?);
+            deliveries.push(delivery(row, &claim.subscription)?);
         }
         if !more {
             break;
@@ -122,10 +123,10 @@ WITH picked AS MATERIALIZED (
         attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
         lease_expires_at = coalesce($3, now()) + $7 * interval '1 microsecond', updated_at = coalesce($3, now())
     FROM picked p WHERE q.ctid = p.tid
-    RETURNING q.event_id, q.lane_id, q.subscription, q.ready_at, q.attempts, q.attempts_limit, q.retry_count,
-              q.max_retries, q.lease, q.worker_id, q.picked_at, q.lease_expires_at, q.created_at, p.urgent, p.n
+    RETURNING q.event_id, q.lane_id, q.ready_at, q.attempts, q.attempts_limit, q.retry_count, q.max_retries,
+              q.lease, q.worker_id, q.picked_at, q.lease_expires_at, q.created_at, p.urgent, p.n
 )
-SELECT t.event_id, t.lane_id, t.subscription, t.ready_at, t.attempts, t.attempts_limit, t.retry_count,
+SELECT t.event_id, t.lane_id, t.ready_at, t.attempts, t.attempts_limit, t.retry_count,
        t.max_retries, t.lease, t.worker_id, t.picked_at, t.lease_expires_at, t.urgent,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
        e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
@@ -201,10 +202,10 @@ WITH chosen AS MATERIALIZED (
         lease_expires_at = coalesce($3, now()) + p.lease_us * interval '1 microsecond',
         updated_at = coalesce($3, now())
     FROM picked p WHERE q.ctid = p.tid
-    RETURNING q.event_id, q.lane_id, q.subscription, q.ready_at, q.attempts, q.attempts_limit, q.retry_count,
-              q.max_retries, q.lease, q.worker_id, q.picked_at, q.lease_expires_at, q.created_at, p.urgent, p.n
+    RETURNING q.event_id, q.lane_id, q.ready_at, q.attempts, q.attempts_limit, q.retry_count, q.max_retries,
+              q.lease, q.worker_id, q.picked_at, q.lease_expires_at, q.created_at, p.urgent, p.n
 )
-SELECT t.event_id, t.lane_id, t.subscription, t.ready_at, t.attempts, t.attempts_limit, t.retry_count,
+SELECT t.event_id, t.lane_id, t.ready_at, t.attempts, t.attempts_limit, t.retry_count,
        t.max_retries, t.lease, t.worker_id, t.picked_at, t.lease_expires_at, t.urgent,
        (SELECT count(*) FROM chosen) AS chosen,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
@@ -252,10 +253,10 @@ fn mark(store: &PgStore, rows: &[PgRow]) -> Result<()> {
     Ok(())
 }
 
-fn delivery(row: &PgRow) -> Result<Delivery> {
+fn delivery(row: &PgRow, subscription: &str) -> Result<Delivery> {
     Ok(Delivery {
         event: event(row)?,
-        subscription: get(row, "subscription")?,
+        subscription: subscription.to_owned(),
         worker_id: get(row, "worker_id")?,
         lease: Lease(get(row, "lease")?),
         attempts: count(row, "attempts")?,
@@ -282,11 +283,11 @@ SELECT n.version, (SELECT count(*) FROM windlass.lanes l WHERE l.namespace = $1)
             WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.ready_at <= coalesce($3, now())
               AND q.lease IS NOT NULL AND q.lease_expires_at <= coalesce($3, now())
             LIMIT 1) AS held) AS run_out,
-    (SELECT min(later.ready_at) FROM unnest($2::bigint[]) AS l(lane_id) CROSS JOIN LATERAL (
+    (SELECT (extract(epoch FROM min(later.ready_at) - coalesce($3, now())) * 1000000)::bigint FROM unnest($2::bigint[]) AS l(lane_id) CROSS JOIN LATERAL (
         SELECT q.ready_at FROM windlass.event_queue q
         WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.ready_at > coalesce($3, now())
           AND q.ready_at < 'infinity' AND q.lease IS NULL
-        ORDER BY q.ready_at LIMIT 1) AS later) AS next_ready_at
+        ORDER BY q.ready_at LIMIT 1) AS later) AS next_ready_us
 FROM windlass.namespaces n WHERE n.namespace = $1";
 
 pub(super) async fn look(
@@ -305,6 +306,6 @@ pub(super) async fn look(
         lanes: get::<i64>(&row, "lanes")?.unsigned_abs() as usize,
         claimable: get(&row, "claimable")?,
         run_out: get(&row, "run_out")?,
-        next_ready_at: get(&row, "next_ready_at")?,
+        next_ready_in: get::<Option<i64>>(&row, "next_ready_us")?.map(|us| Duration::from_micros(us.unsigned_abs())),
     }))
 }

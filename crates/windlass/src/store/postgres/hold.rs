@@ -49,12 +49,7 @@ pub(super) async fn recorded(store: &PgStore, namespace: &str, holders: &[Holder
     by_number(holders.len(), &rows, attempt)
 }
 
-async fn of_holders(
-    store: &PgStore,
-    sql: &'static str,
-    namespace: &str,
-    holders: &[Holder],
-) -> Result<Vec<PgRow>> {
+async fn of_holders(store: &PgStore, sql: &'static str, namespace: &str, holders: &[Holder]) -> Result<Vec<PgRow>> {
     let lease = |holder: &Holder| match &holder.by {
         HeldBy::Lease(lease) => Some(lease.0),
         HeldBy::Worker(_) | HeldBy::Anyone => None,

@@ -144,7 +144,7 @@ pub(super) async fn backfill(
     enqueue(&mut tx, namespace, &rows, now).await?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    store.marks.rewind_all(None);
+    store.freed(namespace, Vec::new());
     Ok(())
 }
 

@@ -77,10 +77,9 @@ pub(super) async fn send(mut ready: mpsc::UnboundedReceiver<Ready>, connections:
     }
 }
 
-/// Passes on what other processes say, for as long as somebody holds `wakes`.
+/// Passes on what other processes say, until it is aborted.
 pub(super) async fn listen(options: PgConnectOptions, wakes: Arc<Wakes>, marks: Arc<Marks>, own: u64) {
-    let wakes = Arc::downgrade(&wakes);
-    while wakes.strong_count() > 0 {
+    loop {
         if let Err(error) = listen_once(&options, &wakes, &marks, own).await {
             tracing::debug!(%error, "not listening for notifications; trying again");
         }
@@ -88,21 +87,17 @@ pub(super) async fn listen(options: PgConnectOptions, wakes: Arc<Wakes>, marks: 
     }
 }
 
-async fn listen_once(
-    options: &PgConnectOptions,
-    wakes: &std::sync::Weak<Wakes>,
-    marks: &Marks,
-    own: u64,
-) -> sqlx::Result<()> {
+async fn listen_once(options: &PgConnectOptions, wakes: &Wakes, marks: &Marks, own: u64) -> sqlx::Result<()> {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(CHANNEL).await?;
+    // Whatever was said before is found now.
+    marks.rewind_all(None);
+    wakes.ring_all();
     loop {
-        // `None`: the connection was lost, and whatever was said meanwhile.
-        let message = listener.try_recv().await?;
-        let Some(wakes) = wakes.upgrade() else { return Ok(()) };
-        match message {
-            Some(message) => hear(message.payload(), &wakes, marks, own),
+        match listener.try_recv().await? {
+            Some(message) => hear(message.payload(), wakes, marks, own),
+            // The connection was lost, and with it whatever was said meanwhile.
             None => {
                 marks.rewind_all(None);
                 wakes.ring_all();

@@ -15,8 +15,7 @@ async fn database(name: &str) -> (PgConnection, PgConnection) {
     admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
     let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
     PgStore::open(&url, Clock::system(), true).await.unwrap();
-    let (mut hot, mut plain) =
-        (PgConnection::connect(&url).await.unwrap(), PgConnection::connect(&url).await.unwrap());
+    let (mut hot, mut plain) = (PgConnection::connect(&url).await.unwrap(), PgConnection::connect(&url).await.unwrap());
     hot.execute(HOT).await.unwrap();
     // Statistics change only when a test says so.
     plain.execute("ALTER TABLE windlass.event_queue SET (autovacuum_enabled = off)").await.unwrap();
@@ -40,20 +39,57 @@ FROM generate_series(1, 20000) n";
 fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let lanes = "'{1,2,3}'";
     let marks = ["'{2000-01-01,2000-01-01,2000-01-01}'", "'{0,0,0}'"];
-    let change = ["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{f,f}'", "'{X,X}'", "'{1,1}'", "'{1,1}'", "'{e,e}'", "'{1,1}'"];
+    let change = [
+        "'default'",
+        "NULL",
+        "'{10,20}'",
+        "'{1,1}'",
+        "'{7,7}'",
+        "'{f,f}'",
+        "'{X,X}'",
+        "'{1,1}'",
+        "'{1,1}'",
+        "'{e,e}'",
+        "'{1,1}'",
+    ];
     let with = |more: &[&'static str]| [&change[..], more].concat();
     vec![
         (
             "claim from one lane",
             claim::FROM_ONE,
-            vec!["'default'", "1", "NULL", "1", "'2000-01-01'", "0", "60000000", "60000000", "100", "'{9}'", "'{w}'", "'{1}'"],
+            vec![
+                "'default'",
+                "1",
+                "NULL",
+                "1",
+                "'2000-01-01'",
+                "0",
+                "60000000",
+                "60000000",
+                "100",
+                "'{9}'",
+                "'{w}'",
+                "'{1}'",
+            ],
         ),
         (
             "claim from many lanes",
             claim::FROM_MANY,
             vec![
-                "'default'", "1", "NULL", lanes, marks[0], marks[1], "'{1,1,1}'", "'{1,1,1}'", "'{0,0,0}'", "40", "100",
-                "'{9}'", "'{w}'", "'{1}'",
+                "'default'",
+                "1",
+                "NULL",
+                lanes,
+                marks[0],
+                marks[1],
+                "'{1,1,1}'",
+                "'{1,1,1}'",
+                "'{0,0,0}'",
+                "40",
+                "100",
+                "'{9}'",
+                "'{w}'",
+                "'{1}'",
             ],
         ),
         ("look", claim::LOOK, vec!["'default'", lanes, "NULL"]),
@@ -152,7 +188,8 @@ async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
     arguments[3] = "2";
     let plan = explain(&mut hot, sql, &arguments, true).await;
     let taken = plan[0]["Plan"]["Actual Rows"].as_f64().unwrap();
-    let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap() + plan[0]["Plan"]["Shared Read Blocks"].as_u64().unwrap();
+    let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap()
+        + plan[0]["Plan"]["Shared Read Blocks"].as_u64().unwrap();
     assert_eq!(taken, 10.0);
     // For ten deliveries: found, locked, changed, and read with their events.
     assert!(buffers < 100, "{buffers} buffers in {plan:#}");

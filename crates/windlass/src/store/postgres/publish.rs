@@ -103,9 +103,7 @@ fn with_duplicates(events: &[&Prepared], keys: &HashMap<String, Stored>, stored:
     answers
 }
 
-fn deliveries<'a>(
-    events: &'a [&'a Prepared],
-) -> impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)> {
+fn deliveries<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)> {
     let each = |prepared: &&'a Prepared| {
         let prepared: &'a Prepared = prepared;
         prepared.deliveries.iter().map(|delivery| (prepared.event.group_id.as_deref(), delivery))
@@ -138,7 +136,8 @@ async fn claim_keys(
     events: &[&Prepared],
     now: Option<Timestamp>,
 ) -> Result<HashMap<String, Stored>> {
-    let keyed = events.iter().filter_map(|prepared| prepared.event.key.as_deref().map(|key| (key, prepared.key_window)));
+    let keyed =
+        events.iter().filter_map(|prepared| prepared.event.key.as_deref().map(|key| (key, prepared.key_window)));
     let keys: BTreeMap<&str, _> = keyed.collect();
     if keys.is_empty() {
         return Ok(HashMap::new());

@@ -41,7 +41,8 @@ async fn once(
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Attempt>>> {
     let kinds = Kinds::of(changes);
-    let groups: Groups<bool> = changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
+    let groups: Groups<bool> =
+        changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
     let mut connection = store.writes.get().await?;
     let (rows, freed) = if groups.is_empty() && kinds.is_one_statement() {
         (kinds.apply(&mut connection, namespace, now).await?, Vec::new())
@@ -116,7 +117,12 @@ impl<'a> Kinds<'a> {
         kinds.into_iter().filter(|used| *used).count() == 1 && !self.ends.iter().any(|(_, forget)| *forget)
     }
 
-    async fn apply(&self, connection: &mut PgConnection, namespace: &str, now: Option<Timestamp>) -> Result<Vec<PgRow>> {
+    async fn apply(
+        &self,
+        connection: &mut PgConnection,
+        namespace: &str,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<PgRow>> {
         let mut rows = Vec::new();
         if !self.ends.is_empty() {
             rows.extend(end(connection, namespace, &self.ends, now).await?);
@@ -134,7 +140,12 @@ impl<'a> Kinds<'a> {
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// Binds $1 to $10: what every kind of change has.
-fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp>, changes: &[&'q Change]) -> Query<'q> {
+fn with_changes<'q>(
+    sql: &'static str,
+    namespace: &'q str,
+    now: Option<Timestamp>,
+    changes: &[&'q Change],
+) -> Query<'q> {
     let lease = |change: &&Change| match change.guard {
         Guard::Lease(lease) | Guard::RunOut(lease) => Some(lease.0),
         Guard::Free => None,

@@ -12,22 +12,18 @@ use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
 use crate::outcome::Action;
 use crate::store::NewDelivery;
 
-/// Those of the events that are named, or else all of the namespace, that pass the filter. Patterns are
-/// compared by length, not with LIKE or GLOB: types may contain `%`, `_`, `?` and `[`.
+/// Patterns are compared by length, not with LIKE or GLOB: types may contain `%`, `_`, `?` and `[`.
 macro_rules! matching {
-    ($columns:literal, $rest:literal) => {
+    ($columns:literal, $meant:literal, $rest:literal) => {
         concat!(
-            "WITH meant AS (
-                SELECT * FROM dead_letters WHERE ?2 IS NULL AND namespace = ?1
-                UNION ALL
-                SELECT * FROM dead_letters WHERE event_id IN (SELECT value FROM json_each(?2)) AND namespace = ?1)
-            SELECT ",
+            "SELECT ",
             $columns,
-            " FROM meant
-            WHERE (?3 IS NULL OR subscription = ?3) AND (?4 IS NULL OR status = ?4) AND (?5 IS NULL OR reason = ?5)
+            " FROM dead_letters d WHERE ",
+            $meant,
+            " AND (?3 IS NULL OR subscription = ?3) AND (?4 IS NULL OR status = ?4) AND (?5 IS NULL OR reason = ?5)
               AND (?6 IS NULL OR failed_at < ?6)
               AND (?7 IS NULL OR EXISTS (
-                  SELECT 1 FROM events e, json_each(?7) p WHERE e.id = meant.event_id AND (
+                  SELECT 1 FROM events e, json_each(?7) p WHERE e.id = d.event_id AND (
                       e.event_type = p.value OR (substr(p.value, -1) = '*' AND substr(p.value, 1, length(p.value) - 1)
                           = substr(e.event_type, 1, length(p.value) - 1))))) ",
             $rest
@@ -35,10 +31,36 @@ macro_rules! matching {
     };
 }
 
-const TOTAL: &str = matching!("count(*)", "");
-const MATCHING: &str = matching!("event_id, lane_id", "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9");
+/// How many there are, and their keys, the newest first.
+struct Source {
+    total: &'static str,
+    keys: &'static str,
+}
 
-/// The parameters of `TOTAL`, and the first of `MATCHING`.
+const ALL: Source = Source {
+    total: matching!("count(*)", "namespace = ?1 AND ?2 IS NULL", ""),
+    keys: matching!(
+        "event_id, lane_id",
+        "namespace = ?1 AND ?2 IS NULL",
+        "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9"
+    ),
+};
+
+/// The plus keeps SQLite from going through the whole namespace.
+const NAMED: Source = Source {
+    total: matching!("count(*)", "event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1", ""),
+    keys: matching!(
+        "event_id, lane_id",
+        "event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1",
+        "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9"
+    ),
+};
+
+fn source(filter: &DeadLetterFilter) -> Source {
+    if filter.event_ids.is_empty() { ALL } else { NAMED }
+}
+
+/// The parameters of `total`, and the first of `keys`.
 fn values(namespace: &str, filter: &DeadLetterFilter) -> Result<Vec<Value>> {
     let text = |text: Option<&str>| text.map_or(Value::Null, |text| Value::Text(text.to_owned()));
     let list = |empty: bool, json: serde_json::Result<String>| match json {
@@ -65,14 +87,14 @@ fn matching(
 ) -> Result<Vec<(i64, i64)>> {
     let mut values = values(namespace, filter)?;
     values.extend([Value::Integer(limit as i64), Value::Integer(offset as i64)]);
-    let mut select = conn.prepare_cached(MATCHING)?;
+    let mut select = conn.prepare_cached(source(filter).keys)?;
     let found = select.query_map(params_from_iter(values), |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
 pub(super) fn list(conn: &Connection, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
     let values = params_from_iter(values(namespace, filter)?);
-    let total = conn.prepare_cached(TOTAL)?.query_row(values, |row| row::count(row, 0))?;
+    let total = conn.prepare_cached(source(filter).total)?.query_row(values, |row| row::count(row, 0))?;
     let mut items = Vec::new();
     for (event_id, lane_id) in matching(conn, namespace, filter, filter.limit, filter.offset)? {
         items.extend(letter(conn, namespace, event_id, lane_id)?);

@@ -1,9 +1,10 @@
 //! What an empty claim may have missed.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension};
 
 use super::row;
-use crate::clock::from_micros;
 use crate::error::{Error, Result};
 use crate::store::Look;
 
@@ -13,7 +14,7 @@ pub(super) fn look(conn: &Connection, namespace: &str, lanes: &[i64], now: i64) 
     let unknown = || Error::NamespaceNotFound { namespace: namespace.to_owned() };
     let version = row::version(conn, namespace)?.ok_or_else(unknown)?;
     let known = conn.prepare_cached(LANES)?.query_row([namespace], |row| row::count(row, 0))?;
-    let mut look = Look { version, lanes: known as usize, claimable: false, run_out: false, next_ready_at: None };
+    let mut look = Look { version, lanes: known as usize, claimable: false, run_out: false, next_ready_in: None };
     let mut next_ready_at: Option<i64> = None;
     for lane_id in lanes {
         look.claimable = look.claimable || finds(conn, CLAIMABLE, *lane_id, now)?;
@@ -21,7 +22,7 @@ pub(super) fn look(conn: &Connection, namespace: &str, lanes: &[i64], now: i64) 
         let of_lane = next_of_lane(conn, *lane_id, now)?;
         next_ready_at = next_ready_at.into_iter().chain(of_lane).min();
     }
-    look.next_ready_at = next_ready_at.map(from_micros);
+    look.next_ready_in = next_ready_at.map(|at| Duration::from_micros((at - now).unsigned_abs()));
     Ok(look)
 }
 

@@ -3,22 +3,20 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::error::breaks_connection;
-use crate::clock::Clock;
+use super::instants::Instants;
+use super::others::{Others, WATCH_EVERY};
 use crate::error::{Error, Result};
 use crate::wake::Wakes;
 
 /// The most writes in one transaction.
 const BATCH_MAX: usize = 256;
-/// How often the commits of other processes are looked for.
-const WATCH_EVERY: Duration = Duration::from_millis(50);
 
 /// What a commit promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,24 +25,6 @@ pub(super) enum Durability {
     Full,
     /// It survives the process, and may be lost in a power cut: enough for claims.
     Relaxed,
-}
-
-/// The instants of this process, in microseconds: never one before another, whatever the system does.
-#[derive(Debug)]
-pub(super) struct Instants {
-    clock: Clock,
-    latest: AtomicI64,
-}
-
-impl Instants {
-    pub fn new(clock: Clock) -> Instants {
-        Instants { clock, latest: AtomicI64::new(i64::MIN) }
-    }
-
-    pub fn now(&self) -> i64 {
-        let now = self.clock.now().timestamp_micros();
-        self.latest.fetch_max(now, Ordering::SeqCst).max(now)
-    }
 }
 
 /// The way to the writing thread, which ends with this.
@@ -185,7 +165,7 @@ impl Thread {
             for message in first.into_iter().chain(inbox.try_iter().take(BATCH_MAX - 1)) {
                 match message {
                     Message::Write(write) => batch.push(write),
-                    Message::Watch(wakes) => self.others.wakes = Some(wakes),
+                    Message::Watch(wakes) => self.others.tell(wakes),
                     Message::Close(done) => {
                         closed = Some(done);
                         break;
@@ -205,9 +185,10 @@ impl Thread {
     }
 
     fn wait(&self, inbox: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
-        match self.others.wakes {
-            Some(_) => inbox.recv_timeout(WATCH_EVERY),
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        if self.others.is_somebody_told() {
+            inbox.recv_timeout(WATCH_EVERY)
+        } else {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
         }
     }
 
@@ -231,7 +212,7 @@ impl Thread {
             return Ok(conn);
         }
         self.durability = Durability::Full;
-        self.others.seen = None;
+        self.others.start_over();
         (self.reopen)()
     }
 
@@ -284,179 +265,5 @@ fn run_all(conn: &Connection, batch: &mut [Box<dyn Write>], began: i64) -> Resul
     Ok(())
 }
 
-/// Notices what other processes commit to the same file.
-#[derive(Default)]
-struct Others {
-    wakes: Option<Arc<Wakes>>,
-    looked_at: Option<Instant>,
-    seen: Option<i64>,
-}
-
-/// Changes only by commits of other connections; of those, only other processes' write.
-const DATA_VERSION: &str = "PRAGMA data_version";
-
-impl Others {
-    fn look(&mut self, conn: &Connection) {
-        let Some(wakes) = &self.wakes else { return };
-        if self.looked_at.is_some_and(|at| at.elapsed() < WATCH_EVERY) {
-            return;
-        }
-        self.looked_at = Some(Instant::now());
-        let version = conn.prepare_cached(DATA_VERSION).and_then(|mut look| look.query_row([], |row| row.get(0)));
-        // An error shows in the next write; whoever waits looks by himself once a second.
-        if let Ok(version) = version
-            && self.seen.replace(version).is_none_or(|seen| seen != version)
-        {
-            wakes.ring_all();
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::sqlite::connection::open_writer;
-
-    fn writer(folder: &tempfile::TempDir) -> Writer {
-        let path = folder.path().join("test.db");
-        let conn = open_writer(&path, true).unwrap();
-        let schema = "CREATE TABLE numbers (n INTEGER PRIMARY KEY);
-                      CREATE TABLE doubles (n INTEGER REFERENCES numbers DEFERRABLE INITIALLY DEFERRED);
-                      PRAGMA foreign_keys = ON;";
-        conn.execute_batch(schema).unwrap();
-        let instants = Arc::new(Instants::new(Clock::system()));
-        Writer::start(conn, instants, move || open_writer(&path, false)).unwrap()
-    }
-
-    fn insert(conn: &Connection, n: i64) -> Result<i64> {
-        conn.execute("INSERT INTO numbers VALUES (?1)", [n])?;
-        Ok(n)
-    }
-
-    async fn write<T: Send + 'static>(
-        writer: &Writer,
-        work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        writer.write(Durability::Full, None, |conn, _| work(conn)).await
-    }
-
-    /// Keeps the thread busy until the gate is dropped, so that what follows comes in one batch.
-    async fn busy(writer: &Writer) -> Sender<()> {
-        let (gate, closed) = mpsc::channel::<()>();
-        let (running, runs) = oneshot::channel();
-        let wait = move |_: &Connection| {
-            let _ = running.send(());
-            let _ = closed.recv();
-            Ok(())
-        };
-        let call = writer.write(Durability::Full, None, |conn, _| wait(conn));
-        // Polled once, the call is queued; nobody needs its answer.
-        tokio::select! { biased; _ = call => {}, _ = runs => {} }
-        gate
-    }
-
-    async fn numbers(writer: &Writer) -> Vec<i64> {
-        let select = |conn: &Connection| {
-            let mut select = conn.prepare("SELECT n FROM numbers ORDER BY n")?;
-            Ok(select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
-        };
-        write(writer, select).await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_failed_or_panicking_write_is_undone_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let writer = writer(&folder);
-        let fails = |conn: &Connection| insert(conn, 2).and(Err::<(), _>(Error::Closed));
-        let panics = |conn: &Connection| -> Result<()> {
-            insert(conn, 3)?;
-            panic!("boo");
-        };
-        let gate = busy(&writer).await;
-        let (one, failed, panicked, four, ()) = tokio::join!(
-            write(&writer, |conn| insert(conn, 1)),
-            write(&writer, fails),
-            write(&writer, panics),
-            write(&writer, |conn| insert(conn, 4)),
-            async { drop(gate) },
-        );
-        assert_eq!((one, failed, four), (Ok(1), Err(Error::Closed), Ok(4)));
-        assert_eq!(panicked.unwrap_err().to_string(), "database error: a write panicked: boo");
-        assert_eq!(numbers(&writer).await, [1, 4]);
-        assert_eq!(write(&writer, fails).await, Err(Error::Closed));
-        assert!(write(&writer, panics).await.is_err());
-        assert_eq!(numbers(&writer).await, [1, 4]);
-    }
-
-    #[tokio::test]
-    async fn a_failed_commit_reaches_everyone_and_the_next_one_works() {
-        let folder = tempfile::tempdir().unwrap();
-        let writer = writer(&folder);
-        let dangling = |conn: &Connection| Ok(conn.execute("INSERT INTO doubles VALUES (99)", [])?);
-        let gate = busy(&writer).await;
-        let (one, dangles, two, ()) = tokio::join!(
-            write(&writer, |conn| insert(conn, 1)),
-            write(&writer, dangling),
-            write(&writer, |conn| insert(conn, 2)),
-            async { drop(gate) },
-        );
-        let error = dangles.unwrap_err();
-        assert!(matches!(error, Error::Database { .. }), "{error}");
-        assert_eq!((one, two), (Err(error.clone()), Err(error)));
-        assert_eq!(write(&writer, |conn| insert(conn, 3)).await, Ok(3));
-        assert_eq!(numbers(&writer).await, [3]);
-    }
-
-    #[tokio::test]
-    async fn what_is_queued_before_the_close_is_done_and_nothing_after() {
-        let folder = tempfile::tempdir().unwrap();
-        let writer = writer(&folder);
-        let gate = busy(&writer).await;
-        let (before, (), after, ()) = tokio::join!(
-            write(&writer, |conn| insert(conn, 1)),
-            writer.close(),
-            write(&writer, |conn| insert(conn, 2)),
-            async { drop(gate) },
-        );
-        assert_eq!((before, after), (Ok(1), Err(Error::Closed)));
-        assert_eq!(write(&writer, |conn| insert(conn, 3)).await, Err(Error::Closed));
-    }
-
-    #[tokio::test]
-    async fn a_lock_held_elsewhere_is_an_error_only_while_it_is_held() {
-        let folder = tempfile::tempdir().unwrap();
-        let writer = writer(&folder);
-        write(&writer, |conn| Ok(conn.busy_timeout(Duration::ZERO)?)).await.unwrap();
-        let other = open_writer(&folder.path().join("test.db"), false).unwrap();
-        other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let locked = write(&writer, |conn| insert(conn, 1)).await.unwrap_err();
-        assert!(matches!(locked, Error::DatabaseLocked { .. }), "{locked}");
-        other.execute_batch("ROLLBACK").unwrap();
-        assert_eq!(write(&writer, |conn| insert(conn, 1)).await, Ok(1));
-    }
-
-    #[tokio::test]
-    async fn commits_of_others_ring_the_bell() {
-        let folder = tempfile::tempdir().unwrap();
-        let (writer, wakes) = (writer(&folder), Arc::new(Wakes::default()));
-        let waiter = wakes.register("any");
-        writer.watch(wakes);
-        waiter.wait().await;
-        let rang = tokio::time::timeout(WATCH_EVERY * 3, waiter.wait()).await;
-        assert!(rang.is_err(), "nothing happened");
-        let other = open_writer(&folder.path().join("test.db"), false).unwrap();
-        insert(&other, 1).unwrap();
-        tokio::time::timeout(Duration::from_secs(5), waiter.wait()).await.unwrap();
-    }
-
-    #[test]
-    fn time_never_goes_back() {
-        let (clock, hand) = Clock::test("2025-01-01T00:00:00Z".parse().unwrap());
-        let instants = Instants::new(clock.clone());
-        let first = instants.now();
-        hand.set(clock.now() - chrono::TimeDelta::hours(1));
-        assert_eq!(instants.now(), first);
-        hand.advance(Duration::from_secs(3601));
-        assert_eq!(instants.now(), first + 1_000_000);
-    }
-}
+mod tests;

@@ -1,6 +1,8 @@
 //! What people do by hand: cancel, reset, and see who is stuck.
 
-use windlass::{Action, ClaimRequest, Error, Held, NewEvent, Policy, Report, Status, StuckDelivery, SubscriptionSpec, WorkerView};
+use windlass::{
+    Action, ClaimRequest, Error, Held, NewEvent, Policy, Report, Status, StuckDelivery, SubscriptionSpec, WorkerView,
+};
 
 use crate::support::*;
 

@@ -1,6 +1,8 @@
 //! What is kept of an event that is done.
 
-use windlass::{ClaimRequest, Error, History, NamespacePolicy, Policy, PolicyOverrides, Report, Status, SubscriptionSpec};
+use windlass::{
+    ClaimRequest, Error, History, NamespacePolicy, Policy, PolicyOverrides, Report, Status, SubscriptionSpec,
+};
 
 use crate::support::*;
 
