@@ -244,17 +244,18 @@ fn depth(json: &str) -> usize {
 pub(crate) fn tag_set(field: &'static str, tags: &str, limits: &Limits) -> Result<Vec<String>> {
     let max = limits.tags_max * (names::NAME_BYTES_MAX + 1);
     names::check_text(field, tags, max)?;
-    if tags.trim().is_empty() {
+    let trim = |text: &'_ str| text.trim_matches(|c: char| c.is_ascii_whitespace()).to_owned();
+    if trim(tags).is_empty() {
         return Ok(Vec::new());
     }
-    let set: BTreeSet<&str> = tags.split(',').map(str::trim).collect();
+    let set: BTreeSet<String> = tags.split(',').map(trim).collect();
     if set.len() > limits.tags_max {
         return Err(Error::invalid(field, format!("has {} tags; the limit is {}", set.len(), limits.tags_max)));
     }
     for tag in &set {
         names::check(field, tag)?;
     }
-    Ok(set.into_iter().map(str::to_owned).collect())
+    Ok(set.into_iter().collect())
 }
 
 /// A stored event; it never changes.

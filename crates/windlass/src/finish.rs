@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::change;
 use crate::clock::SPAN_MAX;
-use crate::decide::{Transition, decide};
+use crate::decide::decide;
 use crate::delivery::{Delivery, Lease, Live};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::names;
 use crate::outcome::{Action, Finished, Outcome, Report};
-use crate::policy::GroupFailure;
 use crate::queue::{Core, Queue};
 use crate::store::{Change, Guard, HeldBy, Holder, Record};
 use crate::topology::{MAIN, Topology};
@@ -134,11 +134,12 @@ pub(crate) async fn run(
     let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
     let mut items: Vec<(Held, Report)> = units.into_iter().flatten().collect();
     find_live(&core, &namespace, &mut items).await?;
-    let topology = topology_for(&core, &namespace, &items).await?;
+    let lanes = items.iter().filter_map(|(held, _)| held.live.as_ref()).map(|live| live.lane_id);
+    let topology = core.topology_with_lanes(&namespace, lanes).await?;
 
     let mut answers: Vec<Option<Result<Finished>>> = vec![None; items.len()];
     let (places, changes) = changes(&core, &topology, &items);
-    let applied = transition(&core, &namespace, &changes).await?;
+    let applied = change::apply(&core, &namespace, &changes).await?;
     for (place, attempt) in places.into_iter().zip(applied) {
         answers[place] = attempt.map(|attempt| Ok(Finished::Applied(attempt)));
     }
@@ -162,13 +163,6 @@ async fn find_live(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -
     Ok(())
 }
 
-/// A topology that knows the lanes of all these deliveries; another process may have made some.
-async fn topology_for(core: &Core, namespace: &str, items: &[(Held, Report)]) -> Result<Arc<Topology>> {
-    let known = core.topology(namespace).await?;
-    let mut lanes = items.iter().filter_map(|(held, _)| held.live.as_ref()).map(|live| live.lane_id);
-    if lanes.all(|lane_id| known.lane(lane_id).is_some()) { Ok(known) } else { core.reload(namespace).await }
-}
-
 /// One change for each delivery that somebody holds; where two reports speak of one delivery, the
 /// first counts. Also says which report each change comes from.
 fn changes(core: &Core, topology: &Topology, items: &[(Held, Report)]) -> (Vec<usize>, Vec<Change>) {
@@ -179,20 +173,20 @@ fn changes(core: &Core, topology: &Topology, items: &[(Held, Report)]) -> (Vec<u
         let Some(lease) = live.lease else { continue };
         if seen.insert((live.event_id, live.lane_id)) {
             places.push(place);
-            changes.push(change(core, topology, live, lease, report));
+            changes.push(reported(core, topology, live, lease, report));
         }
     }
     (places, changes)
 }
 
-fn change(core: &Core, topology: &Topology, live: &Live, lease: Lease, report: &Report) -> Change {
+fn reported(core: &Core, topology: &Topology, live: &Live, lease: Lease, report: &Report) -> Change {
     let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
     let policy = topology.policy(&live.subscription, event_type);
     let (action, transition) = decide(&report.outcome, live, event_type, &policy, fastrand::f64());
     Change {
         live: live.clone(),
         guard: Guard::Lease(lease),
-        pass_group: policy.group_failure == GroupFailure::Continue,
+        pass_group: change::passes_group(&policy),
         action,
         transition,
         record: Record {
@@ -211,24 +205,6 @@ fn fit(error: &str, max: usize) -> String {
         end -= 1;
     }
     error[..end].replace('\0', "\u{fffd}")
-}
-
-/// Applies changes and wakes whoever may now have something to take.
-pub(crate) async fn transition(
-    core: &Core,
-    namespace: &str,
-    changes: &[Change],
-) -> Result<Vec<Option<crate::outcome::Attempt>>> {
-    if changes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
-    let frees =
-        |change: &Change| change.live.group_id.is_some() || matches!(change.transition, Transition::Requeue { .. });
-    if changes.iter().any(frees) {
-        core.wakes.ring(namespace, &[]);
-    }
-    Ok(applied)
 }
 
 /// Answers the reports that changed nothing: recorded before, lost, or of no event at all.

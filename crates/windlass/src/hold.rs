@@ -28,16 +28,13 @@ impl Queue {
         if lease.is_some_and(|lease| lease > LEASE_MAX || lease.is_zero()) {
             return Err(Error::invalid("lease", "must be longer than zero and at most a week"));
         }
-        let topology = self.topology().await?;
         let found = self.find_all(held).await?;
+        let lanes = found.iter().flatten().map(|live| live.lane_id);
+        let topology = self.core().topology_with_lanes(self.namespace(), lanes).await?;
         let leased: Vec<(Live, Duration)> = found
             .iter()
             .flatten()
-            .map(|live| {
-                let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
-                let usual = || topology.policy(&live.subscription, event_type).lease();
-                (live.clone(), lease.unwrap_or_else(usual))
-            })
+            .map(|live| (live.clone(), lease.unwrap_or_else(|| topology.policy_of(live).lease())))
             .collect();
         let mut extended = self.store().extend(self.namespace(), &leased, self.now()).await?.into_iter();
         Ok(found.iter().map(|live| live.as_ref().and_then(|_| extended.next().flatten())).collect())

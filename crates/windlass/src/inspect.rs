@@ -161,6 +161,8 @@ pub struct DeadLetterFilter {
     pub reason: Option<String>,
     /// Given up before this instant.
     pub failed_before: Option<Timestamp>,
+    /// The oldest first, instead of the newest.
+    pub oldest_first: bool,
     /// How many; 20 if 0. Redrive and purge take all.
     pub limit: usize,
     /// How many to pass over.
@@ -224,7 +226,7 @@ pub(crate) const PAGE_DEFAULT: usize = 20;
 
 fn check_page(limit: &mut usize, offset: usize, limits: &Limits) -> Result<()> {
     if *limit == 0 {
-        *limit = PAGE_DEFAULT;
+        *limit = PAGE_DEFAULT.min(limits.page_max);
     }
     if *limit > limits.page_max {
         return Err(Error::invalid("limit", format!("must be from 1 to {}", limits.page_max)));
@@ -262,17 +264,15 @@ impl Queue {
     pub async fn list(&self, mut filter: ListFilter) -> Result<Page<EventView>> {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         check_filter(&filter.types, &filter.tags, self.limits())?;
-        let topology = self.topology().await?;
-        self.check_subscription(&topology, filter.subscription.as_deref())?;
+        self.check_subscription_filter(filter.subscription.as_deref()).await?;
         self.store().list(self.namespace(), &filter).await
     }
 
-    /// Dead letters that match, the newest first.
+    /// Dead letters that match, the newest first unless the filter says otherwise.
     pub async fn dead_letters(&self, mut filter: DeadLetterFilter) -> Result<Page<DeadLetter>> {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         check_filter(&filter.types, &[], self.limits())?;
-        let topology = self.topology().await?;
-        self.check_subscription(&topology, filter.subscription.as_deref())?;
+        self.check_subscription_filter(filter.subscription.as_deref()).await?;
         self.store().dead_letters(self.namespace(), &filter).await
     }
 
@@ -298,7 +298,19 @@ impl Queue {
     /// Counts by subscription, type and status: of all that is live or dead, and of what ended since then.
     pub async fn stats(&self, since: Timestamp) -> Result<Vec<StatRow>> {
         self.topology().await?;
-        self.store().stats(self.namespace(), since).await
+        let mut rows = self.store().stats(self.namespace(), since).await?;
+        rows.sort_by(|a, b| {
+            (&a.subscription, &a.event_type, a.status).cmp(&(&b.subscription, &b.event_type, b.status))
+        });
+        Ok(rows)
+    }
+
+    /// A filter may leave it open, but must not name a subscription that is not there.
+    pub(crate) async fn check_subscription_filter(&self, subscription: Option<&str>) -> Result<()> {
+        match subscription {
+            Some(name) => self.topology_with(name).await.map(drop),
+            None => self.topology().await.map(drop),
+        }
     }
 
     pub(crate) async fn check_exists(&self, event_id: i64) -> Result<()> {

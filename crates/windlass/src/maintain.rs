@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::decide::Transition;
+use crate::change::{apply_counted, change};
 use crate::decide::{decide_abandoned, decide_expired};
-use crate::delivery::Live;
 use crate::error::Result;
 use crate::event::tag_set;
-use crate::finish;
-use crate::outcome::Action;
-use crate::policy::GroupFailure;
 use crate::publish::route;
 use crate::queue::{Core, Queue};
-use crate::store::{Change, Guard, Record};
-use crate::topology::{Subscription, Topology};
+use crate::store::{Guard, NewDelivery};
+use crate::topology::Subscription;
 
 /// How many deliveries one statement of upkeep takes.
 const BATCH: usize = 500;
@@ -33,13 +29,10 @@ impl Queue {
         let mut expired = 0;
         loop {
             let found = self.store().expired(self.namespace(), BATCH, self.now()).await?;
-            let changes = found.iter().map(|live| {
-                let (action, transition) = decide_expired();
-                change(&topology, live, Guard::Free, action, transition)
-            });
-            let changes: Vec<Change> = changes.collect();
-            expired += applied(self.core(), self.namespace(), &changes).await?;
-            if found.len() < BATCH {
+            let last = found.len() < BATCH;
+            let changes = found.into_iter().map(|live| change(&topology, live, Guard::Free, decide_expired()));
+            expired += apply_counted(self.core(), self.namespace(), &changes.collect::<Vec<_>>()).await?;
+            if last {
                 return Ok(expired);
             }
         }
@@ -83,7 +76,7 @@ impl Queue {
         event_type: &str,
         tags: &[String],
         priority: i16,
-    ) -> Result<crate::store::NewDelivery> {
+    ) -> Result<NewDelivery> {
         let mut topology = self.topology().await?;
         loop {
             match route(&topology, subscription, event_type, tags, priority) {
@@ -104,25 +97,15 @@ pub(crate) async fn sweep_lanes(core: &Arc<Core>, namespace: &str, lanes: &[i64]
     let mut swept = 0;
     loop {
         let found = core.store.run_out(namespace, lanes, BATCH, core.clock.overridden()).await?;
-        let changes = found.iter().filter_map(|live| {
-            let (action, transition) = decide_abandoned(live);
-            live.lease.map(|lease| change(&topology, live, Guard::RunOut(lease), action, transition))
+        let last = found.len() < BATCH;
+        let run_out = found.into_iter().filter_map(|live| live.lease.map(|lease| (live, lease)));
+        let changes = run_out.map(|(live, lease)| {
+            let decided = decide_abandoned(&live);
+            change(&topology, live, Guard::RunOut(lease), decided)
         });
-        let changes: Vec<Change> = changes.collect();
-        swept += applied(core, namespace, &changes).await?;
-        if found.len() < BATCH {
+        swept += apply_counted(core, namespace, &changes.collect::<Vec<_>>()).await?;
+        if last {
             return Ok(swept);
         }
     }
-}
-
-fn change(topology: &Topology, live: &Live, guard: Guard, action: Action, transition: Transition) -> Change {
-    let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
-    let policy = topology.policy(&live.subscription, event_type);
-    let pass_group = policy.group_failure == GroupFailure::Continue;
-    Change { live: live.clone(), guard, pass_group, action, transition, record: Record::default() }
-}
-
-async fn applied(core: &Core, namespace: &str, changes: &[Change]) -> Result<usize> {
-    Ok(finish::transition(core, namespace, changes).await?.iter().flatten().count())
 }

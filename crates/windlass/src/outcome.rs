@@ -224,4 +224,9 @@ impl Finished {
             Finished::Lost => None,
         }
     }
+
+    /// Whether the lease was lost.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Finished::Lost)
+    }
 }

@@ -232,17 +232,12 @@ impl Queue {
     pub(crate) async fn topology_with(&self, subscription: &str) -> Result<Arc<Topology>> {
         let known = self.topology().await?;
         let topology = if known.subscription(subscription).is_some() { known } else { self.reload().await? };
-        self.check_subscription(&topology, Some(subscription))?;
-        Ok(topology)
-    }
-
-    pub(crate) fn check_subscription(&self, topology: &Topology, subscription: Option<&str>) -> Result<()> {
-        match subscription {
-            Some(name) if topology.subscription(name).is_none() => Err(Error::SubscriptionNotFound {
+        match topology.subscription(subscription) {
+            Some(_) => Ok(topology),
+            None => Err(Error::SubscriptionNotFound {
                 namespace: self.namespace().to_owned(),
-                subscription: name.to_owned(),
+                subscription: subscription.to_owned(),
             }),
-            _ => Ok(()),
         }
     }
 
@@ -286,6 +281,16 @@ impl Core {
             Some(topology) => Ok(topology),
             None => self.reload(namespace).await,
         }
+    }
+
+    /// A topology that knows these lanes; another process may have made some.
+    pub async fn topology_with_lanes(
+        &self,
+        namespace: &str,
+        mut lanes: impl Iterator<Item = i64>,
+    ) -> Result<Arc<Topology>> {
+        let known = self.topology(namespace).await?;
+        if lanes.all(|lane_id| known.lane(lane_id).is_some()) { Ok(known) } else { self.reload(namespace).await }
     }
 
     /// Loads it anew, also for everybody after.

@@ -12,24 +12,28 @@ impl Queue {
     /// Puts every dead letter that matches back into the queue, with fresh retries; how many.
     pub async fn redrive(&self, mut filter: DeadLetterFilter) -> Result<usize> {
         self.check_dead_letter_filter(&filter).await?;
-        // Those redriven leave the list, so the next page is always the first.
-        (filter.limit, filter.offset) = (BATCH, 0);
+        // What fails again while we are at it is left for the next time.
+        (filter.limit, filter.offset, filter.oldest_first) = (1, 0, false);
+        let newest = self.store().dead_letters(self.namespace(), &filter).await?.items.pop();
+        filter.failed_before = newest.map(|letter| letter.failed_at + chrono::TimeDelta::microseconds(1));
+        // In the order they failed, so that groups keep theirs. Those redriven leave the list: the next
+        // page is always the first.
+        (filter.limit, filter.oldest_first) = (BATCH, true);
         let mut redriven = 0;
         loop {
             let page = self.store().dead_letters(self.namespace(), &filter).await?;
             let mut letters = Vec::with_capacity(page.items.len());
             for letter in page.items {
-                let tags = tag_set("tags", &letter.event.tags, self.limits())?;
-                let event = &letter.event;
-                let delivery = self.route_one(&letter.subscription, &event.event_type, &tags, event.priority).await?;
+                let (event, subscription) = (&letter.event, &letter.subscription);
+                let tags = tag_set("tags", &event.tags, self.limits())?;
+                let mut delivery = self.route_one(subscription, &event.event_type, &tags, event.priority).await?;
+                // It may have been the event's own.
+                delivery.max_retries = letter.max_retries;
                 letters.push((letter, delivery));
             }
             if letters.is_empty() {
                 return Ok(redriven);
             }
-            // What fails again while we are at it is left for the next time.
-            let newest = letters.iter().map(|(letter, _)| letter.failed_at).max();
-            filter.failed_before = filter.failed_before.or(newest.map(|at| at + chrono::TimeDelta::microseconds(1)));
             redriven += self.store().redrive(self.namespace(), &letters, self.now()).await?;
             self.core().wakes.ring(self.namespace(), &[]);
         }
@@ -50,7 +54,6 @@ impl Queue {
 
     async fn check_dead_letter_filter(&self, filter: &DeadLetterFilter) -> Result<()> {
         check_filter(&filter.types, &[], self.limits())?;
-        let topology = self.topology().await?;
-        self.check_subscription(&topology, filter.subscription.as_deref())
+        self.check_subscription_filter(filter.subscription.as_deref()).await
     }
 }

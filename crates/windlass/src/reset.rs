@@ -1,39 +1,30 @@
 //! Taking a delivery from its worker by hand.
 
+use crate::change::{apply_counted, change};
 use crate::decide::{Transition, When};
 use crate::delivery::Status;
 use crate::error::{Error, Result};
-use crate::finish;
 use crate::inspect::DeadLetterFilter;
 use crate::names;
-use crate::outcome::{Action, Finished};
+use crate::outcome::Action;
 use crate::queue::Queue;
-use crate::store::{Change, Guard, Record};
+use crate::store::Guard;
 
 impl Queue {
     /// Returns a delivery that is PROCESSING to PENDING at once, logging the reason; its worker can no
     /// longer finish it. One that is FAILED or EXPIRED is redriven.
     pub async fn reset(&self, event_id: i64, subscription: &str, reason: &str) -> Result<()> {
         names::check("reason", reason)?;
-        self.topology_with(subscription).await?;
+        let topology = self.topology_with(subscription).await?;
         let holder = self.anyone(event_id, subscription);
         let found = self.store().held(self.namespace(), &[holder]).await?.into_iter().next().flatten();
         match found.and_then(|live| live.lease.map(|lease| (live, lease))) {
             Some((live, lease)) => {
-                let when = When::Unchanged;
-                let change = Change {
-                    live,
-                    guard: Guard::Lease(lease),
-                    pass_group: false,
-                    action: Action::Reset,
-                    transition: Transition::Requeue { when, failed: false, free: false, pass_group: false },
-                    record: Record { error: Some(reason.to_owned()), ..Record::default() },
-                };
-                let applied = finish::transition(self.core(), self.namespace(), &[change]).await?;
-                if applied.iter().flatten().count() == 1 {
-                    Ok(())
-                } else {
-                    self.not_resettable(event_id, subscription).await
+                let mut reset = change(&topology, live, Guard::Lease(lease), (Action::Reset, taken_away()));
+                reset.record.error = Some(reason.to_owned());
+                match apply_counted(self.core(), self.namespace(), &[reset]).await? {
+                    0 => self.not_resettable(event_id, subscription).await,
+                    _ => Ok(()),
                 }
             }
             None => self.reset_dead(event_id, subscription).await,
@@ -56,9 +47,7 @@ impl Queue {
     }
 }
 
-impl Finished {
-    /// Whether the lease was lost.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Finished::Lost)
-    }
+/// It keeps its place, and the acquisition counts.
+fn taken_away() -> Transition {
+    Transition::Requeue { when: When::Unchanged, failed: false, free: false, pass_group: false }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::clock::Timestamp;
+use crate::delivery::Live;
 use crate::names;
 use crate::policy::{NamespacePolicy, Policy, PolicyOverrides};
 
@@ -118,6 +119,12 @@ impl Topology {
         let none = PolicyOverrides::default();
         let overrides = self.subscription(subscription).map_or(&none, |found| &found.policy);
         self.namespace.policy.resolve(event_type, overrides)
+    }
+
+    /// The policy that a live delivery is under; the default where its lane is gone.
+    pub fn policy_of(&self, live: &Live) -> Policy {
+        let event_type = self.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
+        self.policy(&live.subscription, event_type)
     }
 
     /// The lanes a claim may take from: of the subscription, wanted, and not paused.

@@ -1,8 +1,7 @@
 //! One task for all claims with the same filter: it gathers them, takes for all of them with one
 //! statement, and waits for all of them where there is nothing to take.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Filter;
-use crate::clock::Timestamp;
+use crate::change::{apply_counted, change};
+use crate::decide::give_back;
 use crate::delivery::{Delivery, Lease};
 use crate::error::Result;
-use crate::finish;
 use crate::maintain;
 use crate::outcome::Action;
 use crate::queue::Core;
-use crate::store::{Change, Claim, ClaimSlot, Guard, LaneClaim, Record};
+use crate::store::{Change, Claim, ClaimSlot, Guard, LaneClaim};
 use crate::topology::Topology;
 use crate::wake::Waiter;
 
@@ -58,8 +57,8 @@ impl Claimer {
             bell,
             asking: VecDeque::new(),
             lanes: Lanes::default(),
-            ends: BinaryHeap::new(),
             sweep_from: None,
+            sweeping: Arc::default(),
             look_from: now,
             look_again: POLL,
         };
@@ -95,10 +94,10 @@ struct Task {
     bell: Arc<Waiter>,
     asking: VecDeque<Ask>,
     lanes: Lanes,
-    /// When the leases that were given end, the earliest first.
-    ends: BinaryHeap<Reverse<Timestamp>>,
     /// The next sweep may begin then; `None` before the first.
     sweep_from: Option<Instant>,
+    /// Held by the sweep that runs beside the claims, and for a while after it.
+    sweeping: Arc<tokio::sync::Mutex<()>>,
     /// The next look may begin then.
     look_from: Instant,
     /// How long to wait for a sign before the next look.
@@ -164,9 +163,6 @@ impl Task {
         if taken.is_empty() && self.look().await? {
             taken = self.claim(&slots).await?;
         }
-        if let Some(end) = taken.iter().map(|delivery| delivery.lease_expires_at).min() {
-            self.ends.push(Reverse(end));
-        }
         Ok(taken)
     }
 
@@ -211,33 +207,19 @@ impl Task {
         Ok(())
     }
 
-    /// Brings back run-out leases: before the first claim, under a test clock whenever one has run
-    /// out, and else beside the claims, a small part of the time.
+    /// Brings back run-out leases: before the first claim, under a test clock before every one, and
+    /// else beside the claims, a small part of the time.
     async fn sweep_if_due(&mut self) -> Result<()> {
-        let now = self.core.clock.now();
-        let mut run_out = false;
-        while self.ends.peek().is_some_and(|Reverse(end)| *end <= now) {
-            self.ends.pop();
-            run_out = true;
-        }
         let begun = Instant::now();
-        match self.sweep_from {
-            Some(from) if from > begun && !(run_out && self.core.clock.overridden().is_some()) => return Ok(()),
-            Some(_) if self.core.clock.overridden().is_none() => {
-                // Beside the claims; how long it takes is not known yet, so the next one waits for it.
-                let (core, namespace, ids) = (self.core.clone(), self.filter.namespace.clone(), self.lanes.ids.clone());
-                self.sweep_from = Some(begun + SWEEP);
-                tokio::spawn(async move {
-                    if let Err(error) = maintain::sweep_lanes(&core, &namespace, &ids).await {
-                        tracing::warn!(%error, namespace, "the sweep for run-out leases failed; the next one follows");
-                    }
-                });
-                return Ok(());
-            }
-            _ => {}
+        let first = self.sweep_from.is_none();
+        if first || self.core.clock.overridden().is_some() {
+            self.sweep_from = Some(begun + SWEEP);
+            return maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await.map(drop);
         }
-        maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await?;
-        self.sweep_from = Some(begun + SWEEP.max(begun.elapsed() * SHARE));
+        if self.sweeping.try_lock().is_ok() && self.sweep_from.is_some_and(|from| from <= begun) {
+            self.sweep_from = Some(begun + SWEEP);
+            tokio::spawn(sweep(self.core.clone(), self.filter.clone(), self.lanes.ids.clone(), self.sweeping.clone()));
+        }
         Ok(())
     }
 
@@ -297,18 +279,12 @@ impl Task {
 
     /// Who asked has gone away: others may have it at once.
     async fn give_back(&self, deliveries: Vec<Delivery>) {
-        let changes: Vec<Change> = deliveries
-            .iter()
-            .map(|delivery| Change {
-                live: delivery.live(),
-                guard: Guard::Lease(delivery.lease),
-                pass_group: false,
-                action: Action::Released,
-                transition: crate::decide::give_back(),
-                record: Record::default(),
-            })
-            .collect();
-        if let Err(error) = finish::transition(&self.core, &self.filter.namespace, &changes).await {
+        let Some(topology) = &self.lanes.topology else { return };
+        let released = |delivery: &Delivery| {
+            change(topology, delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
+        };
+        let changes: Vec<Change> = deliveries.iter().map(released).collect();
+        if let Err(error) = apply_counted(&self.core, &self.filter.namespace, &changes).await {
             tracing::warn!(%error, "could not give back deliveries; they come back when their lease runs out");
         }
     }
@@ -324,4 +300,14 @@ impl Task {
             ask = self.inbox.recv() => self.asking.extend(ask),
         }
     }
+}
+
+/// One sweep, and then the pause that keeps sweeps to their share of the time.
+async fn sweep(core: Arc<Core>, filter: Filter, lanes: Vec<i64>, sweeping: Arc<tokio::sync::Mutex<()>>) {
+    let _held = sweeping.lock().await;
+    let begun = Instant::now();
+    if let Err(error) = maintain::sweep_lanes(&core, &filter.namespace, &lanes).await {
+        tracing::warn!(%error, namespace = filter.namespace, "the sweep for run-out leases failed; another follows");
+    }
+    tokio::time::sleep(begun.elapsed() * (SHARE - 1)).await;
 }

@@ -269,15 +269,16 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_n
             assert!(failures > 0, "no call ever failed: the test shows nothing");
 
             // Each key was stored once, and each event has its delivery, which can still be brought to its end.
-            let page = queue.list(ListFilter { limit: 1_000, ..Default::default() }).await.unwrap();
+            let page = soon(async || queue.list(ListFilter { limit: 1_000, ..Default::default() }).await).await;
             assert_eq!(page.total, 4 * 15);
             assert!(page.items.iter().all(|view| view.deliveries.len() == 1));
             eventually("all are done", async || {
-                for delivery in claim(&queue, ClaimRequest::new("last").max(100).wait(millis(600))).await {
-                    drop(queue.finish(&delivery, Report::done()).await.unwrap());
+                let request = || ClaimRequest::new("last").max(100).wait(millis(600));
+                for delivery in soon(async || queue.claim(request()).await).await {
+                    drop(soon(async || queue.finish(&delivery, Report::done()).await).await);
                 }
-                let done = ListFilter { status: Some(Status::Completed), ..Default::default() };
-                queue.list(done).await.unwrap().total == 4 * 15
+                let done = || ListFilter { status: Some(Status::Completed), ..Default::default() };
+                soon(async || queue.list(done()).await).await.total == 4 * 15
             })
             .await;
             for view in page.items {

@@ -1,1 +1,491 @@
-//! stub
+//! Random histories, on the queue and on a reference that has no database: both must agree.
+//!
+//! A failure prints its seed. `WINDLASS_MODEL_SEED` replays one, `WINDLASS_MODEL_RUNS` sets how many.
+
+mod reference;
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use fastrand::Rng;
+use windlass::{
+    Action, Backoff, ClaimRequest, Clock, ClockHand, DeadLetterFilter, Delivery, Error, Exhausted, Finished,
+    GroupFailure, Held, History, ListFilter, NamespacePolicy, NewEvent, Outcome, Policy, PolicyOverrides, Queue,
+    Report, SubscriptionSpec, Unhandled,
+};
+
+use self::reference::{By, Event, Expected, Reference, State, Wish};
+use crate::bed::{Bed, Kind, run};
+use crate::support::*;
+
+const STEPS: usize = 60;
+const WORKERS: [&str; 2] = ["w1", "w2"];
+/// Each with the types it wants.
+const SUBSCRIPTIONS: &[(&str, &str)] = &[("main", "*"), ("audit", "a*")];
+/// Its completed events are not kept.
+const FORGOTTEN: &str = "c";
+
+#[test]
+fn sqlite_agrees_with_the_reference() {
+    run(Kind::Sqlite, async |bed: &Bed| run_histories(bed, 150).await);
+}
+
+#[test]
+fn postgres_agrees_with_the_reference() {
+    run(Kind::Postgres, async |bed: &Bed| run_histories(bed, 20).await);
+}
+
+async fn run_histories(bed: &Bed, usual: u64) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let replayed = number("WINDLASS_MODEL_SEED");
+    let runs = number("WINDLASS_MODEL_RUNS").unwrap_or(if replayed.is_some() { 1 } else { usual });
+    let first = replayed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    for seed in first..first + runs {
+        let told = ToldOnPanic(seed);
+        Play::new(bed, seed).await.run().await;
+        drop(told);
+    }
+}
+
+/// Says which seed it was.
+struct ToldOnPanic(u64);
+
+impl Drop for ToldOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("This history is replayed with WINDLASS_MODEL_SEED={}", self.0);
+        }
+    }
+}
+
+/// One history: the queue, the reference, and what the workers remember.
+struct Play<'a> {
+    bed: &'a Bed,
+    rng: Rng,
+    clock: Clock,
+    hand: ClockHand,
+    namespace: String,
+    /// One, or two that stand for two processes.
+    queues: Vec<Queue>,
+    reference: Reference,
+    /// Everything that was ever claimed, and by whom.
+    claimed: Vec<(Delivery, &'static str)>,
+    /// What was done, for who has to find out why it went wrong.
+    done: Vec<String>,
+}
+
+impl<'a> Play<'a> {
+    async fn new(bed: &'a Bed, seed: u64) -> Play<'a> {
+        let mut rng = Rng::with_seed(seed);
+        let (clock, hand) = Clock::test("2025-12-24T10:30:00Z".parse().unwrap());
+        let base = policy(&mut rng);
+        let forget = PolicyOverrides { history: Some(History::None), ..Default::default() };
+        let policy = NamespacePolicy { base: base.clone(), types: [(FORGOTTEN.to_owned(), forget)].into() };
+        let namespace = format!("seed-{seed}");
+        let mut queues = Vec::new();
+        for _ in 0..rng.usize(1..=2) {
+            queues.push(open(bed, &clock, &namespace).await);
+        }
+        let queue = queues[0].put_namespace(&namespace, Some(policy), None).await.unwrap();
+        queue.add_subscription(SubscriptionSpec::new("audit").types(["a*"])).await.unwrap();
+        let reference = Reference::new(clock.now(), base, SUBSCRIPTIONS, FORGOTTEN);
+        let done = vec![format!("{:?}, {} queues", reference.policy, queues.len())];
+        Play { bed, rng, clock, hand, namespace, queues, reference, claimed: Vec::new(), done }
+    }
+
+    async fn run(mut self) {
+        for step in 0..STEPS {
+            self.step().await;
+            if step % 5 == 0 {
+                self.compare_events().await;
+            }
+            // No two steps at the same instant, or their order in the log were left to chance.
+            self.advance(MICRO);
+        }
+        self.compare_events().await;
+        self.compare_logs().await;
+    }
+
+    async fn step(&mut self) {
+        match self.rng.u8(..100) {
+            0..25 => self.publish().await,
+            25..50 => self.claim().await,
+            50..72 => self.finish().await,
+            72..75 => self.start().await,
+            75..79 => self.extend().await,
+            79..82 => self.cancel().await,
+            82..85 => self.reset().await,
+            85..87 => self.redrive().await,
+            87..88 => self.purge().await,
+            88..89 => self.sweep().await,
+            89..91 => self.expire().await,
+            91..93 => self.reopen().await,
+            _ => self.pass_time(),
+        }
+    }
+
+    fn note(&mut self, what: String) {
+        self.done.push(format!("{} {what}", self.clock.now().format("%T%.6f")));
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.rng.usize(..from.len())]
+    }
+
+    fn queue(&mut self) -> Queue {
+        let at = self.rng.usize(..self.queues.len());
+        self.queues[at].clone()
+    }
+
+    fn fail(&self, why: &str) -> ! {
+        panic!("{why}\n{}", self.done.join("\n"))
+    }
+
+    // -- time
+
+    fn advance(&mut self, by: Duration) {
+        self.hand.advance(by);
+        self.reference.now = self.clock.now();
+    }
+
+    /// To an instant where something changes, to just before it, or by some seconds.
+    fn pass_time(&mut self) {
+        let by = [MICRO, secs(1), secs(4), secs(10), secs(20), secs(31)];
+        let now = self.reference.now;
+        let instants = self.reference.entries.iter().flat_map(|entry| {
+            let end = match entry.state {
+                State::Held { end, .. } => Some(end),
+                _ => None,
+            };
+            [Some(entry.due), entry.expires, end]
+        });
+        let coming: Vec<_> = instants.flatten().filter(|at| *at > now).collect();
+        if coming.is_empty() || self.rng.bool() {
+            let by = self.pick(&by);
+            self.advance(by);
+        } else {
+            let until = (self.pick(&coming) - now).to_std().unwrap();
+            let early = self.rng.bool();
+            self.advance(if early { until - MICRO } else { until });
+        }
+        self.note("is the time now".to_owned());
+    }
+
+    // -- the work
+
+    async fn publish(&mut self) {
+        let queue = self.queue();
+        let (mut events, mut expected) = (Vec::new(), Vec::new());
+        for _ in 0..self.rng.usize(1..4) {
+            let (new, event) = self.event();
+            events.push(new);
+            expected.push(event);
+        }
+        let published = queue.publish_all(events).await.unwrap();
+        for (published, event) in published.iter().zip(expected) {
+            let event = Event { id: published.event.id, ..event };
+            let first = event.key.and_then(|key| self.reference.of_key(key));
+            self.note(format!("publish {event}, a duplicate: {}", first.is_some()));
+            assert_eq!(published.duplicate, first.is_some());
+            match first {
+                Some(id) => assert_eq!(event.id, id),
+                None => self.reference.publish(event),
+            }
+        }
+    }
+
+    fn event(&mut self) -> (NewEvent, Event) {
+        let now = self.reference.now;
+        let mut event = Event {
+            id: 0,
+            event_type: self.pick(&["a", "a.b", "b", FORGOTTEN]),
+            tags: self.pick(&[&[], &[], &["x"], &["x", "y"]]),
+            priority: self.pick(&[0, 0, 0, 1, -1]),
+            group: self.pick(&[None, None, Some("g"), Some("h")]),
+            key: self.pick(&[None, None, None, Some("k"), Some("l")]),
+            due: now,
+            expires: None,
+            max_retries: self.pick(&[None, None, None, Some(1)]),
+        };
+        let mut new = NewEvent::new(event.event_type).tags(event.tags).priority(event.priority);
+        if let Some(delay) = self.pick(&[None, None, None, Some(5), Some(15)]) {
+            event.due = after(now, secs(delay));
+            new = if self.rng.bool() { new.delay(secs(delay)) } else { new.run_at(event.due) };
+        }
+        if let Some(span) = self.pick(&[None, None, None, Some(3), Some(40)]) {
+            event.expires = Some(after(event.due, secs(span)));
+            new = new.expires_at(after(event.due, secs(span)));
+        }
+        if let Some(group) = event.group {
+            new = new.group(group);
+        }
+        if let Some(key) = event.key {
+            new = new.key(key);
+        }
+        if let Some(max_retries) = event.max_retries {
+            new = new.max_retries(max_retries);
+        }
+        (new, event)
+    }
+
+    async fn claim(&mut self) {
+        let queue = self.queue();
+        let wish = Wish {
+            subscription: self.pick(&["main", "main", "audit"]),
+            types: self.pick(&[&[], &[], &["a"], &["a*"], &["b", "c"]]),
+            tags: self.pick(&[&[], &[], &["x"], &["y"]]),
+        };
+        let (worker, max) = (self.pick(&WORKERS), self.pick(&[1, 1, 3, 100]));
+        let own_lease = self.pick(&[None, None, Some(secs(3))]);
+        let mut request = ClaimRequest::new(worker).subscription(wish.subscription).max(max);
+        request = request.types(wish.types.iter().copied()).tags(wish.tags.iter().copied());
+        if let Some(lease) = own_lease {
+            request = request.lease(lease);
+        }
+        let mut swept = self.reference.clone();
+        swept.sweep(Some(&wish));
+        // A claim that may have to look around first is given the time to.
+        if !swept.claimable(&wish).is_empty() {
+            request = request.wait(secs(20));
+        }
+        let got = queue.claim(request).await.unwrap();
+        self.note(format!("{worker} claims {max} of {wish:?}: {:?}", ids(&got)));
+        self.follow_sweep(&queue, &wish, &got).await;
+        self.check_claim(&wish, max, &got);
+        let end = after(self.reference.now, own_lease.unwrap_or(self.reference.policy.lease()));
+        for delivery in got {
+            let at = self.reference.at(delivery.event.id, &delivery.subscription).unwrap();
+            self.reference.claim(at, &delivery, worker, end);
+            let entry = &self.reference.entries[at];
+            assert_eq!((delivery.attempts, delivery.retry_count), (entry.attempts, entry.retry_count));
+            assert_eq!((delivery.max_retries, delivery.lease_expires_at), (entry.max_retries, end));
+            assert_eq!(delivery.event.event_type, entry.event.event_type);
+            self.claimed.push((delivery, worker));
+        }
+    }
+
+    /// A claim may bring back run-out leases or leave them for later: all of its lanes, or none; but of
+    /// two processes, each may not yet know all lanes.
+    async fn follow_sweep(&mut self, queue: &Queue, wish: &Wish, got: &[Delivery]) {
+        let taken: HashSet<i64> = got.iter().map(|delivery| delivery.event.id).collect();
+        let (mut swept, run_out) = (Vec::new(), self.reference.run_out(Some(wish)));
+        for at in &run_out {
+            let entry = &self.reference.entries[*at];
+            let view = view_of(queue, entry.event.id, entry.subscription).await;
+            let State::Held { picked, .. } = entry.state else { unreachable!("it is held") };
+            if taken.contains(&entry.event.id) || view.picked_at != Some(picked) {
+                swept.push(*at);
+            }
+        }
+        if self.queues.len() == 1 && !swept.is_empty() && swept != run_out {
+            self.fail("only some of the run-out leases were brought back");
+        }
+        swept.into_iter().for_each(|at| self.reference.abandon(at));
+    }
+
+    /// One process takes the first ones in order. Of two, each may pass over what the other put back,
+    /// until it looks; and that it does before it finds nothing.
+    fn check_claim(&self, wish: &Wish, max: usize, got: &[Delivery]) {
+        let claimable = self.reference.claimable(wish);
+        let expected: Vec<i64> = claimable.iter().map(|at| self.reference.entries[*at].event.id).collect();
+        let got = ids(got);
+        let fine = match self.queues.len() {
+            1 => got == expected[..max.min(expected.len())],
+            _ => {
+                let distinct: HashSet<&i64> = got.iter().collect();
+                distinct.len() == got.len()
+                    && got.len() <= max
+                    && got.is_empty() == expected.is_empty()
+                    && got.iter().all(|id| expected.contains(id))
+            }
+        };
+        if !fine {
+            self.fail(&format!("claimed {got:?}, and claimable were {expected:?}"));
+        }
+    }
+
+    /// Some delivery that was claimed, rather a late one; and in whose name to speak of it.
+    fn some_claimed(&mut self) -> Option<(usize, Held, By)> {
+        let from = self.claimed.len().checked_sub(1)?.saturating_sub(self.rng.usize(..8));
+        let at = self.rng.usize(from..self.claimed.len());
+        let (delivery, worker) = self.claimed[at].clone();
+        let id = delivery.event.id;
+        let (held, by) = match self.rng.u8(..3) {
+            0 => (Held::from(&delivery), By::Lease(delivery.lease)),
+            1 => {
+                (Held::by_lease(id, delivery.lease).of_subscription(&delivery.subscription), By::Lease(delivery.lease))
+            }
+            _ => (Held::by_worker(id, worker).of_subscription(&delivery.subscription), By::Worker(worker)),
+        };
+        Some((self.reference.at(id, &delivery.subscription).unwrap(), held, by))
+    }
+
+    async fn finish(&mut self) {
+        let queue = self.queue();
+        let Some((at, held, by)) = self.some_claimed() else { return };
+        let outcomes = [
+            Outcome::Done,
+            Outcome::Done,
+            Outcome::DoneWithErrors,
+            Outcome::Retry { after: None },
+            Outcome::Retry { after: None },
+            Outcome::Retry { after: Some(secs(2)) },
+            Outcome::Snooze { delay: secs(6) },
+            Outcome::Release,
+            Outcome::Dead { reason: "never".into() },
+            Outcome::Unhandled,
+        ];
+        let outcome = outcomes[self.rng.usize(..outcomes.len())].clone();
+        let entry = &self.reference.entries[at];
+        self.note(format!("finish {} of {} by {by:?}: {outcome:?}", entry.event.id, entry.subscription));
+        let answer = queue.finish(held, Report::new(outcome.clone())).await;
+        let expected = self.reference.finish(at, by, &outcome);
+        match (&answer, &expected) {
+            (Ok(Finished::Applied(attempt)), Expected::Applied { action, retry_count, next_retry_at }) => {
+                assert_eq!(attempt.action, *action);
+                assert_eq!((attempt.retry_count, attempt.next_retry_at), (*retry_count, *next_retry_at));
+                assert_eq!(attempt.attempt, self.reference.entries[at].attempts);
+                self.reference.keep_answer(at, attempt.clone());
+            }
+            (Ok(Finished::Repeated(attempt)), Expected::Repeated(before)) => assert_eq!(Some(attempt), before.as_ref()),
+            (Ok(Finished::Lost), Expected::Lost) | (Err(Error::EventNotFound { .. }), Expected::NotFound) => {}
+            _ => self.fail(&format!("answered {answer:?}, expected {expected:?}")),
+        }
+    }
+
+    async fn start(&mut self) {
+        let queue = self.queue();
+        let Some((at, held, by)) = self.some_claimed() else { return };
+        self.note(format!("start {} by {by:?}", self.reference.entries[at].event.id));
+        let answer = queue.start(held).await.unwrap_or(None);
+        let expected = self.reference.holds(at, by).then(|| self.reference.start(at));
+        assert_eq!(answer, expected);
+    }
+
+    async fn extend(&mut self) {
+        let queue = self.queue();
+        let Some((at, held, by)) = self.some_claimed() else { return };
+        let lease = self.pick(&[None, Some(secs(1)), Some(secs(25))]);
+        self.note(format!("extend {} by {by:?} to {lease:?}", self.reference.entries[at].event.id));
+        let answer = queue.extend(held, lease).await.unwrap_or(None);
+        let lease = lease.unwrap_or(self.reference.policy.lease());
+        let expected = self.reference.holds(at, by).then(|| self.reference.extend(at, lease));
+        assert_eq!(answer, expected);
+    }
+
+    // -- by hand, by time
+
+    fn some_entry(&mut self) -> Option<usize> {
+        let kept = |at: &usize| self.reference.entries[*at].state != State::Forgotten;
+        let kept: Vec<usize> = (0..self.reference.entries.len()).filter(kept).collect();
+        (!kept.is_empty()).then(|| self.pick(&kept))
+    }
+
+    async fn cancel(&mut self) {
+        let queue = self.queue();
+        let Some(at) = self.some_entry() else { return };
+        let id = self.reference.entries[at].event.id;
+        self.note(format!("cancel {id}"));
+        let cancelled = queue.cancel(id, None).await;
+        match self.reference.cancel(id) {
+            0 => assert_eq!(cancelled.unwrap_err().code(), "wrong_status"),
+            count => assert_eq!(cancelled, Ok(count)),
+        }
+    }
+
+    async fn reset(&mut self) {
+        let queue = self.queue();
+        let Some(at) = self.some_entry() else { return };
+        let (id, subscription) = (self.reference.entries[at].event.id, self.reference.entries[at].subscription);
+        self.note(format!("reset {id} of {subscription}"));
+        let reset = queue.reset(id, subscription, "by hand").await;
+        match self.reference.reset(at) {
+            true => assert_eq!(reset, Ok(())),
+            false => assert_eq!(reset.unwrap_err().code(), "wrong_status"),
+        }
+    }
+
+    async fn redrive(&mut self) {
+        let queue = self.queue();
+        let only = if self.rng.bool() { self.some_entry().map(|at| self.reference.entries[at].event.id) } else { None };
+        self.note(format!("redrive {only:?}"));
+        let filter = DeadLetterFilter { event_ids: only.into_iter().collect(), ..Default::default() };
+        assert_eq!(queue.redrive(filter).await, Ok(self.reference.redrive_all(only)));
+    }
+
+    async fn purge(&mut self) {
+        self.note("purge".to_owned());
+        let purged = self.queue().purge(DeadLetterFilter::default()).await;
+        assert_eq!(purged, Ok(self.reference.purge_all()));
+    }
+
+    async fn sweep(&mut self) {
+        self.note("sweep".to_owned());
+        assert_eq!(self.queue().sweep_once().await, Ok(self.reference.sweep(None)));
+    }
+
+    async fn expire(&mut self) {
+        self.note("expire".to_owned());
+        assert_eq!(self.queue().expire_once().await, Ok(self.reference.expire()));
+    }
+
+    /// As after a crash: nothing is closed, nothing is remembered.
+    async fn reopen(&mut self) {
+        self.note("reopen".to_owned());
+        let at = self.rng.usize(..self.queues.len());
+        self.queues[at] = open(self.bed, &self.clock, &self.namespace).await;
+    }
+
+    // -- comparing
+
+    async fn compare_events(&mut self) {
+        let page = self.queue().list(ListFilter { limit: 1_000, ..Default::default() }).await.unwrap();
+        let mut shown = HashSet::new();
+        for view in &page.items {
+            for delivery in &view.deliveries {
+                let at = self.reference.at(view.event.id, &delivery.subscription).unwrap();
+                self.reference.assert_shown(at, delivery, &self.done);
+                shown.insert(at);
+            }
+        }
+        let kept = |at: &usize| self.reference.entries[*at].state != State::Forgotten;
+        assert_eq!(shown, (0..self.reference.entries.len()).filter(kept).collect());
+    }
+
+    async fn compare_logs(&mut self) {
+        let queue = self.queue();
+        let kept = self.reference.entries.iter().filter(|entry| entry.state != State::Forgotten);
+        let events: BTreeMap<i64, ()> = kept.map(|entry| (entry.event.id, ())).collect();
+        for id in events.into_keys() {
+            let log = queue.log(id).await.unwrap();
+            for (subscription, _) in SUBSCRIPTIONS {
+                let Some(at) = self.reference.at(id, subscription) else { continue };
+                let own = log.iter().filter(|entry| entry.subscription == *subscription);
+                let trail: Vec<Action> = own.map(|entry| entry.action).collect();
+                if trail != self.reference.entries[at].trail {
+                    self.fail(&format!("event {id} of {subscription}: the log says {trail:?}"));
+                }
+            }
+        }
+    }
+}
+
+async fn open(bed: &Bed, clock: &Clock, namespace: &str) -> Queue {
+    let queue = Queue::options(&bed.database.url).clock(clock.clone()).open().await.unwrap();
+    queue.in_namespace(namespace).unwrap()
+}
+
+fn policy(rng: &mut Rng) -> Policy {
+    Policy {
+        lease_ms: 10_000,
+        max_retries: [None, Some(0), Some(2), Some(3)][rng.usize(..4)],
+        backoff: [Backoff::None, Backoff::Lease, Backoff::Fixed { delay_ms: 20_000 }][rng.usize(..3)].clone(),
+        exhausted: [Exhausted::DeadLetter, Exhausted::CompleteWithErrors][rng.usize(..2)],
+        unhandled: [Unhandled::Retry, Unhandled::DeadLetter][rng.usize(..2)],
+        max_attempts: [2, 3, 20][rng.usize(..3)],
+        history: History::Keep,
+        group_failure: [GroupFailure::Block, GroupFailure::Continue][rng.usize(..2)],
+        deadline_horizon_ms: 5_000,
+        key_window_ms: 30_000,
+    }
+}

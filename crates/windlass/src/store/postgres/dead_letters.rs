@@ -12,7 +12,10 @@ use crate::error::Result;
 use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
 use crate::store::NewDelivery;
 
-const LIST: &str = "
+macro_rules! list {
+    ($order:literal) => {
+        concat!(
+            "
 SELECT d.subscription, d.status, d.reason, d.error, d.attempts, d.retry_count, d.max_retries, d.failed_at,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
        e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
@@ -27,7 +30,15 @@ WHERE d.namespace = $1
         WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
   AND ($6::text IS NULL OR d.reason = $6)
   AND ($7::timestamptz IS NULL OR d.failed_at < $7)
-ORDER BY d.failed_at DESC, d.event_id DESC LIMIT $8 OFFSET $9";
+ORDER BY ",
+            $order,
+            " LIMIT $8 OFFSET $9"
+        )
+    };
+}
+
+const NEWEST: &str = list!("d.failed_at DESC, d.event_id DESC");
+const OLDEST: &str = list!("d.failed_at, d.event_id");
 
 const COUNT: &str = "
 SELECT count(*) FROM windlass.dead_letters d
@@ -48,7 +59,8 @@ pub(super) async fn dead_letters(
     filter: &DeadLetterFilter,
 ) -> Result<Page<DeadLetter>> {
     let mut connection = store.reads.get().await?;
-    let list = filtered(sqlx::query(LIST), namespace, filter).bind(filter.limit as i64).bind(filter.offset as i64);
+    let list = if filter.oldest_first { OLDEST } else { NEWEST };
+    let list = filtered(sqlx::query(list), namespace, filter).bind(filter.limit as i64).bind(filter.offset as i64);
     let rows = list.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let total = filtered(sqlx::query(COUNT), namespace, filter).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();

@@ -42,7 +42,7 @@ CROSS JOIN LATERAL (
     FROM windlass.event_attempts a
     WHERE a.event_id = i.event_id AND a.namespace = $1 AND a.subscription = i.subscription
       AND (i.lease IS NULL OR a.lease = i.lease) AND (i.worker_id IS NULL OR a.worker_id = i.worker_id)
-    ORDER BY a.attempt DESC, a.finished_at DESC LIMIT 1) AS a";
+    ORDER BY a.id DESC LIMIT 1) AS a";
 
 pub(super) async fn recorded(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
     let rows = of_holders(store, RECORDED, namespace, holders).await?;

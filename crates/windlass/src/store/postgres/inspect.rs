@@ -38,18 +38,23 @@ SELECT event_id, subscription, lease IS NOT NULL AS held, attempts, retry_count,
        nullif(ready_at, 'infinity') AS ready_at, worker_id, picked_at, started_at, lease_expires_at, updated_at,
        (SELECT a.error_message FROM windlass.event_attempts a
         WHERE a.event_id = q.event_id AND a.lane_id = q.lane_id AND a.namespace = $1
-        ORDER BY a.attempt DESC, a.finished_at DESC LIMIT 1) AS error_message
+          AND a.error_message IS NOT NULL
+        ORDER BY a.id DESC LIMIT 1) AS error_message
 FROM windlass.event_queue q WHERE namespace = $1 AND event_id = ANY($2)";
 
 // The newest entry of each delivery that has left the queue.
 const ENDED: &str = "
 SELECT DISTINCT ON (a.event_id, a.subscription) a.event_id, a.subscription, a.attempt, a.action, a.retry_count,
-       a.max_retries, a.error_message, a.finished_at
+       a.max_retries, a.finished_at,
+       (SELECT e.error_message FROM windlass.event_attempts e
+        WHERE e.event_id = a.event_id AND e.lane_id = a.lane_id AND e.namespace = $1
+          AND e.error_message IS NOT NULL
+        ORDER BY e.id DESC LIMIT 1) AS error_message
 FROM windlass.event_attempts a
 WHERE a.namespace = $1 AND a.event_id = ANY($2)
   AND NOT EXISTS (SELECT FROM windlass.event_queue q
                   WHERE q.event_id = a.event_id AND q.namespace = $1 AND q.subscription = a.subscription)
-ORDER BY a.event_id, a.subscription, a.attempt DESC, a.finished_at DESC";
+ORDER BY a.event_id, a.subscription, a.id DESC";
 
 pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
     let mut connection = store.reads.get().await?;
@@ -126,7 +131,7 @@ fn ended_status(action: Action) -> Status {
 
 const LOG: &str = "
 SELECT event_id, subscription, attempt, worker_id, action, status_code, error_message, execution_time_ms, created_at
-FROM windlass.event_log WHERE namespace = $1 AND event_id = $2 ORDER BY created_at, attempt, step, subscription";
+FROM windlass.event_log WHERE namespace = $1 AND event_id = $2 ORDER BY created_at, entry, step";
 
 pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>> {
     let mut connection = store.reads.get().await?;
@@ -180,7 +185,7 @@ WITH source AS (
           AND (cardinality($4::text[]) = 0 OR EXISTS (
                 SELECT FROM unnest($4::text[]) AS p
                 WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
-          AND (cardinality($5::text[]) = 0 OR regexp_split_to_array(btrim(e.tags), '\\s*,\\s*') && $5::text[]))
+          AND (cardinality($5::text[]) = 0 OR regexp_split_to_array(btrim(e.tags, E' \\t\\n\\f\\r'), '\\s*,\\s*') && $5::text[]))
 )
 SELECT ARRAY(SELECT id FROM matching ORDER BY id DESC LIMIT $6 OFFSET $7) AS ids,
        (SELECT count(*) FROM matching) AS total";
@@ -199,10 +204,7 @@ pub(super) async fn list(store: &PgStore, namespace: &str, filter: &ListFilter) 
     let row = query.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let ids: Vec<i64> = get(&row, "ids")?;
-    let mut items: Vec<EventView> = get_all(store, namespace, &ids).await?.into_iter().flatten().collect();
-    for view in &mut items {
-        view.deliveries.retain(|delivery| delivery.subscription == subscription);
-    }
+    let items = get_all(store, namespace, &ids).await?.into_iter().flatten().collect();
     Ok(Page { items, total: get::<i64>(&row, "total")?.unsigned_abs() })
 }
 
@@ -289,8 +291,7 @@ UNION ALL
 SELECT a.subscription, l.event_type, a.action, count(*), min(a.finished_at)
 FROM windlass.event_attempts a JOIN windlass.lanes l ON l.lane_id = a.lane_id
 WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
-GROUP BY 1, 2, 3
-ORDER BY 1, 2, 3";
+GROUP BY 1, 2, 3";
 
 pub(super) async fn stats(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {
     let mut connection = store.reads.get().await?;

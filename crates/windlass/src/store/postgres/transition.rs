@@ -329,27 +329,32 @@ async fn bury(
 
 const FORGET: &str = "
 WITH gone AS (
-    DELETE FROM windlass.events e USING unnest($2::bigint[], $3::timestamptz[]) AS i(id, created_at)
-    WHERE e.namespace = $1 AND e.id = i.id AND e.created_at = i.created_at
-      AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.event_id = i.id)
-      AND NOT EXISTS (SELECT FROM windlass.dead_letters d WHERE d.event_id = i.id)
-    RETURNING e.id
+    DELETE FROM windlass.event_attempts a
+    USING unnest($2::bigint[], $4::text[]) AS i(id, subscription)
+    WHERE a.namespace = $1 AND a.event_id = i.id AND a.subscription = i.subscription
 )
-DELETE FROM windlass.event_attempts a USING gone WHERE a.namespace = $1 AND a.event_id = gone.id";
+DELETE FROM windlass.events e
+USING unnest($2::bigint[], $3::timestamptz[], $4::text[]) AS i(id, created_at, subscription)
+WHERE e.namespace = $1 AND e.id = i.id AND e.created_at = i.created_at
+  AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.event_id = i.id)
+  AND NOT EXISTS (SELECT FROM windlass.dead_letters d WHERE d.event_id = i.id)
+  AND NOT EXISTS (SELECT FROM windlass.event_attempts a
+                  WHERE a.event_id = i.id AND a.namespace = $1 AND a.subscription <> i.subscription)";
 
-/// Deletes the events that are not to be kept, unless another subscription still needs them.
+/// Deletes the history of these deliveries and, unless another one is live, dead or kept, their events.
 async fn forget(connection: &mut PgConnection, namespace: &str, rows: &[PgRow]) -> Result<()> {
-    let (mut ids, mut created) = (Vec::<i64>::new(), Vec::<Timestamp>::new());
+    let (mut ids, mut created, mut subscriptions) = (Vec::<i64>::new(), Vec::<Timestamp>::new(), Vec::<String>::new());
     for row in rows {
         if get(row, "forget")? {
             ids.push(get(row, "event_id")?);
             created.push(get(row, "created_at")?);
+            subscriptions.push(get(row, "subscription")?);
         }
     }
     if ids.is_empty() {
         return Ok(());
     }
-    let query = sqlx::query(FORGET).bind(namespace).bind(ids).bind(created);
+    let query = sqlx::query(FORGET).bind(namespace).bind(ids).bind(created).bind(subscriptions);
     query.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 

@@ -31,36 +31,33 @@ macro_rules! matching {
     };
 }
 
-/// How many there are, and their keys, the newest first.
+/// How many there are, and their keys in either order.
 struct Source {
     total: &'static str,
-    keys: &'static str,
+    newest: &'static str,
+    oldest: &'static str,
 }
 
-const ALL: Source = Source {
-    total: matching!("count(*)", "namespace = ?1 AND ?2 IS NULL", ""),
-    keys: matching!(
-        "event_id, lane_id",
-        "namespace = ?1 AND ?2 IS NULL",
-        "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9"
-    ),
-};
+macro_rules! source {
+    ($meant:literal) => {
+        Source {
+            total: matching!("count(*)", $meant, ""),
+            newest: matching!("event_id, lane_id", $meant, "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9"),
+            oldest: matching!("event_id, lane_id", $meant, "ORDER BY failed_at, event_id LIMIT ?8 OFFSET ?9"),
+        }
+    };
+}
+
+const ALL: Source = source!("namespace = ?1 AND ?2 IS NULL");
 
 /// The plus keeps SQLite from going through the whole namespace.
-const NAMED: Source = Source {
-    total: matching!("count(*)", "event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1", ""),
-    keys: matching!(
-        "event_id, lane_id",
-        "event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1",
-        "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9"
-    ),
-};
+const NAMED: Source = source!("event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1");
 
 fn source(filter: &DeadLetterFilter) -> Source {
     if filter.event_ids.is_empty() { ALL } else { NAMED }
 }
 
-/// The parameters of `total`, and the first of `keys`.
+/// The parameters of `total`, and the first of the others.
 fn values(namespace: &str, filter: &DeadLetterFilter) -> Result<Vec<Value>> {
     let text = |text: Option<&str>| text.map_or(Value::Null, |text| Value::Text(text.to_owned()));
     let list = |empty: bool, json: serde_json::Result<String>| match json {
@@ -87,7 +84,8 @@ fn matching(
 ) -> Result<Vec<(i64, i64)>> {
     let mut values = values(namespace, filter)?;
     values.extend([Value::Integer(limit as i64), Value::Integer(offset as i64)]);
-    let mut select = conn.prepare_cached(source(filter).keys)?;
+    let source = source(filter);
+    let mut select = conn.prepare_cached(if filter.oldest_first { source.oldest } else { source.newest })?;
     let found = select.query_map(params_from_iter(values), |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }

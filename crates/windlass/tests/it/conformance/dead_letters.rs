@@ -206,6 +206,22 @@ conformance! {
         }
     }
 
+    // O4
+    async fn members_redriven_together_keep_their_order(bed) {
+        let mut members = Vec::new();
+        for _ in 0..3 {
+            members.push(publish_new(&bed.queue, NewEvent::new("t").group("g")).await.id);
+            bed.advance(secs(1));
+            finish(&bed.queue, &take(&bed.queue).await, Report::dead("x")).await;
+        }
+        assert_eq!(bed.queue.redrive(all()).await, Ok(3));
+        for member in members {
+            let got = take_all(&bed.queue).await;
+            assert_eq!(ids(&got), [member]);
+            done(&bed.queue, &got[0]).await;
+        }
+    }
+
     async fn a_redriven_member_of_an_empty_group_is_ready(bed) {
         let event = publish_new(&bed.queue, NewEvent::new("t").group("g")).await;
         finish(&bed.queue, &take(&bed.queue).await, Report::dead("x")).await;

@@ -127,7 +127,7 @@ conformance! {
     }
 
     async fn white_space_around_tags_means_nothing(bed) {
-        let text = " \temail ,\n high\u{a0},,".trim_end_matches(',');
+        let text = " \temail ,\n high ";
         let event = publish_new(&bed.queue, NewEvent::new("t").tags_text(text)).await;
         assert_eq!(event.tags, text);
         for tag in ["email", "high"] {

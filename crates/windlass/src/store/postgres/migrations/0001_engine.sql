@@ -84,7 +84,9 @@ CREATE INDEX event_queue_deadline ON windlass.event_queue (lane_id, expires_at, 
 CREATE INDEX event_queue_group ON windlass.event_queue (group_id, subscription, namespace, ready_at, event_id)
     WHERE group_id IS NOT NULL;
 
+-- The id tells the order of entries that share an instant.
 CREATE TABLE windlass.event_attempts (
+    id                bigserial,
     event_id          bigint NOT NULL,
     lane_id           bigint NOT NULL,
     attempt           integer NOT NULL,
@@ -144,18 +146,18 @@ CREATE TABLE windlass.event_keys (
 
 CREATE VIEW windlass.event_log AS
 SELECT namespace, event_id, subscription, attempt, worker_id, 'PICKED' AS action, NULL::integer AS status_code,
-       NULL::text AS error_message, NULL::bigint AS execution_time_ms, picked_at AS created_at, 0 AS step
+       NULL::text AS error_message, NULL::bigint AS execution_time_ms, picked_at AS created_at, id AS entry, 0 AS step
 FROM windlass.event_attempts WHERE picked_at IS NOT NULL
 UNION ALL
-SELECT namespace, event_id, subscription, attempt, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 1
+SELECT namespace, event_id, subscription, attempt, worker_id, 'STARTED', NULL, NULL, NULL, started_at, id, 1
 FROM windlass.event_attempts WHERE started_at IS NOT NULL
 UNION ALL
 SELECT namespace, event_id, subscription, attempt, worker_id, action, status_code, error_message,
-       execution_time_ms, finished_at, 2
+       execution_time_ms, finished_at, id, 2
 FROM windlass.event_attempts
 UNION ALL
-SELECT namespace, event_id, subscription, attempts, worker_id, 'PICKED', NULL, NULL, NULL, picked_at, 0
+SELECT namespace, event_id, subscription, attempts, worker_id, 'PICKED', NULL, NULL, NULL, picked_at, 9223372036854775807, 0
 FROM windlass.event_queue WHERE lease IS NOT NULL
 UNION ALL
-SELECT namespace, event_id, subscription, attempts, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 1
+SELECT namespace, event_id, subscription, attempts, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 9223372036854775807, 1
 FROM windlass.event_queue WHERE lease IS NOT NULL AND started_at IS NOT NULL;
