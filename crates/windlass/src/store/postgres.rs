@@ -41,10 +41,10 @@ mod maintain;
 mod marks;
 mod migrate;
 mod notify;
-#[cfg(test)]
-mod plans;
 mod publish;
 mod row;
+#[cfg(test)]
+mod tests;
 mod topology;
 mod transition;
 

@@ -6,8 +6,22 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use super::{HOT, PgStore, claim, group, hold, inspect, maintain, transition};
 use crate::clock::Clock;
 
-/// A database of its own, migrated; dropped by whoever throws the server away.
-async fn database(name: &str) -> (PgConnection, PgConnection) {
+/// A migrated database of its own, with a connection of the hot path and a plain one.
+struct Database {
+    name: String,
+    admin: PgConnection,
+    hot: PgConnection,
+    plain: PgConnection,
+}
+
+impl Database {
+    async fn drop(mut self) {
+        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        self.admin.execute(AssertSqlSafe(drop)).await.unwrap();
+    }
+}
+
+async fn database(name: &str) -> Database {
     let server = std::env::var("WINDLASS_TEST_POSTGRES")
         .expect("WINDLASS_TEST_POSTGRES is not set: run the tests with `cargo xtask test`");
     let name = format!("windlass_plans_{name}_{}", std::process::id());
@@ -19,7 +33,7 @@ async fn database(name: &str) -> (PgConnection, PgConnection) {
     hot.execute(HOT).await.unwrap();
     // Statistics change only when a test says so.
     plain.execute("ALTER TABLE windlass.event_queue SET (autovacuum_enabled = off)").await.unwrap();
-    (hot, plain)
+    Database { name, admin, hot, plain }
 }
 
 /// Ten lanes; every tenth row is held.
@@ -154,18 +168,20 @@ async fn assert_all_by_index(hot: &mut PgConnection, state: &str) {
 // B4
 #[tokio::test]
 async fn the_hot_path_goes_by_index_whatever_the_statistics_say() {
-    let (mut hot, mut plain) = database("states").await;
-    assert_all_by_index(&mut hot, "empty").await;
+    let mut database = database("states").await;
+    let Database { hot, plain, .. } = &mut database;
+    assert_all_by_index(hot, "empty").await;
     plain.execute("ANALYZE").await.unwrap();
-    assert_all_by_index(&mut hot, "empty, analysed").await;
+    assert_all_by_index(hot, "empty, analysed").await;
     plain.execute(FILL).await.unwrap();
-    assert_all_by_index(&mut hot, "full, analysed while empty").await;
+    assert_all_by_index(hot, "full, analysed while empty").await;
     plain.execute("ANALYZE").await.unwrap();
-    assert_all_by_index(&mut hot, "full, analysed").await;
+    assert_all_by_index(hot, "full, analysed").await;
     plain.execute("DELETE FROM windlass.event_queue").await.unwrap();
-    assert_all_by_index(&mut hot, "emptied, analysed while full").await;
+    assert_all_by_index(hot, "emptied, analysed while full").await;
     plain.execute("ANALYZE").await.unwrap();
-    assert_all_by_index(&mut hot, "emptied, analysed").await;
+    assert_all_by_index(hot, "emptied, analysed").await;
+    database.drop().await;
 }
 
 /// A million deliveries in one lane, and ten in another.
@@ -182,15 +198,17 @@ FROM generate_series(1, 1000010) n";
 // H15, B4
 #[tokio::test]
 async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
-    let (mut hot, mut plain) = database("crowd").await;
+    let mut database = database("crowd").await;
+    let Database { hot, plain, .. } = &mut database;
     plain.execute(CROWD).await.unwrap();
     let (_, sql, mut arguments) = statements().swap_remove(0);
     arguments[3] = "2";
-    let plan = explain(&mut hot, sql, &arguments, true).await;
+    let plan = explain(hot, sql, &arguments, true).await;
     let taken = plan[0]["Plan"]["Actual Rows"].as_f64().unwrap();
     let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap()
         + plan[0]["Plan"]["Shared Read Blocks"].as_u64().unwrap();
     assert_eq!(taken, 10.0);
     // For ten deliveries: found, locked, changed, and read with their events.
     assert!(buffers < 100, "{buffers} buffers in {plan:#}");
+    database.drop().await;
 }
