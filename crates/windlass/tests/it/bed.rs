@@ -125,10 +125,6 @@ impl Bed {
         Bed { database, queue, hand, clock }
     }
 
-    pub fn kind(&self) -> Kind {
-        self.database.kind
-    }
-
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -319,4 +319,31 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_n
                 .await;
         });
     }
+
+    // A claim begins where the last one ended; what commits late, behind that, is only delayed.
+    #[test]
+    fn an_event_that_commits_late_is_found() {
+        run(Kind::Postgres, async |bed: &Bed| {
+            let queue = bed.real_time().await;
+            publish_many(&queue, "t", 2).await;
+            let model = take(&queue).await.event.id;
+            let mut late = server::connect(&bed.database.url).await;
+            let insert = format!(
+                "BEGIN;
+                 CREATE TEMPORARY TABLE copy AS SELECT * FROM windlass.events WHERE id = {model};
+                 UPDATE copy SET id = nextval('windlass.events_id_seq'), created_at = now();
+                 INSERT INTO windlass.events SELECT * FROM copy;
+                 INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit,
+                                                   updated_at, created_at)
+                 SELECT c.id, q.lane_id, q.namespace, q.subscription, now(), q.attempts_limit, now(), now()
+                 FROM copy c, windlass.event_queue q WHERE q.event_id = {model};"
+            );
+            late.execute(AssertSqlSafe(insert)).await.unwrap();
+            let newer = publish_many(&queue, "t", 3).await;
+            assert_eq!(take_all(&queue).await.len(), 1 + newer.len());
+            late.execute("COMMIT").await.unwrap();
+            let found = take_soon(&queue).await.event.id;
+            assert!(model < found && found < newer[0], "{found}");
+        });
+    }
 }

@@ -23,7 +23,7 @@ PRAGMA synchronous = FULL;
 PRAGMA fullfsync = ON;
 PRAGMA checkpoint_fullfsync = ON;
 PRAGMA temp_store = MEMORY;
-PRAGMA cache_size = -65536;
+PRAGMA cache_size = -32768;
 PRAGMA wal_autocheckpoint = 4096;
 PRAGMA journal_size_limit = 67108864;
 ";

@@ -86,7 +86,8 @@ conformance! {
     }
 
     async fn batches_have_limits(bed) {
-        let limits = Limits { publish_batch_max: 3, claim_batch_max: 3, finish_batch_max: 3, page_max: 3, ..Limits::default() };
+        let limits =
+            Limits { publish_batch_max: 3, claim_batch_max: 3, finish_batch_max: 3, page_max: 3, ..Limits::default() };
         let queue = limited(bed, limits).await;
         let events = |count| vec![NewEvent::new("t"); count];
         invalid(queue.publish_all(events(4)).await.unwrap_err(), "events");

@@ -268,7 +268,8 @@ conformance! {
         publish(&queue, "slow.report").await;
         publish(&queue, "quick").await;
         let got = take_all(&queue).await;
-        let leases: Vec<_> = got.iter().map(|delivery| delivery.lease_expires_at.signed_duration_since(bed.now())).collect();
+        let leases: Vec<_> =
+            got.iter().map(|delivery| delivery.lease_expires_at.signed_duration_since(bed.now())).collect();
         assert_eq!(leases, [chrono::TimeDelta::seconds(900), chrono::TimeDelta::seconds(10)]);
     }
 

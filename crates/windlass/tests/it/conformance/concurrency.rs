@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use windlass::{Backoff, ClaimRequest, Delivery, NewEvent, Policy, Queue, Report, Status};
+use windlass::{Action, Backoff, ClaimRequest, Delivery, Finished, NewEvent, Policy, Queue, Report, Status};
 
 use crate::support::*;
 
@@ -28,7 +28,7 @@ async fn publish_some(queue: Queue, publisher: usize) -> Vec<i64> {
     while published.len() < EVENTS_EACH {
         let batch = (0..fastrand::usize(1..4)).map(|_| {
             let event = NewEvent::new(format!("t{}", fastrand::u8(..4))).priority(fastrand::i16(..3));
-            if publisher % 2 == 0 { event.group(format!("g{publisher}")) } else { event }
+            if publisher.is_multiple_of(2) { event.group(format!("g{publisher}")) } else { event }
         });
         let stored = queue.publish_all(batch.collect()).await.unwrap();
         published.extend(stored.iter().map(|published| published.event.id));
@@ -83,7 +83,7 @@ conformance! {
         let policy = Policy { backoff: Backoff::None, max_retries: None, max_attempts: 10_000, ..Policy::default() };
         let first = bed.real_time().await.put_namespace("ns", Some(policy.into()), None).await.unwrap();
         let second = bed.real_time().await.in_namespace("ns").unwrap();
-        let queue = |n: usize| if n % 2 == 0 { first.clone() } else { second.clone() };
+        let queue = |n: usize| if n.is_multiple_of(2) { first.clone() } else { second.clone() };
         let seen = Arc::new(Seen::default());
         let publishers = (0..PUBLISHERS).map(|n| tokio::spawn(publish_some(queue(n / 2), n))).collect();
         // They may publish a few more than that; whoever is late finds the rest.
@@ -104,7 +104,7 @@ conformance! {
         assert!(rows.iter().all(|row| row.status == Status::Completed), "{rows:?}");
         assert!(poll(&first).await.is_none() && poll(&second).await.is_none());
         for event in published.concat() {
-            let completed = trail(&first, event).await.iter().filter(|a| **a == windlass::Action::Completed).count();
+            let completed = trail(&first, event).await.iter().filter(|a| **a == Action::Completed).count();
             assert_eq!(completed, 1);
         }
     }
@@ -130,5 +130,43 @@ conformance! {
         all(workers).await;
         assert_eq!(seen.done.lock().unwrap().len(), 100);
         assert!(poll(&first).await.is_none());
+    }
+
+    // H11, O7: leases run out in the middle of the work, all the time.
+    async fn slow_workers_never_finish_twice(bed) {
+        let policy = Policy { lease_ms: 40, backoff: Backoff::None, max_attempts: 10_000, ..Policy::default() };
+        let first = bed.real_time().await.put_namespace("ns", Some(policy.into()), None).await.unwrap();
+        let second = bed.real_time().await.in_namespace("ns").unwrap();
+        let published = publish_many(&first, "t", 60).await;
+        let done = Arc::new(Mutex::new(HashMap::<i64, Vec<u32>>::new()));
+        let workers = (0..8).map(|n| {
+            let (queue, done) = (if n % 2 == 0 { first.clone() } else { second.clone() }, done.clone());
+            tokio::spawn(async move {
+                while done.lock().unwrap().len() < 60 {
+                    for delivery in claim(&queue, ClaimRequest::new(format!("w{n}")).max(2).wait(millis(200))).await {
+                        // Too long for every second one.
+                        tokio::time::sleep(millis(fastrand::u64(..60))).await;
+                        if let Finished::Applied(attempt) = queue.finish(&delivery, Report::done()).await.unwrap() {
+                            assert_eq!(attempt.attempt, delivery.attempts);
+                            done.lock().unwrap().entry(delivery.event.id).or_default().push(attempt.attempt);
+                        }
+                    }
+                }
+            })
+        });
+        all(workers.collect()).await;
+        let done = done.lock().unwrap().clone();
+        assert!(done.values().all(|attempts| attempts.len() == 1), "{done:?}");
+        for event in published {
+            let trail = trail(&first, event).await;
+            assert_eq!(trail.last(), Some(&Action::Completed));
+            // What was picked and not completed was abandoned, each time.
+            let count = |wanted| trail.iter().filter(|action| **action == wanted).count();
+            assert_eq!(
+                (count(Action::Completed), count(Action::Abandoned) + 1),
+                (1, count(Action::Picked)),
+                "{trail:?}"
+            );
+        }
     }
 }

@@ -69,12 +69,14 @@ conformance! {
         let with = |status| DeadLetterFilter { status: Some(status), ..all() };
         assert_eq!(ids_of(queue, with(Status::Expired)).await, [expired]);
         assert_eq!(ids_of(queue, with(Status::Failed)).await, [of_second, b, a]);
-        let of_types = |types: &[&str]| DeadLetterFilter { types: types.iter().map(ToString::to_string).collect(), ..all() };
+        let of_types =
+            |types: &[&str]| DeadLetterFilter { types: types.iter().map(ToString::to_string).collect(), ..all() };
         assert_eq!(ids_of(queue, of_types(&["a.*"])).await, [b, a]);
         assert_eq!(ids_of(queue, of_types(&["a.x", "c"])).await, [of_second, a]);
         assert_eq!(ids_of(queue, of_types(&["a"])).await, Vec::<i64>::new());
         assert_eq!(ids_of(queue, DeadLetterFilter { reason: Some("second".into()), ..all() }).await, [b]);
-        let b_failed_at = queue.dead_letters(DeadLetterFilter { event_ids: vec![b], ..all() }).await.unwrap().items[0].failed_at;
+        let b_failed_at =
+            queue.dead_letters(DeadLetterFilter { event_ids: vec![b], ..all() }).await.unwrap().items[0].failed_at;
         let before = |at| DeadLetterFilter { failed_before: Some(at), ..all() };
         assert_eq!(ids_of(queue, before(b_failed_at)).await, [a]);
         assert_eq!(ids_of(queue, before(after(b_failed_at, MICRO))).await, [b, a]);

@@ -67,14 +67,17 @@ conformance! {
 
     // Q8, H10
     async fn a_report_sent_again_is_answered_with_the_record(bed) {
-        let reports = [Report::done().status_code(1), Report::failed("no luck"), dead_with("why"), snooze(secs(5)), release()];
+        let reports =
+            [Report::done().status_code(1), Report::failed("no luck"), dead_with("why"), snooze(secs(5)), release()];
         for report in reports {
             let event = publish(&bed.queue, "t").await;
             let delivery = take(&bed.queue).await;
             let first = finish(&bed.queue, &delivery, report.clone()).await;
             let before = everything(&bed.queue, event.id).await;
             bed.advance(MICRO);
-            for held in [Held::from(&delivery), Held::by_lease(event.id, delivery.lease), Held::by_worker(event.id, "w")] {
+            for held in
+                [Held::from(&delivery), Held::by_lease(event.id, delivery.lease), Held::by_worker(event.id, "w")]
+            {
                 let again = bed.queue.finish(held, report.clone()).await.unwrap();
                 assert_eq!(again, Finished::Repeated(first.clone()));
             }

@@ -286,7 +286,14 @@ conformance! {
             let got = take_all(&bed.queue).await;
             assert_eq!(got.len(), 100);
             let reports = got.iter().map(|delivery| (delivery.into(), Report::done())).collect();
-            assert!(bed.queue.finish_all(reports).await.unwrap().iter().all(|finished| !finished.clone().unwrap().is_lost()));
+            assert!(
+                bed.queue
+                    .finish_all(reports)
+                    .await
+                    .unwrap()
+                    .iter()
+                    .all(|finished| !finished.clone().unwrap().is_lost())
+            );
         }
         assert!(poll(&bed.queue).await.is_none());
     }

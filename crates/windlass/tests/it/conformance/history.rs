@@ -41,7 +41,14 @@ conformance! {
         done(&queue, &take(&queue).await).await;
         assert_eq!(queue.log(event.id).await.unwrap_err(), gone(event.id));
         let since = bed.now() - chrono::TimeDelta::days(1);
-        let live: u64 = queue.stats(since).await.unwrap().iter().filter(|row| row.status == Status::Pending).map(|row| row.count).sum();
+        let live: u64 = queue
+            .stats(since)
+            .await
+            .unwrap()
+            .iter()
+            .filter(|row| row.status == Status::Pending)
+            .map(|row| row.count)
+            .sum();
         assert_eq!(live, 0);
     }
 

@@ -93,7 +93,9 @@ conformance! {
 
     async fn the_policy_of_a_type_says_how_long_an_extension_is(bed) {
         let slow = PolicyOverrides { lease_ms: Some(900_000), ..Default::default() };
-        let queue = bed.namespace_with(NamespacePolicy { base: Policy::default(), types: [("slow".into(), slow)].into() }).await;
+        let queue = bed
+            .namespace_with(NamespacePolicy { base: Policy::default(), types: [("slow".into(), slow)].into() })
+            .await;
         // Somebody who knew the namespace before there was such a type.
         let other = bed.other().await.in_namespace("ns").unwrap();
         assert!(poll(&other).await.is_none());

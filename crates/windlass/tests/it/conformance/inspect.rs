@@ -213,7 +213,11 @@ conformance! {
             line(3, "w3", Action::Picked, at(304)),
             line(3, "w3", Action::Abandoned, at(364)),
             line(4, "w4", Action::Picked, at(364)),
-            LogEntry { status_code: Some(200), execution_time_ms: Some(34), ..line(4, "w4", Action::Completed, at(365)) },
+            LogEntry {
+                status_code: Some(200),
+                execution_time_ms: Some(34),
+                ..line(4, "w4", Action::Completed, at(365))
+            },
         ];
         expected.iter_mut().zip(&log).for_each(|(expected, entry)| expected.id = entry.id);
         assert_eq!(log, expected);

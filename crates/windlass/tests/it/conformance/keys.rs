@@ -65,6 +65,21 @@ conformance! {
         assert_eq!(take_all(&bed.queue).await.len(), 3);
     }
 
+    // O4
+    async fn a_batch_with_keys_keeps_its_order(bed) {
+        let member = || NewEvent::new("t").group("g");
+        let batch = vec![member(), member().key("k"), member(), member().key("l"), member().key("k")];
+        let published = bed.queue.publish_all(batch).await.unwrap();
+        let stored: Vec<i64> = published.iter().filter(|p| !p.duplicate).map(|p| p.event.id).collect();
+        assert_eq!(stored.len(), 4);
+        assert!(stored.is_sorted(), "{stored:?}");
+        for event in stored {
+            let got = take_all(&bed.queue).await;
+            assert_eq!(ids(&got), [event]);
+            done(&bed.queue, &got[0]).await;
+        }
+    }
+
     async fn a_known_key_does_not_hold_up_its_batch(bed) {
         let first = publish_new(&bed.queue, keyed("k")).await;
         let published = bed.queue.publish_all(vec![keyed("k"), keyed("new")]).await.unwrap();

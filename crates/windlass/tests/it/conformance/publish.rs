@@ -137,7 +137,8 @@ conformance! {
     }
 
     async fn a_batch_may_mix_types_tags_and_priorities(bed) {
-        let kinds = (0..60).map(|n| NewEvent::new(format!("t{}", n % 5)).tags([format!("tag{}", n % 4)]).priority(n % 3));
+        let kinds =
+            (0..60).map(|n| NewEvent::new(format!("t{}", n % 5)).tags([format!("tag{}", n % 4)]).priority(n % 3));
         let published = bed.queue.publish_all(kinds.collect()).await.unwrap();
         let got = take_all(&bed.queue).await;
         assert_eq!(sorted(ids(&got)), published.iter().map(|p| p.event.id).collect::<Vec<_>>());

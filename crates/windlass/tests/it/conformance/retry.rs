@@ -119,7 +119,8 @@ conformance! {
         ];
         assert_eq!(table.map(|(preset, ..)| preset), PRESETS);
         for (preset, failed, wait, unrecoverable, unhandled) in table {
-            let queue = bed.queue.put_namespace(preset, Some(Policy::preset(preset).unwrap().into()), None).await.unwrap();
+            let queue =
+                bed.queue.put_namespace(preset, Some(Policy::preset(preset).unwrap().into()), None).await.unwrap();
             let events = publish_many(&queue, "t", 3).await;
             let got = take_all(&queue).await;
             let attempt = fail(&queue, &got[0]).await;

@@ -147,7 +147,8 @@ conformance! {
         let events = (0..1_300).map(|n| NewEvent::new(format!("t{}", n % 2))).collect();
         let published = bed.queue.publish_all(events).await.unwrap();
         add(&bed.queue, SubscriptionSpec::new("late").types(["t1"]).since(since)).await;
-        let expected: Vec<i64> = published.iter().map(|p| &p.event).filter(|e| e.event_type == "t1").map(|e| e.id).collect();
+        let expected: Vec<i64> =
+            published.iter().map(|p| &p.event).filter(|e| e.event_type == "t1").map(|e| e.id).collect();
         assert_eq!(sorted(ids(&take_of(&bed.queue, "late").await)), expected);
     }
 
@@ -213,7 +214,8 @@ conformance! {
         assert_eq!(queue.get(later.id).await.unwrap().deliveries.len(), 1);
         assert_eq!(status(queue, event.id).await, Status::Pending);
         assert_eq!(queue.stats(bed.now()).await.unwrap().iter().filter(|row| row.subscription == "old").count(), 0);
-        let error = queue.list(ListFilter { subscription: Some("old".into()), ..Default::default() }).await.unwrap_err();
+        let error =
+            queue.list(ListFilter { subscription: Some("old".into()), ..Default::default() }).await.unwrap_err();
         assert_eq!(error, unknown("old"));
     }
 
