@@ -136,14 +136,18 @@ impl Queue {
             if let Some(answer) = claimer.ask(&request.worker_id, request.max, request.wait).await {
                 return answer;
             }
-            lock(&self.claimers().0).retain(|_, claimer| !claimer.has_ended());
         }
     }
 
     fn claimer(&self, filter: &Filter) -> Claimer {
         let mut claimers = lock(&self.claimers().0);
-        let made = || Claimer::start(self.core().clone(), filter.clone());
-        claimers.entry(filter.clone()).or_insert_with(made).clone()
+        if let Some(claimer) = claimers.get(filter).filter(|claimer| !claimer.has_ended()) {
+            return claimer.clone();
+        }
+        claimers.retain(|_, claimer| !claimer.has_ended());
+        let claimer = Claimer::start(self.core().clone(), filter.clone());
+        claimers.insert(filter.clone(), claimer.clone());
+        claimer
     }
 }
 

@@ -211,7 +211,7 @@ fn to_raw<T: Serialize + ?Sized>(field: &'static str, value: &T) -> Result<Box<R
     serde_json::value::to_raw_value(value).map_err(|error| Error::invalid(field, error.to_string()))
 }
 
-fn check_json(field: &'static str, json: &str, max: usize, limits: &Limits) -> Result<()> {
+pub(crate) fn check_json(field: &'static str, json: &str, max: usize, limits: &Limits) -> Result<()> {
     if json.len() > max {
         return Err(Error::TooLarge { field, size: json.len(), max });
     }
@@ -242,8 +242,7 @@ fn depth(json: &str) -> usize {
 
 /// The distinct tags of a comma-separated text, trimmed and in order.
 pub(crate) fn tag_set(field: &'static str, tags: &str, limits: &Limits) -> Result<Vec<String>> {
-    let max = limits.tags_max * (names::NAME_BYTES_MAX + 1);
-    names::check_text(field, tags, max)?;
+    names::check_text(field, tags, limits.tags_bytes_max)?;
     let trim = |text: &'_ str| text.trim_matches(|c: char| c.is_ascii_whitespace()).to_owned();
     if trim(tags).is_empty() {
         return Ok(Vec::new());

@@ -8,6 +8,7 @@ use crate::clock::SPAN_MAX;
 use crate::decide::decide;
 use crate::delivery::{Delivery, Lease, Live};
 use crate::error::{Error, Result};
+use crate::event::check_json;
 use crate::limits::Limits;
 use crate::names;
 use crate::outcome::{Action, Finished, Outcome, Report};
@@ -93,6 +94,7 @@ impl Queue {
             held.check()?;
             check_report(report, self.limits())?;
         }
+        self.topology().await?;
         let weight = reports.len();
         self.lines().finish.call(reports, weight).await
     }
@@ -120,7 +122,7 @@ fn check_report(report: &Report, limits: &Limits) -> Result<()> {
         return Err(Error::invalid("execution_time_ms", "is too large"));
     }
     match &report.detail {
-        Some(detail) => names::check_text("detail", detail.get(), limits.payload_bytes_max),
+        Some(detail) => check_json("detail", detail.get(), limits.payload_bytes_max, limits),
         None => Ok(()),
     }
 }
@@ -133,20 +135,39 @@ pub(crate) async fn run(
 ) -> Result<Vec<Result<FinishedUnit>>> {
     let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
     let mut items: Vec<(Held, Report)> = units.into_iter().flatten().collect();
-    find_live(&core, &namespace, &mut items).await?;
+    match finish(&core, &namespace, &mut items).await {
+        Ok(finished) => {
+            let mut rest = finished.into_iter();
+            Ok(sizes.into_iter().map(|size| Ok(rest.by_ref().take(size).collect())).collect())
+        }
+        // Whoever brought what cannot be stored is the only one to fail.
+        Err(Error::Database { .. }) if sizes.len() > 1 => {
+            let mut answers = Vec::with_capacity(sizes.len());
+            let mut rest = &mut items[..];
+            for size in sizes {
+                let (unit, others) = rest.split_at_mut(size);
+                answers.push(finish(&core, &namespace, unit).await);
+                rest = others;
+            }
+            Ok(answers)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn finish(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -> Result<FinishedUnit> {
+    find_live(core, namespace, items).await?;
     let lanes = items.iter().filter_map(|(held, _)| held.live.as_ref()).map(|live| live.lane_id);
-    let topology = core.topology_with_lanes(&namespace, lanes).await?;
+    let topology = core.topology_with_lanes(namespace, lanes).await?;
 
     let mut answers: Vec<Option<Result<Finished>>> = vec![None; items.len()];
-    let (places, changes) = changes(&core, &topology, &items);
-    let applied = change::apply(&core, &namespace, &changes).await?;
+    let (places, changes) = changes(core, &topology, items);
+    let applied = change::apply(core, namespace, &changes).await?;
     for (place, attempt) in places.into_iter().zip(applied) {
         answers[place] = attempt.map(|attempt| Ok(Finished::Applied(attempt)));
     }
-    look_up_rest(&core, &namespace, &items, &mut answers).await?;
-
-    let mut rest = answers.into_iter().flatten();
-    Ok(sizes.into_iter().map(|size| Ok(rest.by_ref().take(size).collect())).collect())
+    look_up_rest(core, namespace, items, &mut answers).await?;
+    Ok(answers.into_iter().flatten().collect())
 }
 
 /// Looks up the deliveries that were named by worker or lease only.

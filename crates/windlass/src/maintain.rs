@@ -50,7 +50,7 @@ impl Queue {
     pub(crate) async fn backfill(&self, subscription: &Subscription) -> Result<usize> {
         let (mut added, mut from) = (0, subscription.backfill_from);
         while let Some(start) = from {
-            let past = self.store().past_events(self.namespace(), subscription.starts_at, start, BATCH).await?;
+            let past = self.store().past_events(self.namespace(), subscription, start, BATCH).await?;
             let mut wanted = Vec::new();
             for event in past.events {
                 let tags = tag_set("tags", &event.tags, self.limits())?;

@@ -53,33 +53,26 @@ impl Queue {
     }
 
     async fn set_paused(&self, paused: bool) -> Result<()> {
-        let types = self.reload().await?.namespace.paused_types.clone();
-        self.store().pause_namespace(self.namespace(), paused, &types).await?;
+        self.reload().await?;
+        self.store().pause_namespace(self.namespace(), paused).await?;
         self.changed().await
     }
 
     /// Hands out nothing more of this type (by exact name, or by prefix ending in `*`).
     pub async fn pause_type(&self, event_type: &str) -> Result<()> {
         names::check_type_pattern("type", event_type)?;
-        let namespace = self.reload().await?.namespace.clone();
-        let mut types = namespace.paused_types;
-        if !types.iter().any(|paused| paused == event_type) {
-            types.push(event_type.to_owned());
-        }
         let max = self.limits().tags_max;
-        if types.len() > max {
+        if self.reload().await?.namespace.paused_types.len() >= max {
             return Err(Error::invalid("type", format!("at most {max} types can be paused at once")));
         }
-        self.store().pause_namespace(self.namespace(), namespace.paused, &types).await?;
+        self.store().pause_type(self.namespace(), event_type, true).await?;
         self.changed().await
     }
 
     /// Hands out this type again.
     pub async fn resume_type(&self, event_type: &str) -> Result<()> {
-        let namespace = self.reload().await?.namespace.clone();
-        let mut types = namespace.paused_types;
-        types.retain(|paused| paused != event_type);
-        self.store().pause_namespace(self.namespace(), namespace.paused, &types).await?;
+        self.reload().await?;
+        self.store().pause_type(self.namespace(), event_type, false).await?;
         self.changed().await
     }
 

@@ -48,23 +48,25 @@ impl Queue {
         }
         let now = self.clock().now();
         events.iter().try_for_each(|event| event.check(self.limits(), now))?;
+        self.topology().await?;
         let weight = events.len();
         let mut published = self.lines().publish.call(events, weight).await?;
         for duplicate in published.iter_mut().filter(|published| published.duplicate) {
-            self.show_first(duplicate).await?;
+            self.show_first(duplicate).await;
         }
         Ok(published)
     }
 
     /// Puts the first event in the place of a duplicate. One that its policy did not keep is shown
     /// with the contents it was published with again.
-    async fn show_first(&self, duplicate: &mut Published) -> Result<()> {
+    async fn show_first(&self, duplicate: &mut Published) {
         match self.get(duplicate.event.id).await {
             Ok(first) => duplicate.event = first.event,
-            Err(Error::EventNotFound { .. }) => {}
-            Err(error) => return Err(error),
+            // What was stored with it counts, whether or not the first one can be read.
+            Err(error) => {
+                tracing::debug!(%error, event_id = duplicate.event.id, "the first event of a key cannot be shown")
+            }
         }
-        Ok(())
     }
 }
 
@@ -82,8 +84,8 @@ pub(crate) async fn run(
             let split = |size: &usize| Ok(rest.by_ref().take(*size).map(|(p, s)| finish(p, s, &namespace)).collect());
             Ok(sizes.iter().map(split).collect())
         }
-        // Whoever brought the value that the database cannot take is the only one to fail.
-        Err(Error::Database { .. }) if sizes.len() > 1 => {
+        // Whoever brought what cannot be stored is the only one to fail.
+        Err(Error::Database { .. } | Error::Invalid { .. }) if sizes.len() > 1 => {
             let mut rest = prepared.into_iter();
             let mut answers = Vec::with_capacity(sizes.len());
             for size in sizes {

@@ -14,8 +14,10 @@ impl Queue {
         self.check_dead_letter_filter(&filter).await?;
         // What fails again while we are at it is left for the next time.
         (filter.limit, filter.offset, filter.oldest_first) = (1, 0, false);
-        let newest = self.store().dead_letters(self.namespace(), &filter).await?.items.pop();
-        filter.failed_before = newest.map(|letter| letter.failed_at + chrono::TimeDelta::microseconds(1));
+        let Some(newest) = self.store().dead_letters(self.namespace(), &filter).await?.items.pop() else {
+            return Ok(0);
+        };
+        filter.failed_before = Some(newest.failed_at + chrono::TimeDelta::microseconds(1));
         // In the order they failed, so that groups keep theirs. Those redriven leave the list: the next
         // page is always the first.
         (filter.limit, filter.oldest_first) = (BATCH, true);

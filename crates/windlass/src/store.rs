@@ -195,7 +195,10 @@ pub(crate) trait Store: Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Grows the version. The caller has checked that the namespace exists.
-    async fn pause_namespace(&self, namespace: &str, paused: bool, paused_types: &[String]) -> Result<()>;
+    async fn pause_namespace(&self, namespace: &str, paused: bool) -> Result<()>;
+
+    /// Adds the pattern to the paused types, or takes it out; grows the version.
+    async fn pause_type(&self, namespace: &str, pattern: &str, paused: bool) -> Result<()>;
 
     /// Creates it and grows the version; `None` where one of that name exists. One that starts in the
     /// past begins with `backfill_from` 0.
@@ -215,8 +218,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Creates the lanes that are missing. Harmless when several processes do it at once.
     async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()>;
 
-    /// Events with an id of at least `from`, published at or after `since`, by id, `limit` at most.
-    async fn past_events(&self, namespace: &str, since: Timestamp, from: i64, limit: usize) -> Result<Past>;
+    /// Events with an id of at least `from`, published from the subscription's start to its creation,
+    /// by id, `limit` at most.
+    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past>;
 
     /// Adds deliveries of stored events and notes where to go on (`None`: all done) in the same
     /// transaction. An event that has, or had, a delivery for the subscription is left out.

@@ -42,7 +42,7 @@ pub(super) struct Claimer {
 struct Ask {
     slot: ClaimSlot,
     until: Instant,
-    reply: oneshot::Sender<Result<Vec<Delivery>>>,
+    reply: oneshot::Sender<Result<Handed>>,
 }
 
 impl Claimer {
@@ -71,11 +71,45 @@ impl Claimer {
         let (reply, answer) = oneshot::channel();
         let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
         self.asks.send(Ask { slot, until: Instant::now() + wait, reply }).ok()?;
-        answer.await.ok()
+        let handed = answer.await.ok()?;
+        Some(handed.map(Handed::keep))
     }
 
     pub fn has_ended(&self) -> bool {
         self.asks.is_closed()
+    }
+}
+
+/// Deliveries on their way to who asked. Dropped before they are kept, others may have them at once.
+struct Handed {
+    deliveries: Vec<Delivery>,
+    core: Arc<Core>,
+    topology: Option<Arc<Topology>>,
+}
+
+impl Handed {
+    fn keep(mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.deliveries)
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        let (deliveries, Some(topology)) = (std::mem::take(&mut self.deliveries), self.topology.take()) else { return };
+        let (core, Ok(runtime)) = (self.core.clone(), tokio::runtime::Handle::try_current()) else { return };
+        if !deliveries.is_empty() {
+            runtime.spawn(give_back_all(core, topology, deliveries));
+        }
+    }
+}
+
+async fn give_back_all(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
+    let released = |delivery: &Delivery| {
+        change(&topology, delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
+    };
+    let changes: Vec<Change> = deliveries.iter().map(released).collect();
+    if let Err(error) = apply_counted(&core, &topology.namespace.namespace, &changes).await {
+        tracing::warn!(%error, "could not give back deliveries; they come back when their lease runs out");
     }
 }
 
@@ -111,7 +145,7 @@ impl Task {
             let wanted: usize = slots.iter().map(|slot| slot.max).sum();
             let taken = self.take(slots).await;
             let short = taken.as_ref().is_ok_and(|taken| taken.len() < wanted);
-            self.answer(taken).await;
+            self.answer(taken);
             if short && !self.asking.is_empty() {
                 self.wait().await;
             }
@@ -228,6 +262,7 @@ impl Task {
     async fn look(&mut self) -> Result<bool> {
         let begun = Instant::now();
         if begun < self.look_from {
+            self.look_again = POLL;
             return Ok(false);
         }
         let namespace = &self.filter.namespace;
@@ -251,7 +286,7 @@ impl Task {
     }
 
     /// Gives everyone what they got, and an answer to those who will not wait.
-    async fn answer(&mut self, taken: Result<Vec<Delivery>>) {
+    fn answer(&mut self, taken: Result<Vec<Delivery>>) {
         let mut of_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
         match taken {
             Ok(taken) => {
@@ -265,27 +300,15 @@ impl Task {
             }
         }
         let now = Instant::now();
-        let mut unclaimed = Vec::new();
         for ask in std::mem::take(&mut self.asking) {
-            let got = of_lease.remove(&ask.slot.lease).unwrap_or_default();
-            if got.is_empty() && ask.until > now {
+            let deliveries = of_lease.remove(&ask.slot.lease).unwrap_or_default();
+            if deliveries.is_empty() && ask.until > now {
                 self.asking.push_back(ask);
-            } else if let Err(Ok(got)) = ask.reply.send(Ok(got)) {
-                unclaimed.extend(got);
+            } else {
+                let (core, topology) = (self.core.clone(), self.lanes.topology.clone());
+                // Who no longer listens drops it, and so gives it back.
+                let _ = ask.reply.send(Ok(Handed { deliveries, core, topology }));
             }
-        }
-        self.give_back(unclaimed).await;
-    }
-
-    /// Who asked has gone away: others may have it at once.
-    async fn give_back(&self, deliveries: Vec<Delivery>) {
-        let Some(topology) = &self.lanes.topology else { return };
-        let released = |delivery: &Delivery| {
-            change(topology, delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
-        };
-        let changes: Vec<Change> = deliveries.iter().map(released).collect();
-        if let Err(error) = apply_counted(&self.core, &self.filter.namespace, &changes).await {
-            tracing::warn!(%error, "could not give back deliveries; they come back when their lease runs out");
         }
     }
 
@@ -297,7 +320,7 @@ impl Task {
         tokio::select! {
             () = self.bell.wait() => {}
             () = tokio::time::sleep_until(until) => {}
-            ask = self.inbox.recv() => self.asking.extend(ask),
+            Some(ask) = self.inbox.recv() => self.asking.push_back(ask),
         }
     }
 }
@@ -306,7 +329,12 @@ impl Task {
 async fn sweep(core: Arc<Core>, filter: Filter, lanes: Vec<i64>, sweeping: Arc<tokio::sync::Mutex<()>>) {
     let _held = sweeping.lock().await;
     let begun = Instant::now();
-    if let Err(error) = maintain::sweep_lanes(&core, &filter.namespace, &lanes).await {
+    // While claims are never empty nobody looks around: this is when new lanes are noticed.
+    let swept = match maintain::sweep_lanes(&core, &filter.namespace, &lanes).await {
+        Ok(_) => core.reload(&filter.namespace).await.map(drop),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = swept {
         tracing::warn!(%error, namespace = filter.namespace, "the sweep for run-out leases failed; another follows");
     }
     tokio::time::sleep(begun.elapsed() * (SHARE - 1)).await;

@@ -11,6 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use self::again::despite_deadlocks;
 use self::connections::Connections;
 use self::group::Freed;
 use self::marks::Marks;
@@ -29,6 +30,7 @@ use crate::queue::bad_url;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::{Wakes, lock};
 
+mod again;
 mod claim;
 mod connections;
 mod dead_letters;
@@ -53,12 +55,6 @@ const HOT: &str = "
 SET plan_cache_mode = force_generic_plan; SET jit = off;
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 SET enable_sort = off; SET enable_material = off";
-
-/// Claims need not survive a crash of the server: a lost claim is only a redelivery.
-const HOT_UNSYNCED: &str = "
-SET plan_cache_mode = force_generic_plan; SET jit = off;
-SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET enable_sort = off; SET enable_material = off; SET synchronous_commit = off";
 
 const COLD: &str = "SET jit = off";
 
@@ -105,7 +101,7 @@ impl PgStore {
         let own = fastrand::u64(..);
         tokio::spawn(notify::send(inbox, reads.clone(), own));
         Ok(PgStore {
-            claims: Connections::new(options.clone(), HOT_UNSYNCED, CLAIMS),
+            claims: Connections::new(options.clone(), HOT, CLAIMS),
             writes: Connections::new(options.clone(), HOT, WRITES),
             sweeps: Connections::new(options.clone(), HOT, SWEEPS),
             reads,
@@ -125,14 +121,24 @@ impl PgStore {
 
     /// Deliveries became ready in these lanes: claims must not begin behind them, here or elsewhere.
     fn freed(&self, namespace: &str, freed: Vec<Freed>) {
+        if freed.is_empty() {
+            return;
+        }
         for (lane, ready_at) in &freed {
             self.marks.rewind(*lane, *ready_at);
         }
-        if freed.is_empty() {
-            self.marks.rewind_all(None);
-        }
+        self.tell(Ready { namespace: namespace.to_owned(), freed });
+    }
+
+    /// Deliveries became ready somewhere in the namespace.
+    fn freed_anywhere(&self, namespace: &str) {
+        self.marks.rewind_all(None);
+        self.tell(Ready { namespace: namespace.to_owned(), freed: Vec::new() });
+    }
+
+    fn tell(&self, ready: Ready) {
         // Fails only when the store is being dropped.
-        let _ = self.ready.send(Ready { namespace: namespace.to_owned(), freed });
+        let _ = self.ready.send(ready);
     }
 }
 
@@ -150,19 +156,6 @@ pub(crate) async fn schema_version(url: &str) -> Result<(i64, i64)> {
 
 fn to_json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::Database { detail: error.to_string() })
-}
-
-/// Repeats a transaction that the server broke off to resolve a deadlock.
-macro_rules! despite_deadlocks {
-    ($call:expr) => {{
-        let mut tries = 0;
-        loop {
-            match $call.await {
-                Err(Error::DatabaseLocked { .. }) if tries < DEADLOCKS_MAX => tries += 1,
-                answer => break answer,
-            }
-        }
-    }};
 }
 
 #[async_trait]
@@ -198,11 +191,15 @@ impl Store for PgStore {
         policy: Option<&NamespacePolicy>,
         now: Option<Timestamp>,
     ) -> Result<()> {
-        topology::put_namespace(self, namespace, metadata.map(RawValue::get), policy, now).await
+        despite_deadlocks!(topology::put_namespace(self, namespace, metadata.map(RawValue::get), policy, now))
     }
 
-    async fn pause_namespace(&self, namespace: &str, paused: bool, paused_types: &[String]) -> Result<()> {
-        topology::pause_namespace(self, namespace, paused, paused_types).await
+    async fn pause_namespace(&self, namespace: &str, paused: bool) -> Result<()> {
+        topology::pause_namespace(self, namespace, paused).await
+    }
+
+    async fn pause_type(&self, namespace: &str, pattern: &str, paused: bool) -> Result<()> {
+        topology::pause_type(self, namespace, pattern, paused).await
     }
 
     async fn add_subscription(
@@ -211,11 +208,11 @@ impl Store for PgStore {
         new: &NewSubscription,
         now: Option<Timestamp>,
     ) -> Result<Option<Subscription>> {
-        topology::add_subscription(self, namespace, new, now).await
+        despite_deadlocks!(topology::add_subscription(self, namespace, new, now))
     }
 
     async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool> {
-        topology::pause_subscription(self, namespace, subscription, paused).await
+        despite_deadlocks!(topology::pause_subscription(self, namespace, subscription, paused))
     }
 
     async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool> {
@@ -226,8 +223,8 @@ impl Store for PgStore {
         despite_deadlocks!(topology::add_lanes(self, namespace, lanes))
     }
 
-    async fn past_events(&self, namespace: &str, since: Timestamp, from: i64, limit: usize) -> Result<Past> {
-        maintain::past_events(self, namespace, since, from, limit).await
+    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past> {
+        maintain::past_events(self, namespace, of, from, limit).await
     }
 
     async fn backfill(
@@ -285,7 +282,7 @@ impl Store for PgStore {
         changes: &[Change],
         now: Option<Timestamp>,
     ) -> Result<Vec<Option<Attempt>>> {
-        despite_deadlocks!(transition::transition(self, namespace, changes, now))
+        transition::transition(self, namespace, changes, now).await
     }
 
     async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
@@ -293,7 +290,7 @@ impl Store for PgStore {
     }
 
     async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>> {
-        despite_deadlocks!(hold::start(self, namespace, live, now))
+        hold::start(self, namespace, live, now).await
     }
 
     async fn extend(
@@ -302,7 +299,7 @@ impl Store for PgStore {
         live: &[(Live, Duration)],
         now: Option<Timestamp>,
     ) -> Result<Vec<Option<Timestamp>>> {
-        despite_deadlocks!(hold::extend(self, namespace, live, now))
+        hold::extend(self, namespace, live, now).await
     }
 
     async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {

@@ -171,9 +171,14 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn pause_namespace(&self, namespace: &str, paused: bool, paused_types: &[String]) -> Result<()> {
-        let (namespace, types) = (namespace.to_owned(), paused_types.to_vec());
-        self.write(None, move |conn, _| topology::pause_namespace(conn, &namespace, paused, &types)).await
+    async fn pause_namespace(&self, namespace: &str, paused: bool) -> Result<()> {
+        let namespace = namespace.to_owned();
+        self.write(None, move |conn, _| topology::pause_namespace(conn, &namespace, paused)).await
+    }
+
+    async fn pause_type(&self, namespace: &str, pattern: &str, paused: bool) -> Result<()> {
+        let (namespace, pattern) = (namespace.to_owned(), pattern.to_owned());
+        self.write(None, move |conn, _| topology::pause_type(conn, &namespace, &pattern, paused)).await
     }
 
     async fn add_subscription(
@@ -201,9 +206,9 @@ impl Store for SqliteStore {
         self.write(None, move |conn, _| topology::add_lanes(conn, &namespace, &lanes)).await
     }
 
-    async fn past_events(&self, namespace: &str, since: Timestamp, from: i64, limit: usize) -> Result<Past> {
-        let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
-        self.read(move |conn| enqueue::past_events(conn, &namespace, since, from, limit)).await
+    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past> {
+        let (namespace, of) = (namespace.to_owned(), of.clone());
+        self.read(move |conn| enqueue::past_events(conn, &namespace, &of, from, limit)).await
     }
 
     async fn backfill(

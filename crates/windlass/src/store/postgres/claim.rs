@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::error::from_sqlx;
+use super::marks::Reading;
 use super::row::{count, count_or_none, event, get};
 use crate::clock::{Timestamp, micros};
 use crate::delivery::{Delivery, Lease};
@@ -26,20 +27,39 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
         return taken.into_iter().map(|row| delivery(&row, &claim.subscription)).collect();
     }
     let mut deliveries: Vec<Delivery> = Vec::new();
-    let mut share = slots.left().div_ceil(claim.lanes.len()) + SHARE_EXTRA;
-    for _ in 0..ROUNDS_MAX {
-        let taken = from_many(store, claim, share, &slots, now).await?;
-        slots.fill(taken.len());
-        let more = slots.left() > 0 && could_be_more(&taken, share)?;
-        for row in &taken {
-            deliveries.push(delivery(row, &claim.subscription)?);
+    for floor in priorities(&claim.lanes) {
+        let of_class = claim.lanes.iter().filter(|lane| lane.priority >= floor).count();
+        let mut share = slots.left().div_ceil(of_class) + SHARE_EXTRA;
+        for _ in 0..ROUNDS_MAX {
+            let taken = match from_many(store, claim, floor, share, &slots, now).await {
+                Ok(taken) => taken,
+                // What was taken before is held already.
+                Err(_) if !deliveries.is_empty() => return Ok(deliveries),
+                Err(error) => return Err(error),
+            };
+            slots.fill(taken.len());
+            let more = slots.left() > 0 && could_be_more(&taken, share)?;
+            for row in &taken {
+                deliveries.push(delivery(row, &claim.subscription)?);
+            }
+            if !more {
+                break;
+            }
+            share = slots.left() + SHARE_EXTRA;
         }
-        if !more {
+        if slots.left() == 0 {
             break;
         }
-        share = slots.left() + SHARE_EXTRA;
     }
     Ok(deliveries)
+}
+
+/// The priorities there are, the highest first: a lower one is served when the higher ones are empty.
+fn priorities(lanes: &[LaneClaim]) -> Vec<i16> {
+    let mut priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
+    priorities.sort_unstable_by(|a, b| b.cmp(a));
+    priorities.dedup();
+    priorities
 }
 
 /// Whether a lane gave all it was asked for, or others took some of what was chosen.
@@ -94,10 +114,15 @@ impl Slots {
     }
 }
 
+// A claim need not survive a crash of the server: a lost one is only a redelivery. That is said for this
+// transaction alone, since a pooler may hand the connection to others.
+//
 // Near deadlines first; the second part runs only as far as the first leaves room. Locking row by row
 // as they are picked, claimers on one lane never wait for each other nor pick the same row.
 pub(super) const FROM_ONE: &str = "
-WITH picked AS MATERIALIZED (
+WITH unsynced AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), picked AS MATERIALIZED (
     SELECT c.tid, c.urgent, row_number() OVER () AS n FROM (
         SELECT u.ctid AS tid, true AS urgent FROM (
             SELECT q.ctid FROM windlass.event_queue q
@@ -130,7 +155,7 @@ SELECT t.event_id, t.lane_id, t.ready_at, t.attempts, t.attempts_limit, t.retry_
        t.max_retries, t.lease, t.worker_id, t.picked_at, t.lease_expires_at, t.urgent,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
        e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
-FROM taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
+FROM unsynced, taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
 
 async fn from_one(
     store: &PgStore,
@@ -139,15 +164,15 @@ async fn from_one(
     slots: &Slots,
     now: Option<Timestamp>,
 ) -> Result<Vec<PgRow>> {
-    let (ready_at, event_id) = store.marks.of(&[lane.lane_id]);
+    let marks = store.marks.read(&[lane.lane_id]);
     let mut connection = store.claims.get().await?;
     let query = sqlx::query(FROM_ONE)
         .bind(&claim.namespace)
         .bind(claim.version)
         .bind(now)
         .bind(lane.lane_id)
-        .bind(ready_at[0])
-        .bind(event_id[0])
+        .bind(marks.ready_at[0])
+        .bind(marks.event_id[0])
         .bind(micros(lane.lease))
         .bind(micros(lane.deadline_horizon))
         .bind(slots.left() as i64)
@@ -156,14 +181,16 @@ async fn from_one(
         .bind(slots.starts());
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    mark(store, &rows)?;
+    mark(store, &marks, &rows)?;
     Ok(rows)
 }
 
-// Each lane offers a share without locks, the best are chosen, and only those are locked – with the
+// Each lane of at least this priority – or any, for near deadlines – offers a share without locks, the best are chosen, and only those are locked – with the
 // conditions once more, since another claimer may have been faster.
 pub(super) const FROM_MANY: &str = "
-WITH chosen AS MATERIALIZED (
+WITH unsynced AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), chosen AS MATERIALIZED (
     SELECT c.tid, c.lease_us, c.urgent FROM (
         SELECT u.tid, l.lease_us, true AS urgent, u.expires_at AS deadline, l.priority, u.ready_at, u.event_id
         FROM unnest($4::bigint[], $7::bigint[], $8::bigint[], $9::smallint[]) AS l(lane_id, lease_us, horizon_us, priority)
@@ -180,7 +207,7 @@ WITH chosen AS MATERIALIZED (
           AS l(lane_id, mark_at, mark_id, lease_us, horizon_us, priority)
         CROSS JOIN LATERAL (
             SELECT q.ctid AS tid, q.ready_at, q.event_id FROM windlass.event_queue q
-            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL
+            WHERE l.priority >= $15 AND q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL
               AND (q.ready_at, q.event_id) > (l.mark_at, l.mark_id) AND q.ready_at <= coalesce($3, now())
               AND (q.expires_at IS NULL
                    OR q.expires_at > coalesce($3, now()) + l.horizon_us * interval '1 microsecond')
@@ -210,25 +237,26 @@ SELECT t.event_id, t.lane_id, t.ready_at, t.attempts, t.attempts_limit, t.retry_
        (SELECT count(*) FROM chosen) AS chosen,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
        e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
-FROM taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
+FROM unsynced, taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
 
 async fn from_many(
     store: &PgStore,
     claim: &Claim,
+    floor: i16,
     share: usize,
     slots: &Slots,
     now: Option<Timestamp>,
 ) -> Result<Vec<PgRow>> {
     let lanes: Vec<i64> = claim.lanes.iter().map(|lane| lane.lane_id).collect();
-    let (mark_at, mark_id) = store.marks.of(&lanes);
+    let marks = store.marks.read(&lanes);
     let mut connection = store.claims.get().await?;
     let query = sqlx::query(FROM_MANY)
         .bind(&claim.namespace)
         .bind(claim.version)
         .bind(now)
         .bind(lanes)
-        .bind(mark_at)
-        .bind(mark_id)
+        .bind(&marks.ready_at)
+        .bind(&marks.event_id)
         .bind(claim.lanes.iter().map(|lane| micros(lane.lease)).collect::<Vec<_>>())
         .bind(claim.lanes.iter().map(|lane| micros(lane.deadline_horizon)).collect::<Vec<_>>())
         .bind(claim.lanes.iter().map(|lane| lane.priority).collect::<Vec<_>>())
@@ -236,18 +264,19 @@ async fn from_many(
         .bind(slots.left() as i64)
         .bind(&slots.leases)
         .bind(&slots.workers)
-        .bind(slots.starts());
+        .bind(slots.starts())
+        .bind(floor);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    mark(store, &rows)?;
+    mark(store, &marks, &rows)?;
     Ok(rows)
 }
 
 /// Remembers how far each lane was taken. What was taken for its deadline says nothing about that.
-fn mark(store: &PgStore, rows: &[PgRow]) -> Result<()> {
+fn mark(store: &PgStore, marks: &Reading, rows: &[PgRow]) -> Result<()> {
     for row in rows {
         if !get::<bool>(row, "urgent")? {
-            store.marks.advance(get(row, "lane_id")?, (get(row, "ready_at")?, get(row, "event_id")?));
+            store.marks.advance(marks, get(row, "lane_id")?, (get(row, "ready_at")?, get(row, "event_id")?));
         }
     }
     Ok(())

@@ -123,6 +123,9 @@ pub(super) async fn redrive(
 ) -> Result<usize> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    // A subscription that is being removed takes its dead letters along.
+    let hold = sqlx::query("SELECT FROM windlass.namespaces WHERE namespace = $1 FOR SHARE").bind(namespace);
+    hold.execute(&mut *tx).await.map_err(from_sqlx)?;
     let take = sqlx::query(TAKE)
         .bind(namespace)
         .bind(column(letters, |(letter, _)| letter.event.id))
@@ -137,7 +140,7 @@ pub(super) async fn redrive(
     enqueue(&mut tx, namespace, &rows, now).await?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    store.freed(namespace, Vec::new());
+    store.freed_anywhere(namespace);
     Ok(taken.len())
 }
 

@@ -18,7 +18,7 @@ fn from_code(code: &str, detail: String) -> Error {
     match code {
         // Read-only transaction: a standby, or default_transaction_read_only.
         "25006" => Error::DatabaseReadOnly { detail },
-        "53100" | "54000" => Error::DatabaseFull { detail },
+        "53100" => Error::DatabaseFull { detail },
         // Serialization failure, deadlock, lock not available: the same call may work now.
         "40001" | "40P01" | "55P03" => Error::DatabaseLocked { detail },
         // Shutting down, crashed, starting up, no such database (yet), too many connections.

@@ -127,6 +127,15 @@ UPDATE windlass.event_queue q SET ready_at = t.ready_at
 FROM target t WHERE q.ctid = t.tid AND q.namespace = $1 AND q.ready_at <> t.ready_at
 RETURNING q.lane_id, nullif(q.ready_at, 'infinity') AS ready_at";
 
+// Under `pass`, whoever is ready may be claimed at this very moment: locking them waits for that claim.
+const LOCK_READY: &str = "
+SELECT 1 FROM unnest($2::text[], $3::text[], $4::boolean[]) AS g(subscription, group_id, pass)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM windlass.event_queue q
+    WHERE g.pass AND q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
+      AND q.ready_at < 'infinity'
+    FOR UPDATE) AS locked";
+
 /// Lets each group that has nobody at work go on; `pass`: past those who wait for a retry.
 pub(super) async fn advance(
     connection: &mut PgConnection,
@@ -136,6 +145,10 @@ pub(super) async fn advance(
 ) -> Result<Vec<Freed>> {
     let (subscriptions, groups) = names(pass.keys());
     let passes: Vec<bool> = pass.values().copied().collect();
+    if passes.contains(&true) {
+        let ready = sqlx::query(LOCK_READY).bind(namespace).bind(&subscriptions).bind(&groups).bind(&passes);
+        ready.execute(&mut *connection).await.map_err(from_sqlx)?;
+    }
     let advance = sqlx::query(ADVANCE).bind(namespace).bind(subscriptions).bind(groups).bind(passes).bind(now);
     let mut freed = Vec::new();
     for row in advance.fetch_all(connection).await.map_err(from_sqlx)? {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
+use super::again::{despite_deadlocks, fill, missed};
 use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::{attempt, get, live};
@@ -84,7 +85,6 @@ pub(super) fn by_number<T>(
     Ok(values)
 }
 
-// Locked before it is changed: it may be extended or finished at the same moment.
 pub(super) const START: &str = "
 WITH found AS MATERIALIZED (
     SELECT i.n, i.lease, q.tid
@@ -92,7 +92,7 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
-        FOR UPDATE) AS q
+        LIMIT 1) AS q
 )
 UPDATE windlass.event_queue q
 SET started_at = coalesce(q.started_at, $2, now()), updated_at = coalesce($2, now())
@@ -100,6 +100,20 @@ FROM found i WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease = i.lease
 RETURNING i.n, q.started_at AS at";
 
 pub(super) async fn start(
+    store: &PgStore,
+    namespace: &str,
+    live: &[Live],
+    now: Option<Timestamp>,
+) -> Result<Vec<Option<Timestamp>>> {
+    let mut done = despite_deadlocks!(start_once(store, namespace, live, now))?;
+    let missed = missed(live, &done);
+    if !missed.is_empty() {
+        fill(&mut done, despite_deadlocks!(start_once(store, namespace, &missed, now))?);
+    }
+    Ok(done)
+}
+
+async fn start_once(
     store: &PgStore,
     namespace: &str,
     live: &[Live],
@@ -125,7 +139,7 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
-        FOR UPDATE) AS q
+        LIMIT 1) AS q
 )
 UPDATE windlass.event_queue q
 SET lease_expires_at = coalesce($2, now()) + i.lease_us * interval '1 microsecond', updated_at = coalesce($2, now())
@@ -133,6 +147,20 @@ FROM found i WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease = i.lease
 RETURNING i.n, q.lease_expires_at AS at";
 
 pub(super) async fn extend(
+    store: &PgStore,
+    namespace: &str,
+    live: &[(Live, Duration)],
+    now: Option<Timestamp>,
+) -> Result<Vec<Option<Timestamp>>> {
+    let mut done = despite_deadlocks!(extend_once(store, namespace, live, now))?;
+    let missed = missed(live, &done);
+    if !missed.is_empty() {
+        fill(&mut done, despite_deadlocks!(extend_once(store, namespace, &missed, now))?);
+    }
+    Ok(done)
+}
+
+async fn extend_once(
     store: &PgStore,
     namespace: &str,
     live: &[(Live, Duration)],

@@ -11,6 +11,7 @@ use crate::delivery::Live;
 use crate::error::Result;
 use crate::event::Event;
 use crate::store::{NewDelivery, Past};
+use crate::topology::Subscription;
 
 /// Ahead of its mark, a sweep looks at so many rows of a lane: what is held lies near the front, and
 /// the rest is backlog.
@@ -46,13 +47,13 @@ pub(super) async fn run_out(
     limit: usize,
     now: Option<Timestamp>,
 ) -> Result<Vec<Live>> {
-    let (mark_at, mark_id) = store.marks.of(lanes);
+    let marks = store.marks.read(lanes);
     let mut connection = store.sweeps.get().await?;
     let query = sqlx::query(RUN_OUT)
         .bind(namespace)
         .bind(lanes)
-        .bind(mark_at)
-        .bind(mark_id)
+        .bind(&marks.ready_at)
+        .bind(&marks.event_id)
         .bind(now)
         .bind(limit as i64)
         .bind(AHEAD_MAX);
@@ -95,17 +96,18 @@ pub(super) async fn expired(
 const PAST_EVENTS: &str = "
 SELECT id, namespace, event_type, title, description, tags, payload::text AS payload, group_id, key, priority,
        producer, run_at, expires_at, metadata::text AS metadata, created_at
-FROM windlass.events WHERE namespace = $1 AND id >= $2 AND created_at >= $3 ORDER BY id LIMIT $4";
+FROM windlass.events WHERE namespace = $1 AND id >= $2 AND created_at BETWEEN $3 AND $4 ORDER BY id LIMIT $5";
 
 pub(super) async fn past_events(
     store: &PgStore,
     namespace: &str,
-    since: Timestamp,
+    of: &Subscription,
     from: i64,
     limit: usize,
 ) -> Result<Past> {
     let mut connection = store.reads.get().await?;
-    let query = sqlx::query(PAST_EVENTS).bind(namespace).bind(from).bind(since).bind(limit as i64);
+    let query = sqlx::query(PAST_EVENTS).bind(namespace).bind(from).bind(of.starts_at);
+    let query = query.bind(of.created_at).bind(limit as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let events = rows.iter().map(event).collect::<Result<Vec<Event>>>()?;
@@ -135,7 +137,10 @@ pub(super) async fn backfill(
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     // The lock on the subscription's row keeps two processes from adding the same page at once.
     let note = sqlx::query(BACKFILLED).bind(namespace).bind(subscription).bind(next);
-    note.execute(&mut *tx).await.map_err(from_sqlx)?;
+    if note.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected() == 0 {
+        // It was removed meanwhile.
+        return tx.rollback().await.map_err(from_sqlx);
+    }
     let ids = column(deliveries, |(event, _)| event.id);
     let there = sqlx::query_scalar(HAS_DELIVERY).bind(namespace).bind(subscription).bind(ids);
     let there: Vec<i64> = there.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
@@ -144,7 +149,7 @@ pub(super) async fn backfill(
     enqueue(&mut tx, namespace, &rows, now).await?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    store.freed(namespace, Vec::new());
+    store.freed_anywhere(namespace);
     Ok(())
 }
 

@@ -88,26 +88,30 @@ FROM (VALUES ('events'), ('event_attempts')) AS t(name),
                      interval '1 month') AS m(month)
 WHERE to_regclass(format('windlass.%s_%s', t.name, to_char(m.month, 'YYYY_MM'))) IS NULL";
 
-/// Makes the partitions of this month and the next ones.
+/// Makes the partitions of this month and the next ones. Where that cannot be done – no right to, or
+/// the default partition has rows of that month – the default partition serves.
 pub(super) async fn add_partitions(connection: &mut PgConnection) -> Result<()> {
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let missing = sqlx::query(MISSING_PARTITIONS).bind(MONTHS_AHEAD).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let lock = sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK);
-    lock.execute(&mut *tx).await.map_err(from_sqlx)?;
-    for row in missing {
+    let missing = sqlx::query(MISSING_PARTITIONS).bind(MONTHS_AHEAD).fetch_all(&mut *connection).await;
+    for row in missing.map_err(from_sqlx)? {
         let text = |column: &str| row.try_get::<String, _>(column).map_err(from_sqlx);
+        let partition = text("partition")?;
         // Nothing here comes from outside: names and dates are the server's own.
         let statement = format!(
-            "CREATE TABLE IF NOT EXISTS windlass.{} PARTITION OF windlass.{} FOR VALUES FROM ('{} 00:00+00') TO ('{} 00:00+00')",
-            text("partition")?,
+            "CREATE TABLE IF NOT EXISTS windlass.{partition} PARTITION OF windlass.{} FOR VALUES FROM ('{} 00:00+00') TO ('{} 00:00+00')",
             text("parent")?,
             text("from")?,
             text("until")?
         );
-        tx.execute(sqlx::AssertSqlSafe(statement)).await.map_err(from_sqlx)?;
+        if let Err(error) = add_partition(connection, statement).await {
+            tracing::warn!(%error, partition, "could not make a partition; the default one serves");
+        }
     }
-    tx.commit().await.map_err(from_sqlx)
+    Ok(())
+}
+
+async fn add_partition(connection: &mut PgConnection, statement: String) -> sqlx::Result<()> {
+    let mut tx = connection.begin().await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *tx).await?;
+    tx.execute(sqlx::AssertSqlSafe(statement)).await?;
+    tx.commit().await
 }

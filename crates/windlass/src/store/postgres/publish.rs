@@ -1,6 +1,6 @@
 //! Storing events with their deliveries.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -55,21 +55,9 @@ async fn in_order(
     now: Option<Timestamp>,
 ) -> Result<Option<Published>> {
     let keys = claim_keys(connection, namespace, events, now).await?;
-    let mut seen = HashSet::new();
-    let (mut new, mut ids) = (Vec::new(), Vec::new());
-    for prepared in events {
-        match prepared.event.key.as_deref() {
-            None => {
-                new.push(*prepared);
-                ids.push(None);
-            }
-            Some(key) if !keys[key].duplicate && seen.insert(key) => {
-                new.push(*prepared);
-                ids.push(Some(keys[key].event_id));
-            }
-            Some(_) => {}
-        }
-    }
+    let new: Vec<usize> = (0..events.len()).filter(|at| keys.stored[*at].is_none()).collect();
+    let ids = new.iter().map(|at| keys.ids.get(*at).copied()).collect();
+    let new: Vec<&Prepared> = new.into_iter().map(|at| events[at]).collect();
     let mut published = Published { stored: Vec::new(), freed: Vec::new() };
     if !new.is_empty() {
         let mut waits = Waits::enter(connection, namespace, deliveries(&new)).await?;
@@ -80,27 +68,10 @@ async fn in_order(
         }
         published.freed.extend(waits.pass(connection, namespace, now).await?);
     }
-    published.stored = with_duplicates(events, &keys, published.stored);
+    let mut stored = published.stored.into_iter();
+    let answers = keys.stored.into_iter().filter_map(|known| known.or_else(|| stored.next()));
+    published.stored = answers.collect();
     Ok(Some(published))
-}
-
-/// What each event got, in order: its own row, or the one its key already had.
-fn with_duplicates(events: &[&Prepared], keys: &HashMap<String, Stored>, stored: Vec<Stored>) -> Vec<Stored> {
-    let mut new = stored.into_iter();
-    let mut first_of_key: HashMap<&str, Stored> = HashMap::new();
-    let mut answers = Vec::with_capacity(events.len());
-    for prepared in events {
-        let Some(key) = prepared.event.key.as_deref() else {
-            answers.extend(new.next());
-            continue;
-        };
-        match first_of_key.get(key) {
-            _ if keys[key].duplicate => answers.push(keys[key]),
-            Some(first) => answers.push(Stored { duplicate: true, ..*first }),
-            None => answers.extend(new.next().inspect(|first| _ = first_of_key.insert(key, *first))),
-        }
-    }
-    answers
 }
 
 fn deliveries<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)> {
@@ -111,46 +82,64 @@ fn deliveries<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = (Option<&'
     events.iter().flat_map(each)
 }
 
+const IDS: &str = "SELECT nextval('windlass.events_id_seq') FROM generate_series(1, $1)";
+
 // A key that was seen within its window keeps its event. In a fixed order, so that two batches with
 // the same keys wait for each other instead of locking each other out.
 const CLAIM_KEYS: &str = "
-WITH proposed AS MATERIALIZED (
-    SELECT i.key, i.window_us, nextval('windlass.events_id_seq') AS id
-    FROM unnest($2::text[], $3::bigint[]) AS i(key, window_us)
-), claimed AS (
-    INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
-    SELECT $1, p.key, p.id, coalesce($4, now()), coalesce($4, now()) + p.window_us * interval '1 microsecond'
-    FROM proposed p
-    ON CONFLICT (namespace, key) DO UPDATE SET
-        event_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.event_id ELSE k.event_id END,
-        created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
-        expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
-    RETURNING k.key, k.event_id, k.created_at
-)
-SELECT c.key, c.event_id, c.created_at, c.event_id <> p.id AS duplicate FROM claimed c JOIN proposed p USING (key)";
+INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
+SELECT $1, i.key, i.id, coalesce($5, now()), coalesce($5, now()) + i.window_us * interval '1 microsecond'
+FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS i(key, window_us, id)
+ON CONFLICT (namespace, key) DO UPDATE SET
+    event_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.event_id ELSE k.event_id END,
+    created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
+    expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
+RETURNING k.key, k.event_id, k.created_at";
 
-/// For each key of the batch the event it belongs to, and whether that was there before.
+/// What the keys of a batch decide.
+#[derive(Default)]
+struct Keys {
+    /// An id for each event, in order; none where no event has a key.
+    ids: Vec<i64>,
+    /// The first event of its key, for each event that is not to be stored.
+    stored: Vec<Option<Stored>>,
+}
+
+/// Ids are drawn for the whole batch at once, since they tell the order within groups.
 async fn claim_keys(
     connection: &mut PgConnection,
     namespace: &str,
     events: &[&Prepared],
     now: Option<Timestamp>,
-) -> Result<HashMap<String, Stored>> {
-    let keyed =
-        events.iter().filter_map(|prepared| prepared.event.key.as_deref().map(|key| (key, prepared.key_window)));
-    let keys: BTreeMap<&str, _> = keyed.collect();
-    if keys.is_empty() {
-        return Ok(HashMap::new());
+) -> Result<Keys> {
+    let mut stored = vec![None; events.len()];
+    if events.iter().all(|prepared| prepared.event.key.is_none()) {
+        return Ok(Keys { ids: Vec::new(), stored });
     }
-    let windows: Vec<i64> = keys.values().map(|window| micros(*window)).collect();
-    let names: Vec<&str> = keys.into_keys().collect();
-    let claim = sqlx::query(CLAIM_KEYS).bind(namespace).bind(names).bind(windows).bind(now);
-    let mut claimed = HashMap::new();
+    let draw = sqlx::query_scalar(IDS).bind(events.len() as i64);
+    let ids: Vec<i64> = draw.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, prepared) in events.iter().enumerate() {
+        if let Some(key) = prepared.event.key.as_deref() {
+            first.entry(key).or_insert(at);
+        }
+    }
+    let claim = sqlx::query(CLAIM_KEYS)
+        .bind(namespace)
+        .bind(first.keys().copied().collect::<Vec<&str>>())
+        .bind(first.values().map(|at| micros(events[*at].key_window)).collect::<Vec<i64>>())
+        .bind(first.values().map(|at| ids[*at]).collect::<Vec<i64>>())
+        .bind(now);
+    let mut owners: HashMap<String, Stored> = HashMap::new();
     for row in claim.fetch_all(connection).await.map_err(from_sqlx)? {
         let (event_id, created_at) = (get(&row, "event_id")?, get(&row, "created_at")?);
-        claimed.insert(get(&row, "key")?, Stored { event_id, created_at, duplicate: get(&row, "duplicate")? });
+        owners.insert(get(&row, "key")?, Stored { event_id, created_at, duplicate: true });
     }
-    Ok(claimed)
+    for (at, prepared) in events.iter().enumerate() {
+        let owner = prepared.event.key.as_deref().and_then(|key| owners.get(key));
+        stored[at] = owner.filter(|owner| owner.event_id != ids[at]).copied();
+    }
+    Ok(Keys { ids, stored })
 }
 
 struct Batch<'a> {
@@ -162,12 +151,13 @@ struct Batch<'a> {
 }
 
 // One statement, so that a lone publish is one round trip and one commit. With another version than
-// $2 there are no ids, and nothing is stored.
+// $2 there are no ids, and nothing is stored; the lock keeps the version until the commit, so that a new
+// subscription misses nothing.
 const INSERT: &str = "
 WITH ids AS MATERIALIZED (
     SELECT array_agg(coalesce(g.id, nextval('windlass.events_id_seq'))) AS id
-    FROM windlass.namespaces n, unnest($3::bigint[]) AS g(id)
-    WHERE n.namespace = $1 AND n.version = $2
+    FROM (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2 FOR SHARE) AS current,
+         unnest($3::bigint[]) AS g(id)
 ), stored AS (
     INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key,
         priority, producer, run_at, expires_at, metadata, created_at)

@@ -104,6 +104,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
                 "'{9}'",
                 "'{w}'",
                 "'{1}'",
+                "0",
             ],
         ),
         ("look", claim::LOOK, vec!["'default'", lanes, "NULL"]),

@@ -120,24 +120,39 @@ pub(super) async fn put_namespace(
     Ok(())
 }
 
-const PAUSE_NAMESPACE: &str = "
-UPDATE windlass.namespaces SET paused = $2, paused_types = $3, version = version + 1 WHERE namespace = $1";
+const PAUSE_NAMESPACE: &str = "UPDATE windlass.namespaces SET paused = $2, version = version + 1 WHERE namespace = $1";
 
-pub(super) async fn pause_namespace(store: &PgStore, namespace: &str, paused: bool, types: &[String]) -> Result<()> {
+pub(super) async fn pause_namespace(store: &PgStore, namespace: &str, paused: bool) -> Result<()> {
     let mut connection = store.writes.get().await?;
-    let pause = sqlx::query(PAUSE_NAMESPACE).bind(namespace).bind(paused).bind(types);
+    let pause = sqlx::query(PAUSE_NAMESPACE).bind(namespace).bind(paused);
     pause.execute(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     Ok(())
 }
 
+const PAUSE_TYPE: &str = "
+UPDATE windlass.namespaces
+SET paused_types = array_remove(paused_types, $2) || CASE WHEN $3 THEN ARRAY[$2] ELSE '{}' END, version = version + 1
+WHERE namespace = $1";
+
+pub(super) async fn pause_type(store: &PgStore, namespace: &str, pattern: &str, paused: bool) -> Result<()> {
+    let mut connection = store.writes.get().await?;
+    let pause = sqlx::query(PAUSE_TYPE).bind(namespace).bind(pattern).bind(paused);
+    pause.execute(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(())
+}
+
+/// The first statement of every change, so that all of them lock in one order; whoever publishes holds
+/// the version in place until he commits.
 const GROW_VERSION: &str = "UPDATE windlass.namespaces SET version = version + 1 WHERE namespace = $1";
 
+// Not the transaction's now(): it may have waited for publishers that began after it.
 const ADD_SUBSCRIPTION: &str = "
 INSERT INTO windlass.subscriptions (namespace, subscription, types, tags, policy, starts_at, backfill_from,
     created_at)
-VALUES ($1, $2, $3, $4, $5::json, coalesce($6, $7, now()), CASE WHEN $6 IS NOT NULL THEN 0 END,
-    coalesce($7, now()))
+VALUES ($1, $2, $3, $4, $5::json, coalesce($6, $7, clock_timestamp()), CASE WHEN $6 IS NOT NULL THEN 0 END,
+    coalesce($7, clock_timestamp()))
 ON CONFLICT DO NOTHING
 RETURNING subscription, types, tags, policy::text AS policy, paused, starts_at, backfill_from, created_at";
 
@@ -149,6 +164,7 @@ pub(super) async fn add_subscription(
 ) -> Result<Option<Subscription>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
     let add = sqlx::query(ADD_SUBSCRIPTION)
         .bind(namespace)
         .bind(&new.subscription)
@@ -158,7 +174,6 @@ pub(super) async fn add_subscription(
         .bind(new.starts_at)
         .bind(now);
     let added = add.fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
-    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     added.as_ref().map(subscription).transpose()
@@ -170,9 +185,9 @@ const PAUSE_SUBSCRIPTION: &str =
 pub(super) async fn pause_subscription(store: &PgStore, namespace: &str, name: &str, paused: bool) -> Result<bool> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
     let pause = sqlx::query(PAUSE_SUBSCRIPTION).bind(namespace).bind(name).bind(paused);
     let paused = pause.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected() == 1;
-    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     Ok(paused)

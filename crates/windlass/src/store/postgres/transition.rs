@@ -6,6 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
+use super::again::{despite_deadlocks, fill, missed};
 use super::enqueue::column;
 use super::error::from_sqlx;
 use super::group::{self, Freed, Groups};
@@ -16,20 +17,17 @@ use crate::error::Result;
 use crate::outcome::Attempt;
 use crate::store::{Change, Guard};
 
-/// A row that its holder changes at the very same moment (start, extend) is passed over by a statement
-/// that found its old version; the second time it is found as it is now.
 pub(super) async fn transition(
     store: &PgStore,
     namespace: &str,
     changes: &[Change],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Attempt>>> {
-    let mut applied = once(store, namespace, changes, now).await?;
-    let missed = changes.iter().zip(&applied).filter(|(_, applied)| applied.is_none());
-    let missed: Vec<Change> = missed.map(|(change, _)| change.clone()).collect();
+    let mut applied = despite_deadlocks!(once(store, namespace, changes, now))?;
+    // Passed over, or lost.
+    let missed = missed(changes, &applied);
     if !missed.is_empty() {
-        let mut second = once(store, namespace, &missed, now).await?.into_iter();
-        applied.iter_mut().filter(|applied| applied.is_none()).for_each(|applied| *applied = second.next().flatten());
+        fill(&mut applied, despite_deadlocks!(once(store, namespace, &missed, now))?);
     }
     Ok(applied)
 }

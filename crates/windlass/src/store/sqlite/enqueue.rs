@@ -7,6 +7,7 @@ use super::row::{self, INFINITY};
 use crate::error::Result;
 use crate::event::Event;
 use crate::store::{NewDelivery, Past};
+use crate::topology::Subscription;
 
 /// What a delivery has from its event.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +65,18 @@ pub(super) fn enqueue(
 
 const PAST: &str = "
 SELECT id FROM events INDEXED BY events_by_namespace
-WHERE namespace = ?1 AND id >= ?2 AND created_at >= ?3 ORDER BY id LIMIT ?4";
+WHERE namespace = ?1 AND id >= ?2 AND created_at BETWEEN ?3 AND ?4 ORDER BY id LIMIT ?5";
 
-pub(super) fn past_events(conn: &Connection, namespace: &str, since: i64, from: i64, limit: usize) -> Result<Past> {
+pub(super) fn past_events(
+    conn: &Connection,
+    namespace: &str,
+    of: &Subscription,
+    from: i64,
+    limit: usize,
+) -> Result<Past> {
     let mut select = conn.prepare_cached(PAST)?;
-    let ids = select.query_map((namespace, from, since, limit as i64), |row| row.get(0))?;
+    let (since, until) = (of.starts_at.timestamp_micros(), of.created_at.timestamp_micros());
+    let ids = select.query_map((namespace, from, since, until, limit as i64), |row| row.get(0))?;
     let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;
     let mut events = Vec::with_capacity(ids.len());
     for event_id in &ids {

@@ -1,24 +1,32 @@
 //! What time it is.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Mutex;
+use std::time::Instant;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, micros};
+use crate::wake::lock;
 
 /// The instants of this process, in microseconds: never one before another, whatever the system does.
+/// While the system's clock is behind, time goes on at its usual pace from where it was.
 #[derive(Debug)]
 pub(super) struct Instants {
     clock: Clock,
-    latest: AtomicI64,
+    latest: Mutex<(i64, Instant)>,
 }
 
 impl Instants {
     pub fn new(clock: Clock) -> Instants {
-        Instants { clock, latest: AtomicI64::new(i64::MIN) }
+        Instants { clock, latest: Mutex::new((i64::MIN, Instant::now())) }
     }
 
     pub fn now(&self) -> i64 {
         let now = self.clock.now().timestamp_micros();
-        self.latest.fetch_max(now, Ordering::SeqCst).max(now)
+        let mut latest = lock(&self.latest);
+        let (before, at) = *latest;
+        let passed = if self.clock.overridden().is_none() { micros(at.elapsed()) } else { 0 };
+        let now = if now >= before { now } else { before.saturating_add(passed) };
+        *latest = (now, Instant::now());
+        now
     }
 }
 

@@ -107,11 +107,24 @@ fn add_main(conn: &Connection, namespace: &str, now: i64) -> Result<()> {
     Ok(())
 }
 
-const PAUSE_NAMESPACE: &str = "
-UPDATE namespaces SET paused = ?2, paused_types = ?3, version = version + 1 WHERE namespace = ?1";
+const PAUSE_NAMESPACE: &str = "UPDATE namespaces SET paused = ?2, version = version + 1 WHERE namespace = ?1";
 
-pub(super) fn pause_namespace(conn: &Connection, namespace: &str, paused: bool, types: &[String]) -> Result<()> {
-    conn.prepare_cached(PAUSE_NAMESPACE)?.execute((namespace, paused, to_json(types)?))?;
+pub(super) fn pause_namespace(conn: &Connection, namespace: &str, paused: bool) -> Result<()> {
+    conn.prepare_cached(PAUSE_NAMESPACE)?.execute((namespace, paused))?;
+    Ok(())
+}
+
+const PAUSED_TYPES: &str = "SELECT paused_types FROM namespaces WHERE namespace = ?1";
+const SET_PAUSED_TYPES: &str = "UPDATE namespaces SET paused_types = ?2, version = version + 1 WHERE namespace = ?1";
+
+pub(super) fn pause_type(conn: &Connection, namespace: &str, pattern: &str, paused: bool) -> Result<()> {
+    let types: String = conn.prepare_cached(PAUSED_TYPES)?.query_row([namespace], |row| row.get(0))?;
+    let mut types: Vec<String> = serde_json::from_str(&types).map_err(from_json)?;
+    types.retain(|known| known != pattern);
+    if paused {
+        types.push(pattern.to_owned());
+    }
+    conn.prepare_cached(SET_PAUSED_TYPES)?.execute((namespace, to_json(&types)?))?;
     Ok(())
 }
 
