@@ -1,5 +1,6 @@
 //! The store on PostgreSQL: set-based statements over arrays, on a few connections.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -121,13 +122,17 @@ impl PgStore {
 
     /// Deliveries became ready in these lanes: claims must not begin behind them, here or elsewhere.
     fn freed(&self, namespace: &str, freed: Vec<Freed>) {
-        if freed.is_empty() {
+        let mut lanes: BTreeMap<i64, Timestamp> = BTreeMap::new();
+        for (lane, ready_at) in freed {
+            lanes.entry(lane).and_modify(|earliest| *earliest = ready_at.min(*earliest)).or_insert(ready_at);
+        }
+        if lanes.is_empty() {
             return;
         }
-        for (lane, ready_at) in &freed {
+        for (lane, ready_at) in &lanes {
             self.marks.rewind(*lane, *ready_at);
         }
-        self.tell(Ready { namespace: namespace.to_owned(), freed });
+        self.tell(Ready { namespace: namespace.to_owned(), freed: lanes.into_iter().collect() });
     }
 
     /// Deliveries became ready somewhere in the namespace.

@@ -169,4 +169,49 @@ conformance! {
             );
         }
     }
+
+    // Whoever is first has it: cancelled or delivered, expired or delivered, never both.
+    async fn a_delivery_is_either_taken_or_called_off(bed) {
+        let (first, second) = (bed.real_time().await, bed.real_time().await);
+        let soon = chrono::Utc::now() + chrono::TimeDelta::milliseconds(300);
+        let events =
+            (0..200).map(|n| if n % 2 == 0 { NewEvent::new("t").expires_at(soon) } else { NewEvent::new("u") });
+        let published = first.publish_all(events.collect()).await.unwrap();
+        let claiming = tokio::spawn(async move {
+            let mut taken = HashSet::new();
+            while chrono::Utc::now() < soon + chrono::TimeDelta::milliseconds(100) {
+                taken.extend(ids(&claim(&second, ClaimRequest::new("w").max(2)).await));
+                tokio::task::yield_now().await;
+            }
+            taken
+        });
+        let expiring = tokio::spawn({
+            let queue = first.clone();
+            async move {
+                let mut expired = 0;
+                while chrono::Utc::now() < soon + chrono::TimeDelta::milliseconds(100) {
+                    expired += queue.expire_once().await.unwrap();
+                }
+                expired
+            }
+        });
+        let mut cancelled = HashSet::new();
+        for published in published.iter().rev().filter(|published| published.event.event_type == "u") {
+            if first.cancel(published.event.id, None).await.is_ok() {
+                cancelled.insert(published.event.id);
+            }
+        }
+        let (taken, expired) = (claiming.await.unwrap(), expiring.await.unwrap());
+        assert!(taken.is_disjoint(&cancelled));
+        assert_eq!(taken.len() + cancelled.len() + expired, 200);
+        for published in published {
+            let (id, status) = (published.event.id, status(&first, published.event.id).await);
+            let expected = match status {
+                Status::Processing => taken.contains(&id),
+                Status::Cancelled => cancelled.contains(&id),
+                other => other == Status::Expired && !taken.contains(&id) && !cancelled.contains(&id),
+            };
+            assert!(expected, "event {id} is {status}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use windlass::{
     ClaimRequest, Delivery, Error, ListFilter, NewEvent, PolicyOverrides, Queue, Report, Status, SubscriptionSpec,
 };
 
+use crate::bed::Kind;
 use crate::support::*;
 
 async fn add(queue: &Queue, spec: SubscriptionSpec) {
@@ -50,6 +51,9 @@ conformance! {
         assert!(queue.finish(wrong, Report::done()).await.unwrap().is_lost());
         assert_eq!(view_of(queue, event.id, "audit").await.status, Status::Pending);
         done(queue, &main).await;
+        // What was reported of one is not taken for a report of the other.
+        let wrong = windlass::Held::by_worker(event.id, "w").of_subscription("audit");
+        assert!(queue.finish(wrong, Report::done()).await.unwrap().is_lost());
         take_of(queue, "audit").await;
         let held = windlass::Held::by_worker(event.id, "w").of_subscription("audit");
         let attempt = queue.finish(held, Report::done()).await.unwrap();
@@ -140,6 +144,30 @@ conformance! {
         assert_eq!(queue.backfill_once().await, Ok(0));
         assert!(take_of(queue, "late").await.is_empty());
         assert_eq!(queue.subscriptions().await.unwrap()[0].backfill_from, None);
+    }
+
+    // As after a crash between two pages of it.
+    async fn past_events_that_are_added_again_change_nothing(bed) {
+        let queue = &bed.queue;
+        let since = bed.now();
+        let published = publish_many(queue, "t", 5).await;
+        add(queue, SubscriptionSpec::new("late").since(since)).await;
+        let got = claim(queue, ClaimRequest::new("w").subscription("late").max(4)).await;
+        done(queue, &got[0]).await;
+        finish(queue, &got[1], Report::dead("x")).await;
+        fail(queue, &got[2]).await;
+        let mut before = Vec::new();
+        for event in &published {
+            before.push(everything(queue, *event).await);
+        }
+        let table = if bed.database.kind == Kind::Sqlite { "subscriptions" } else { "windlass.subscriptions" };
+        bed.database.execute(&format!("UPDATE {table} SET backfill_from = 0 WHERE subscription = 'late'")).await;
+        queue.backfill_once().await.unwrap();
+        for (event, before) in published.iter().zip(before) {
+            assert_eq!(everything(queue, *event).await, before);
+        }
+        assert_eq!(queue.subscriptions().await.unwrap()[0].backfill_from, None);
+        assert_eq!(ids(&take_of(queue, "late").await), [published[4]]);
     }
 
     async fn a_long_past_is_added_whole(bed) {
