@@ -12,6 +12,22 @@ use crate::error::Result;
 use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
 use crate::store::NewDelivery;
 
+/// The condition of every statement on a filter; it binds $1 to $7.
+macro_rules! matching {
+    () => {
+        "d.namespace = $1
+  AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
+  AND ($3::text IS NULL OR d.subscription = $3)
+  AND ($4::text IS NULL OR d.status = $4)
+  AND (cardinality($5::text[]) = 0 OR EXISTS (
+        SELECT FROM windlass.events t, unnest($5::text[]) AS p
+        WHERE t.id = d.event_id AND t.created_at = d.created_at
+          AND (t.event_type = p OR (right(p, 1) = '*' AND starts_with(t.event_type, left(p, -1))))))
+  AND ($6::text IS NULL OR d.reason = $6)
+  AND ($7::timestamptz IS NULL OR d.failed_at < $7)"
+    };
+}
+
 macro_rules! list {
     ($order:literal) => {
         concat!(
@@ -21,16 +37,9 @@ SELECT d.subscription, d.status, d.reason, d.error, d.attempts, d.retry_count, d
        e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
 FROM windlass.dead_letters d
 JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at
-WHERE d.namespace = $1
-  AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
-  AND ($3::text IS NULL OR d.subscription = $3)
-  AND ($4::text IS NULL OR d.status = $4)
-  AND (cardinality($5::text[]) = 0 OR EXISTS (
-        SELECT FROM unnest($5::text[]) AS p
-        WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
-  AND ($6::text IS NULL OR d.reason = $6)
-  AND ($7::timestamptz IS NULL OR d.failed_at < $7)
-ORDER BY ",
+WHERE ",
+            matching!(),
+            " ORDER BY ",
             $order,
             " LIMIT $8 OFFSET $9"
         )
@@ -40,18 +49,7 @@ ORDER BY ",
 const NEWEST: &str = list!("d.failed_at DESC, d.event_id DESC");
 const OLDEST: &str = list!("d.failed_at, d.event_id");
 
-const COUNT: &str = "
-SELECT count(*) FROM windlass.dead_letters d
-WHERE d.namespace = $1
-  AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
-  AND ($3::text IS NULL OR d.subscription = $3)
-  AND ($4::text IS NULL OR d.status = $4)
-  AND (cardinality($5::text[]) = 0 OR EXISTS (
-        SELECT FROM windlass.events e, unnest($5::text[]) AS p
-        WHERE e.id = d.event_id AND e.created_at = d.created_at
-          AND (e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1))))))
-  AND ($6::text IS NULL OR d.reason = $6)
-  AND ($7::timestamptz IS NULL OR d.failed_at < $7)";
+const COUNT: &str = concat!("SELECT count(*) FROM windlass.dead_letters d WHERE ", matching!());
 
 pub(super) async fn dead_letters(
     store: &PgStore,
@@ -157,20 +155,13 @@ fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestam
     }
 }
 
-const PURGE: &str = "
+const PURGE: &str = concat!(
+    "
 DELETE FROM windlass.dead_letters WHERE (event_id, lane_id) IN (
-    SELECT d.event_id, d.lane_id FROM windlass.dead_letters d
-    WHERE d.namespace = $1
-      AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
-      AND ($3::text IS NULL OR d.subscription = $3)
-      AND ($4::text IS NULL OR d.status = $4)
-      AND (cardinality($5::text[]) = 0 OR EXISTS (
-            SELECT FROM windlass.events e, unnest($5::text[]) AS p
-            WHERE e.id = d.event_id AND e.created_at = d.created_at
-              AND (e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1))))))
-      AND ($6::text IS NULL OR d.reason = $6)
-      AND ($7::timestamptz IS NULL OR d.failed_at < $7)
-    ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)";
+    SELECT d.event_id, d.lane_id FROM windlass.dead_letters d WHERE ",
+    matching!(),
+    " ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)"
+);
 
 pub(super) async fn purge(store: &PgStore, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
     let mut connection = store.reads.get().await?;

@@ -27,7 +27,7 @@ async fn publish_some(queue: Queue, publisher: usize) -> Vec<i64> {
     let mut published = Vec::new();
     while published.len() < EVENTS_EACH {
         let batch = (0..fastrand::usize(1..4)).map(|_| {
-            let event = NewEvent::new(format!("t{}", fastrand::u8(..4))).priority(fastrand::i16(..3));
+            let event = NewEvent::new(format!("t{}", fastrand::u8(..4))).priority(fastrand::i16(0..3));
             if publisher.is_multiple_of(2) { event.group(format!("g{publisher}")) } else { event }
         });
         let stored = queue.publish_all(batch.collect()).await.unwrap();
@@ -213,5 +213,25 @@ conformance! {
             };
             assert!(expected, "event {id} is {status}");
         }
+    }
+
+    // A worker's heartbeat may be under way, here and elsewhere, when it reports the end.
+    async fn a_report_is_not_lost_beside_heartbeats(bed) {
+        let other = bed.other().await;
+        publish_many(&bed.queue, "t", 60).await;
+        for delivery in take_all(&bed.queue).await {
+            let heartbeats = [&bed.queue, &other, &bed.queue, &other].map(|queue| {
+                let (queue, delivery) = (queue.clone(), delivery.clone());
+                tokio::spawn(async move {
+                    while queue.extend(&delivery, None).await.unwrap().is_some() {
+                        queue.start(&delivery).await.unwrap();
+                    }
+                })
+            });
+            tokio::task::yield_now().await;
+            done(&other, &delivery).await;
+            all(heartbeats.into()).await;
+        }
+        assert!(poll(&bed.queue).await.is_none());
     }
 }
