@@ -295,7 +295,7 @@ impl Store for PgStore {
     }
 
     async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>> {
-        hold::start(self, namespace, live, now).await
+        despite_deadlocks!(hold::start(self, namespace, live, now))
     }
 
     async fn extend(
@@ -304,7 +304,7 @@ impl Store for PgStore {
         live: &[(Live, Duration)],
         now: Option<Timestamp>,
     ) -> Result<Vec<Option<Timestamp>>> {
-        hold::extend(self, namespace, live, now).await
+        despite_deadlocks!(hold::extend(self, namespace, live, now))
     }
 
     async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {

@@ -1,7 +1,33 @@
 //! Asking once more.
 //!
 //! A statement finds a row by its old version if somebody else is changing it at that moment, and then
-//! passes it over. Where a row was passed over, a second statement sees it as it is.
+//! passes it over. What was passed over is locked, and then asked for in a statement that sees it as it is.
+
+use sqlx::PgConnection;
+
+use super::error::from_sqlx;
+use crate::delivery::Live;
+use crate::error::Result;
+
+const LOCK: &str = "
+SELECT 1 FROM unnest($2::bigint[], $3::bigint[]) AS i(event_id, lane_id)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM windlass.event_queue q
+    WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+    FOR UPDATE) AS locked";
+
+/// Waits until nobody else changes these deliveries, and lets nobody until the transaction ends.
+pub(super) async fn lock<'a>(
+    connection: &mut PgConnection,
+    namespace: &str,
+    live: impl Iterator<Item = &'a Live>,
+) -> Result<()> {
+    let mut keys: Vec<(i64, i64)> = live.map(|live| (live.event_id, live.lane_id)).collect();
+    keys.sort_unstable();
+    let (events, lanes): (Vec<i64>, Vec<i64>) = keys.into_iter().unzip();
+    let lock = sqlx::query(LOCK).bind(namespace).bind(events).bind(lanes);
+    lock.execute(connection).await.map_err(from_sqlx).map(drop)
+}
 
 /// What got no answer.
 pub(super) fn missed<T: Clone, R>(asked: &[T], answers: &[Option<R>]) -> Vec<T> {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
-use super::again::{despite_deadlocks, fill, missed};
+use super::again::{self, fill, missed};
 use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::{attempt, get, live};
@@ -105,29 +106,32 @@ pub(super) async fn start(
     live: &[Live],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
-    let mut done = despite_deadlocks!(start_once(store, namespace, live, now))?;
+    let mut connection = store.writes.get().await?;
+    let mut done = start_once(&mut connection, namespace, live, now).await?;
     let missed = missed(live, &done);
     if !missed.is_empty() {
-        fill(&mut done, despite_deadlocks!(start_once(store, namespace, &missed, now))?);
+        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        again::lock(&mut tx, namespace, missed.iter()).await?;
+        fill(&mut done, start_once(&mut tx, namespace, &missed, now).await?);
+        tx.commit().await.map_err(from_sqlx)?;
     }
+    connection.done();
     Ok(done)
 }
 
 async fn start_once(
-    store: &PgStore,
+    connection: &mut PgConnection,
     namespace: &str,
     live: &[Live],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
-    let mut connection = store.writes.get().await?;
     let query = sqlx::query(START)
         .bind(namespace)
         .bind(now)
         .bind(column(live, |live| live.event_id))
         .bind(column(live, |live| live.lane_id))
         .bind(column(live, |live| live.lease.map(|lease| lease.0)));
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
+    let rows = query.fetch_all(connection).await.map_err(from_sqlx)?;
     by_number(live.len(), &rows, |row| get(row, "at"))
 }
 
@@ -152,21 +156,25 @@ pub(super) async fn extend(
     live: &[(Live, Duration)],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
-    let mut done = despite_deadlocks!(extend_once(store, namespace, live, now))?;
+    let mut connection = store.writes.get().await?;
+    let mut done = extend_once(&mut connection, namespace, live, now).await?;
     let missed = missed(live, &done);
     if !missed.is_empty() {
-        fill(&mut done, despite_deadlocks!(extend_once(store, namespace, &missed, now))?);
+        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        again::lock(&mut tx, namespace, missed.iter().map(|(live, _)| live)).await?;
+        fill(&mut done, extend_once(&mut tx, namespace, &missed, now).await?);
+        tx.commit().await.map_err(from_sqlx)?;
     }
+    connection.done();
     Ok(done)
 }
 
 async fn extend_once(
-    store: &PgStore,
+    connection: &mut PgConnection,
     namespace: &str,
     live: &[(Live, Duration)],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
-    let mut connection = store.writes.get().await?;
     let query = sqlx::query(EXTEND)
         .bind(namespace)
         .bind(now)
@@ -174,7 +182,6 @@ async fn extend_once(
         .bind(column(live, |(live, _)| live.lane_id))
         .bind(column(live, |(live, _)| live.lease.map(|lease| lease.0)))
         .bind(column(live, |(_, lease)| micros(*lease)));
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
+    let rows = query.fetch_all(connection).await.map_err(from_sqlx)?;
     by_number(live.len(), &rows, |row| get(row, "at"))
 }

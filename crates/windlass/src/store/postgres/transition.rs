@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
-use super::again::{despite_deadlocks, fill, missed};
+use super::again::{self, despite_deadlocks, fill, missed};
 use super::enqueue::column;
 use super::error::from_sqlx;
 use super::group::{self, Freed, Groups};
@@ -23,11 +23,11 @@ pub(super) async fn transition(
     changes: &[Change],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Attempt>>> {
-    let mut applied = despite_deadlocks!(once(store, namespace, changes, now))?;
+    let mut applied = despite_deadlocks!(once(store, namespace, changes, false, now))?;
     // Passed over, or lost.
     let missed = missed(changes, &applied);
     if !missed.is_empty() {
-        fill(&mut applied, despite_deadlocks!(once(store, namespace, &missed, now))?);
+        fill(&mut applied, despite_deadlocks!(once(store, namespace, &missed, true, now))?);
     }
     Ok(applied)
 }
@@ -36,18 +36,22 @@ async fn once(
     store: &PgStore,
     namespace: &str,
     changes: &[Change],
+    locking: bool,
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Attempt>>> {
     let kinds = Kinds::of(changes);
     let groups: Groups<bool> =
         changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
     let mut connection = store.writes.get().await?;
-    let (rows, freed) = if groups.is_empty() && kinds.is_one_statement() {
+    let (rows, freed) = if groups.is_empty() && kinds.is_one_statement() && !locking {
         (kinds.apply(&mut connection, namespace, now).await?, Vec::new())
     } else {
         let mut tx = connection.begin().await.map_err(from_sqlx)?;
         if !groups.is_empty() {
             group::lock(&mut tx, namespace, &groups).await?;
+        }
+        if locking {
+            again::lock(&mut tx, namespace, changes.iter().map(|change| &change.live)).await?;
         }
         let rows = kinds.apply(&mut tx, namespace, now).await?;
         forget(&mut tx, namespace, &rows).await?;

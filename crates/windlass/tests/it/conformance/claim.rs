@@ -50,6 +50,20 @@ conformance! {
     }
 
     // Q3
+    async fn the_earliest_goes_first_of_several_types(bed) {
+        let mut expected = Vec::new();
+        for (n, delay) in [30, 10, 20, 40].into_iter().enumerate() {
+            let event = NewEvent::new(format!("t{n}")).tags([format!("tag{n}")]).delay(secs(delay));
+            expected.push((delay, publish_new(&bed.queue, event).await.id));
+        }
+        bed.advance(secs(60));
+        expected.sort();
+        for (_, event) in expected {
+            assert_eq!(take(&bed.queue).await.event.id, event);
+        }
+    }
+
+    // Q3
     async fn an_abandoned_event_comes_before_newer_ones(bed) {
         let abandoned = publish(&bed.queue, "t").await;
         take(&bed.queue).await;
