@@ -18,8 +18,8 @@ impl Queue {
             return Ok(0);
         };
         filter.failed_before = Some(newest.failed_at + chrono::TimeDelta::microseconds(1));
-        // In the order they failed, so that groups keep theirs. Those redriven leave the list: the next
-        // page is always the first.
+        // The oldest first and, of those, in publish order, so that groups keep theirs. Those redriven leave
+        // the list: the next page is always the first.
         (filter.limit, filter.oldest_first) = (BATCH, true);
         let mut redriven = 0;
         loop {
@@ -36,6 +36,7 @@ impl Queue {
             if letters.is_empty() {
                 return Ok(redriven);
             }
+            letters.sort_by_key(|(letter, _)| letter.event.id);
             redriven += self.store().redrive(self.namespace(), &letters, self.now()).await?;
             self.core().wakes.ring(self.namespace(), &[]);
         }
