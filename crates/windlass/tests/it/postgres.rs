@@ -67,11 +67,11 @@ pub async fn drop_database(database: &str) {
 fn run() -> &'static str {
     static RUN: OnceLock<String> = OnceLock::new();
     RUN.get_or_init(|| {
-        let (ready, template) = mpsc::channel();
+        let (url, (ready, template)) = (server_url(), mpsc::channel());
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let mut connection = connect(&server_url()).await;
+                let mut connection = connect(&url).await;
                 remove_leftovers(&mut connection).await;
                 let run = format!("windlass_test_{}_{:06x}", std::process::id(), fastrand::u32(..1 << 24));
                 assert!(lock(&mut connection, &run).await);
