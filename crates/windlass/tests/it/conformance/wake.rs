@@ -36,22 +36,6 @@ conformance! {
         }
     }
 
-    // Without any sign, a claim looks again after a second; so many in half that time were told.
-    async fn who_waits_is_told_and_does_not_just_look_again(bed) {
-        let other = bed.other().await;
-        for queue in [&bed.queue, &other] {
-            let begun = std::time::Instant::now();
-            for _ in 0..12 {
-                let waiter = waiter(&bed.queue);
-                // Until it waits, as a rule; that it does is not what is asserted.
-                tokio::time::sleep(millis(20)).await;
-                let event = publish(queue, "t").await;
-                assert_eq!(got(waiter).await, [event.id]);
-            }
-            assert!(begun.elapsed() < secs(6), "{:?} for 12 rounds", begun.elapsed());
-        }
-    }
-
     async fn a_publish_of_a_new_kind_wakes_a_waiting_claim(bed) {
         for n in 0..3 {
             let waiter = waiter(&bed.queue);
