@@ -119,6 +119,17 @@ fn poisoned(failed: bool) -> Transition {
     Transition::Bury { status: Status::Failed, reason: MAX_ATTEMPTS_EXCEEDED.to_owned(), failed }
 }
 
+/// Where a delivery stands that left the queue with this.
+pub(crate) fn status_after(action: Action) -> Status {
+    match action {
+        Action::Completed => Status::Completed,
+        Action::CompletedWithErrors => Status::CompletedWithErrors,
+        Action::Cancelled => Status::Cancelled,
+        Action::Expired => Status::Expired,
+        _ => Status::Failed,
+    }
+}
+
 /// Decides on a waiting delivery whose deadline has passed.
 pub(crate) fn decide_expired() -> (Action, Transition) {
     let reason = EXPIRED.to_owned();

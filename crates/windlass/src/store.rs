@@ -251,8 +251,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Looks for what a claim on these lanes could have missed.
     async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look>;
 
-    /// Lets the next claim on these lanes begin at `to`, or at the very beginning.
-    fn rewind(&self, lanes: &[i64], to: Option<Timestamp>);
+    /// Lets the next claim on these lanes begin at the very beginning.
+    fn rewind(&self, lanes: &[i64]);
 
     /// Deliveries in the lanes whose lease has run out, the earliest first.
     async fn run_out(&self, namespace: &str, lanes: &[i64], limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>>;

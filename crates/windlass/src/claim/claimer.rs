@@ -281,7 +281,7 @@ impl Task {
         if look.run_out {
             maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await?;
         }
-        self.core.store.rewind(&self.lanes.ids, None);
+        self.core.store.rewind(&self.lanes.ids);
         Ok(changed || look.run_out || look.claimable)
     }
 

@@ -262,11 +262,8 @@ impl Store for PgStore {
         look.ok_or_else(|| Error::NamespaceNotFound { namespace: namespace.to_owned() })
     }
 
-    fn rewind(&self, lanes: &[i64], to: Option<Timestamp>) {
-        match to {
-            Some(to) => lanes.iter().for_each(|lane| self.marks.rewind(*lane, to)),
-            None => self.marks.forget(lanes),
-        }
+    fn rewind(&self, lanes: &[i64]) {
+        self.marks.forget(lanes);
     }
 
     async fn run_out(&self, namespace: &str, lanes: &[i64], limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {

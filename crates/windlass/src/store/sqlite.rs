@@ -247,7 +247,7 @@ impl Store for SqliteStore {
     }
 
     /// Every claim begins at the beginning: there are no dead rows to walk past.
-    fn rewind(&self, _lanes: &[i64], _to: Option<Timestamp>) {}
+    fn rewind(&self, _lanes: &[i64]) {}
 
     async fn run_out(
         &self,

@@ -10,10 +10,10 @@ use super::PgStore;
 use super::error::from_sqlx;
 use super::row::{count, count_or_none, event, get};
 use crate::clock::{Timestamp, micros};
+use crate::decide::status_after;
 use crate::delivery::Status;
 use crate::error::Result;
 use crate::inspect::{DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView};
-use crate::outcome::Action;
 use crate::topology::MAIN;
 
 const EXISTS: &str = "
@@ -103,7 +103,7 @@ fn live_view(row: &PgRow) -> Result<DeliveryView> {
 fn ended_view(row: &PgRow) -> Result<DeliveryView> {
     Ok(DeliveryView {
         subscription: get(row, "subscription")?,
-        status: ended_status(get::<String>(row, "action")?.parse()?),
+        status: status_after(get::<String>(row, "action")?.parse()?),
         attempts: count(row, "attempt")?,
         retry_count: count(row, "retry_count")?,
         max_retries: count_or_none(row, "max_retries")?,
@@ -116,17 +116,6 @@ fn ended_view(row: &PgRow) -> Result<DeliveryView> {
         error_message: get(row, "error_message")?,
         updated_at: get(row, "finished_at")?,
     })
-}
-
-/// The status of a delivery that left the queue with this.
-fn ended_status(action: Action) -> Status {
-    match action {
-        Action::Completed => Status::Completed,
-        Action::CompletedWithErrors => Status::CompletedWithErrors,
-        Action::Cancelled => Status::Cancelled,
-        Action::Expired => Status::Expired,
-        _ => Status::Failed,
-    }
 }
 
 const LOG: &str = "

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row::{self, INFINITY};
 use crate::clock::{Timestamp, from_micros};
+use crate::decide::status_after;
 use crate::delivery::Status;
 use crate::error::Result;
 use crate::inspect::{DeliveryView, EventView, LogEntry};
@@ -61,17 +62,6 @@ fn ended(row: &Row) -> rusqlite::Result<DeliveryView> {
         error_message: row.get(5)?,
         updated_at: row::instant(row, 6)?,
     })
-}
-
-/// Where a delivery stands that is no longer in the queue.
-fn status_after(action: Action) -> Status {
-    match action {
-        Action::Completed => Status::Completed,
-        Action::CompletedWithErrors => Status::CompletedWithErrors,
-        Action::Expired => Status::Expired,
-        Action::Cancelled => Status::Cancelled,
-        _ => Status::Failed,
-    }
 }
 
 const LIVE: &str = "
