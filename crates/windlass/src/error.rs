@@ -47,6 +47,12 @@ pub enum Error {
         /// The event's id.
         event_id: i64,
     },
+    /// The API token does not exist, or no longer.
+    #[error("token '{token_id}' does not exist")]
+    TokenNotFound {
+        /// The token's id.
+        token_id: String,
+    },
     /// The thing is there already.
     #[error("{what} '{name}' exists already")]
     Exists {
@@ -122,6 +128,12 @@ pub enum Error {
         /// What the driver said.
         detail: String,
     },
+    /// The operating system gave no random bytes to make a secret of.
+    #[error("the operating system gives no random bytes: {detail}")]
+    RandomUnavailable {
+        /// What it said.
+        detail: String,
+    },
     /// The queue was closed.
     #[error("the queue is closed")]
     Closed,
@@ -136,6 +148,7 @@ impl Error {
             Error::NamespaceNotFound { .. } => "namespace_not_found",
             Error::SubscriptionNotFound { .. } => "subscription_not_found",
             Error::EventNotFound { .. } => "event_not_found",
+            Error::TokenNotFound { .. } => "token_not_found",
             Error::Exists { .. } => "exists",
             Error::WrongStatus { .. } => "wrong_status",
             Error::DatabaseUrl { .. } => "database_url",
@@ -146,6 +159,7 @@ impl Error {
             Error::SchemaTooNew { .. } => "schema_too_new",
             Error::SchemaTooOld { .. } => "schema_too_old",
             Error::Database { .. } => "database",
+            Error::RandomUnavailable { .. } => "random_unavailable",
             Error::Closed => "closed",
         }
     }

@@ -33,8 +33,10 @@ mod queue;
 mod redrive;
 mod reset;
 mod retry;
+mod scope;
 mod store;
 mod subscription;
+mod token;
 mod topology;
 mod wake;
 
@@ -55,5 +57,7 @@ pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Pol
 pub use publish::Published;
 pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};
 pub use retry::Backoff;
+pub use scope::Scope;
 pub use subscription::SubscriptionSpec;
+pub use token::{CreatedToken, NewToken, Token};
 pub use topology::{DEFAULT_NAMESPACE, MAIN, Namespace, Subscription};

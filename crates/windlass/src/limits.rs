@@ -31,6 +31,10 @@ pub struct Limits {
     pub lanes_max: usize,
     /// The most subscriptions in a namespace.
     pub subscriptions_max: usize,
+    /// The most API tokens in a database, expired ones included.
+    pub tokens_max: usize,
+    /// The most namespaces that one API token may name.
+    pub token_namespaces_max: usize,
 }
 
 impl Default for Limits {
@@ -50,6 +54,8 @@ impl Default for Limits {
             page_max: 1_000,
             lanes_max: 10_000,
             subscriptions_max: 100,
+            tokens_max: 1_000,
+            token_namespaces_max: 32,
         }
     }
 }

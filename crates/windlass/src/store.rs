@@ -19,6 +19,8 @@ use crate::inspect::{
 };
 use crate::outcome::{Action, Attempt};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
+use crate::scope::Scope;
+use crate::token::{Hash, Token};
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
@@ -159,6 +161,18 @@ pub(crate) struct NewSubscription {
     pub starts_at: Option<Timestamp>,
 }
 
+/// A token with everything resolved, ready to be stored. Its secret is not in it.
+#[derive(Debug, Clone)]
+pub(crate) struct PreparedToken {
+    pub token_id: String,
+    pub name: String,
+    pub scopes: Vec<Scope>,
+    pub namespaces: Vec<String>,
+    pub hash: Hash,
+    /// `None`: never.
+    pub expires_in: Option<Duration>,
+}
+
 /// A page of past events that a new subscription may want.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
@@ -232,6 +246,17 @@ pub(crate) trait Store: Send + Sync + 'static {
         next: Option<i64>,
         now: Option<Timestamp>,
     ) -> Result<()>;
+
+    // -- API tokens, which belong to the whole database
+
+    /// Stores it. The id, being random, is taken to be new.
+    async fn add_token(&self, token: &PreparedToken, now: Option<Timestamp>) -> Result<Token>;
+
+    /// All of them, the oldest first.
+    async fn tokens(&self) -> Result<Vec<Token>>;
+
+    /// Says whether there was one.
+    async fn remove_token(&self, token_id: &str) -> Result<bool>;
 
     // -- the work
 

@@ -17,7 +17,7 @@ use self::connections::Connections;
 use self::group::Freed;
 use self::marks::Marks;
 use self::notify::Ready;
-use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, Store, Stored};
+use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored};
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::error::{Error, Result};
@@ -28,6 +28,7 @@ use crate::inspect::{
 use crate::outcome::Attempt;
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
+use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::{Wakes, lock};
 
@@ -48,6 +49,7 @@ mod publish;
 mod row;
 #[cfg(test)]
 mod tests;
+mod token;
 mod topology;
 mod transition;
 
@@ -241,6 +243,18 @@ impl Store for PgStore {
         now: Option<Timestamp>,
     ) -> Result<()> {
         despite_deadlocks!(maintain::backfill(self, namespace, subscription, deliveries, next, now))
+    }
+
+    async fn add_token(&self, token: &PreparedToken, now: Option<Timestamp>) -> Result<Token> {
+        token::add(self, token, now).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        token::all(self).await
+    }
+
+    async fn remove_token(&self, token_id: &str) -> Result<bool> {
+        token::remove(self, token_id).await
     }
 
     async fn publish(

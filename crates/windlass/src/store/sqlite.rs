@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use serde_json::value::RawValue;
 
-use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, Store, Stored};
+use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored};
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::error::{Error, Result};
@@ -18,6 +18,7 @@ use crate::inspect::{
 };
 use crate::outcome::Attempt;
 use crate::policy::NamespacePolicy;
+use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
@@ -39,6 +40,7 @@ mod publish;
 mod record;
 mod row;
 mod stats;
+mod token;
 mod topology;
 mod transition;
 mod writer;
@@ -221,6 +223,20 @@ impl Store for SqliteStore {
     ) -> Result<()> {
         let (namespace, name, deliveries) = (namespace.to_owned(), subscription.to_owned(), deliveries.to_vec());
         self.write(now, move |conn, now| enqueue::backfill(conn, &namespace, &name, &deliveries, next, now)).await
+    }
+
+    async fn add_token(&self, token: &PreparedToken, now: Option<Timestamp>) -> Result<Token> {
+        let token = token.clone();
+        self.write(now, move |conn, now| token::add(conn, token, now)).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.read(token::all).await
+    }
+
+    async fn remove_token(&self, token_id: &str) -> Result<bool> {
+        let token_id = token_id.to_owned();
+        self.write(None, move |conn, _| token::remove(conn, &token_id)).await
     }
 
     async fn publish(

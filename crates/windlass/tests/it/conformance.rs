@@ -17,4 +17,5 @@ mod pause;
 mod publish;
 mod retry;
 mod subscriptions;
+mod tokens;
 mod wake;

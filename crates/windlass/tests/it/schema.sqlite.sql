@@ -1,3 +1,13 @@
+CREATE TABLE api_tokens (
+    token_id    TEXT PRIMARY KEY,
+    name        TEXT NOT NULL,
+    secret_hash BLOB NOT NULL,
+    scopes      TEXT NOT NULL,
+    namespaces  TEXT NOT NULL,
+    created_at  INTEGER NOT NULL,
+    expires_at  INTEGER
+) WITHOUT ROWID;
+
 CREATE TABLE dead_letters (
     event_id     INTEGER NOT NULL,
     lane_id      INTEGER NOT NULL,

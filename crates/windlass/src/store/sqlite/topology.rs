@@ -213,6 +213,6 @@ pub(super) fn add_lanes(conn: &Connection, namespace: &str, lanes: &[LaneKey]) -
     Ok(())
 }
 
-fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+pub(super) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(from_json)
 }
