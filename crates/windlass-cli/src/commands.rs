@@ -2,3 +2,4 @@
 
 pub mod migrate;
 pub mod serve;
+pub mod token;

@@ -3,6 +3,7 @@
 mod commands;
 mod database;
 mod logging;
+mod output;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ Examples:
   windlass serve
   windlass serve --database postgres://me:secret@localhost/events --listen 127.0.0.1:8080
   windlass migrate status --json
+  windlass token create --scope publish,consume --namespace orders --expires-in 90d
 
 Environment:
   WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
@@ -38,6 +40,7 @@ Exit codes: 0 fine, 1 something failed, 2 wrong usage.";
 enum Command {
     Serve(commands::serve::Serve),
     Migrate(commands::migrate::Migrate),
+    Token(commands::token::Token),
 }
 
 #[tokio::main]
@@ -57,5 +60,6 @@ async fn run(command: Command) -> Result {
     match command {
         Command::Serve(serve) => serve.run().await,
         Command::Migrate(migrate) => migrate.run().await,
+        Command::Token(token) => token.run().await,
     }
 }

@@ -1,7 +1,6 @@
 //! `windlass migrate`: the database's schema, what it is and what it should be.
 
 use std::cmp::Ordering;
-use std::io::Write;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -9,6 +8,7 @@ use windlass::{Queue, schema_version};
 
 use crate::Result;
 use crate::database::Database;
+use crate::output::print;
 
 /// Show the database's schema version, or bring it up to date
 ///
@@ -71,10 +71,4 @@ async fn up(options: Options) -> Result {
         true => print(&format!("{shown}: schema version {to}, up to date already")),
         false => print(&format!("{shown}: schema brought from version {from} to {to}")),
     }
-}
-
-/// Unlike `println!`, a reader that has gone away is an error here and not a panic.
-fn print(line: &dyn std::fmt::Display) -> Result {
-    writeln!(std::io::stdout(), "{line}")?;
-    Ok(())
 }

@@ -2,4 +2,5 @@
 
 mod migrate;
 mod serve;
+mod token;
 mod windlass;

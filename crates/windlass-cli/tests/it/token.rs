@@ -1,0 +1,176 @@
+//! `windlass token`.
+
+use serde_json::{Value, json};
+
+use crate::windlass::{run, sqlite_url};
+
+/// A database of a test's own.
+struct Tokens {
+    url: String,
+    folder: tempfile::TempDir,
+}
+
+impl Tokens {
+    fn new() -> Tokens {
+        let folder = tempfile::tempdir().unwrap();
+        Tokens { url: sqlite_url(folder.path()), folder }
+    }
+
+    /// `windlass token` with these words: exit code, stdout, stderr.
+    fn run(&self, args: &[&str]) -> (i32, String, String) {
+        run(&[&["token"], args, &["--database", &self.url]].concat())
+    }
+
+    fn out(&self, args: &[&str]) -> String {
+        let (code, stdout, stderr) = self.run(args);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{args:?}");
+        stdout
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.out(&[args, &["--json"]].concat())).unwrap()
+    }
+
+    /// The error of words that cannot work.
+    fn error(&self, args: &[&str], code: i32) -> String {
+        let (found, stdout, stderr) = self.run(args);
+        assert_eq!((found, stdout.as_str()), (code, ""), "{args:?}: {stderr}");
+        stderr
+    }
+}
+
+/// The token that stands on a line of its own.
+fn secret(out: &str) -> &str {
+    out.lines().find(|line| line.starts_with("wl_")).expect("a token on a line of its own")
+}
+
+fn id(secret: &str) -> &str {
+    secret.split('_').nth(1).unwrap()
+}
+
+#[test]
+fn create_shows_the_token_once_and_how_to_use_it() {
+    let tokens = Tokens::new();
+    let out = tokens.out(&["create", "--scope", "consume,publish", "--namespace", "orders,billing", "--name", "shop"]);
+    let secret = secret(&out);
+    let id = id(secret);
+    let expected = format!(
+        "\
+Token {id} \"shop\" was created.
+  scopes      publish,consume
+  namespaces  billing,orders
+  expires     never
+
+{secret}
+
+It is shown only this once: the database keeps no more than a hash of it. Send it with every request:
+  curl -H 'authorization: Bearer TOKEN' http://127.0.0.1:7700/…
+"
+    );
+    assert_eq!(out, expected);
+    let (_, digits) = secret.rsplit_once('_').unwrap();
+    let listed = tokens.out(&["list"]) + &tokens.json(&["list"]).to_string();
+    assert!(listed.contains(id) && !listed.contains(digits), "{listed}");
+}
+
+#[test]
+fn list_is_an_aligned_table() {
+    let tokens = Tokens::new();
+    tokens.out(&["create", "--scope", "admin"]);
+    tokens.out(&[
+        "create",
+        "--scope",
+        "publish",
+        "--scope",
+        "read",
+        "--namespace",
+        "a",
+        "--namespace",
+        "b,c",
+        "--name",
+        "Zoë's laptop",
+        "--expires-in",
+        "90d",
+    ]);
+    let listed = tokens.json(&["list"]);
+    let second = |at: &Value| format!("{}Z", &at.as_str().unwrap()[..19]);
+    let (one, two) = (&listed[0], &listed[1]);
+    let (id_one, id_two) = (one["token_id"].as_str().unwrap(), two["token_id"].as_str().unwrap());
+    let (at_one, at_two, end) = (second(&one["created_at"]), second(&two["created_at"]), second(&two["expires_at"]));
+    let expected = format!(
+        "\
+ID            NAME          SCOPES        NAMESPACES  CREATED               EXPIRES
+{id_one}  admin         admin         all         {at_one}  never
+{id_two}  Zoë's laptop  publish,read  a,b,c       {at_two}  {end}
+"
+    );
+    assert_eq!(tokens.out(&["list"]), expected);
+}
+
+#[test]
+fn json_is_for_programs() {
+    let tokens = Tokens::new();
+    let created = tokens.json(&["create", "--scope", "publish", "--namespace", "orders", "--expires-in", "12h"]);
+    let secret = created["secret"].as_str().unwrap();
+    let mut expected = json!({
+        "token_id": id(secret), "name": "publish", "scopes": ["publish"], "namespaces": ["orders"],
+        "created_at": created["created_at"], "expires_at": created["expires_at"], "secret": secret,
+    });
+    assert_eq!(created, expected);
+    expected.as_object_mut().unwrap().remove("secret");
+    assert_eq!(tokens.json(&["list"]), json!([expected]));
+}
+
+#[test]
+fn a_revoked_token_is_gone() {
+    let tokens = Tokens::new();
+    let (one, two) = (tokens.out(&["create", "--scope", "read"]), tokens.out(&["create", "--scope", "read"]));
+    let (one, two) = (secret(&one), secret(&two));
+    assert_eq!(tokens.out(&["revoke", id(one)]), format!("Token {} was revoked.\n", id(one)));
+    assert_eq!(tokens.json(&["list"])[0]["token_id"], id(two));
+    assert_eq!(tokens.error(&["revoke", id(one)], 1), format!("error: token '{}' does not exist\n", id(one)));
+    // The whole text of a token does as well, and is not repeated.
+    assert_eq!(tokens.out(&["revoke", two]), format!("Token {} was revoked.\n", id(two)));
+    assert_eq!(tokens.error(&["revoke", two], 1), format!("error: token '{}' does not exist\n", id(two)));
+    assert_eq!(tokens.out(&["list"]), "There are no tokens; `windlass token create` makes one.\n");
+    assert_eq!(tokens.json(&["list"]), json!([]));
+}
+
+#[test]
+fn list_and_revoke_make_no_database() {
+    let tokens = Tokens::new();
+    for args in [&["list"][..], &["revoke", "0123456789ab"]] {
+        let error = tokens.error(args, 1);
+        assert!(error.starts_with("error: the database has schema version 0, but version "), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(tokens.folder.path()).unwrap().count(), 0, "looking made a database");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let tokens = Tokens::new();
+    let error = tokens.error(&["create"], 2);
+    assert!(error.contains("--scope <SCOPE>"), "{error}");
+    let error = tokens.error(&["create", "--scope", "publish,write"], 2);
+    assert!(error.contains("'write' is not one of publish, consume, read, admin"), "{error}");
+    let error = tokens.error(&["create", "--scope", "read", "--expires-in", "90"], 2);
+    assert!(error.contains("give a number and a unit, as in 30m, 12h or 90d"), "{error}");
+    let error = tokens.error(&["create", "--scope", "read", "--expires-in", "40000d"], 1);
+    assert_eq!(error, "error: expires_in: must be at most 100 years\n");
+    let error = tokens.error(&["create", "--scope", "read", "--expires-in", "0d"], 1);
+    assert_eq!(error, "error: expires_in: must be more than zero\n");
+    // An empty namespace, from an unset variable perhaps, must not mean all of them.
+    for empty in ["", "orders,"] {
+        let error = tokens.error(&["create", "--scope", "read", "--namespace", empty], 1);
+        assert!(error.starts_with("error: namespaces: '' is not a valid name: "), "{error}");
+    }
+    assert_eq!(tokens.json(&["list"]), json!([]));
+}
+
+#[test]
+fn help_has_examples() {
+    for args in [&["--help"][..], &["token", "--help"], &["token", "create", "--help"]] {
+        let (code, help, _) = run(args);
+        assert!(code == 0 && help.contains("windlass token create --scope publish"), "{help}");
+    }
+}
