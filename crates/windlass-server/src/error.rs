@@ -1,58 +1,188 @@
 //! Every failure as an answer: a status, and `{"error": sentence, "code": stable_word}`.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 use windlass::Error;
+
+/// Every code that an answer can carry. `docs/errors.md` has a section for each.
+pub(crate) const CODES: [&str; 32] = [
+    "closed",
+    "cross_site",
+    "database",
+    "database_full",
+    "database_locked",
+    "database_read_only",
+    "database_unavailable",
+    "dead_letter_not_found",
+    "event_not_found",
+    "exists",
+    "invalid",
+    "invalid_json",
+    "lost",
+    "max_retries_exceeded",
+    "namespace_not_found",
+    "no_token",
+    "other_namespace",
+    "overloaded",
+    "shutting_down",
+    "slow_request",
+    "subscription_not_found",
+    "timed_out",
+    "token_in_query",
+    "too_large",
+    "too_many_streams",
+    "too_many_waiting",
+    "unknown_path",
+    "unsupported_media_type",
+    "wrong_method",
+    "wrong_scope",
+    "wrong_status",
+    "wrong_token",
+];
+
+/// How long a client that is turned away for the moment should wait, in seconds.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// A failure, on its way to the client.
 #[derive(Debug)]
 pub(crate) struct ApiError {
-    status: StatusCode,
-    code: &'static str,
-    error: String,
+    pub status: StatusCode,
+    pub body: ErrorBody,
 }
 
-#[derive(Serialize)]
-struct Body {
+/// What went wrong.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({ "error": "max: must be from 1 to 1000", "code": "invalid", "field": "max" }))]
+pub(crate) struct ErrorBody {
+    /// A sentence for people.
     error: String,
-    code: &'static str,
+    /// A word for programs; it stays the same across versions. See docs/errors.md.
+    pub code: &'static str,
+    /// The field that is not acceptable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'static str>,
+    /// With `max_retries_exceeded`: the failures that were reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_count: Option<u32>,
+    /// With `max_retries_exceeded`: the failures that were allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_retries: Option<u32>,
 }
 
 impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, error: impl Into<String>) -> ApiError {
-        ApiError { status, code, error: error.into() }
+        debug_assert!(CODES.contains(&code), "{code} is not in CODES");
+        let body = ErrorBody { error: error.into(), code, field: None, retry_count: None, max_retries: None };
+        ApiError { status, body }
     }
 
     /// A value that the client sent is not acceptable.
-    pub fn invalid(error: impl Into<String>) -> ApiError {
-        ApiError::new(StatusCode::BAD_REQUEST, "invalid", error)
+    pub fn invalid(field: &'static str, problem: impl std::fmt::Display) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid", format!("{field}: {problem}")).of_field(field)
+    }
+
+    /// Not now; later perhaps.
+    pub fn unavailable(code: &'static str, error: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, error)
+    }
+
+    /// The report was stored, and it was the last: the source document wants an error here.
+    pub fn max_retries_exceeded(retry_count: u32, max_retries: u32) -> ApiError {
+        let mut error = ApiError::new(StatusCode::BAD_REQUEST, "max_retries_exceeded", "Max retries exceeded");
+        (error.body.retry_count, error.body.max_retries) = (Some(retry_count), Some(max_retries));
+        error
+    }
+
+    fn of_field(mut self, field: &'static str) -> ApiError {
+        self.body.field = Some(field);
+        self
     }
 }
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> ApiError {
-        let status = match &error {
-            Error::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Error::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        let (status, field) = match error.in_item() {
+            Error::Invalid { field, .. } => (StatusCode::BAD_REQUEST, Some(*field)),
+            Error::TooLarge { field, .. } => (too_large(field), Some(*field)),
             Error::NamespaceNotFound { .. } | Error::SubscriptionNotFound { .. } | Error::EventNotFound { .. } => {
-                StatusCode::NOT_FOUND
+                (StatusCode::NOT_FOUND, None)
             }
-            Error::Exists { .. } | Error::WrongStatus { .. } => StatusCode::CONFLICT,
-            Error::DatabaseReadOnly { .. } | Error::Closed => StatusCode::SERVICE_UNAVAILABLE,
-            error if error.is_temporary() => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
+            Error::Exists { .. } | Error::WrongStatus { .. } => (StatusCode::CONFLICT, None),
+            _ => return of_database(&error),
         };
-        ApiError::new(status, error.code(), error.to_string())
+        let answer = ApiError::new(status, error.code(), error.to_string());
+        match field {
+            Some(field) => answer.of_field(field),
+            None => answer,
+        }
+    }
+}
+
+/// What is meant to be large is too large; a name that is too long is a bad name.
+fn too_large(field: &str) -> StatusCode {
+    match field {
+        "payload" | "metadata" | "detail" => StatusCode::PAYLOAD_TOO_LARGE,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// The driver's words, which may name hosts and files, go to the log only.
+fn of_database(error: &Error) -> ApiError {
+    tracing::warn!(code = error.code(), "{error}");
+    match error {
+        Error::DatabaseUnavailable { .. } => ApiError::unavailable(
+            error.code(),
+            "the database cannot be reached at the moment; if something was sent to be stored, it may or may not be",
+        ),
+        Error::DatabaseLocked { .. } => {
+            ApiError::unavailable(error.code(), "another process keeps the database locked; nothing was changed")
+        }
+        Error::DatabaseReadOnly { .. } => {
+            ApiError::unavailable(error.code(), "the database can only be read at the moment; nothing was changed")
+        }
+        Error::DatabaseFull { .. } => {
+            ApiError::unavailable(error.code(), "the database has no space left; nothing was changed")
+        }
+        Error::Closed => ApiError::unavailable(error.code(), "the server is closing its database"),
+        _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "database", "the database failed; the log says how"),
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if self.status.is_server_error() {
-            tracing::warn!(status = self.status.as_u16(), code = self.code, "{}", self.error);
+        let (status, later) = (self.status, matches!(self.status.as_u16(), 429 | 503));
+        let mut response = (status, Json(self.body)).into_response();
+        if later {
+            response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
         }
-        (self.status, Json(Body { error: self.error, code: self.code })).into_response()
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_in_order_and_distinct() {
+        assert!(CODES.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn a_payload_is_too_large_but_a_name_is_bad() {
+        let error = |field| ApiError::from(Error::TooLarge { field, size: 300, max: 200 });
+        assert_eq!(error("payload").status, 413);
+        assert_eq!(error("worker_id").status, 400);
+    }
+
+    #[test]
+    fn what_the_driver_says_stays_in_the_log() {
+        let error = ApiError::from(Error::DatabaseUnavailable { detail: "10.1.2.3:5432 refused".into() });
+        assert_eq!(error.status, 503);
+        assert!(!error.body.error.contains("10.1.2.3"), "{}", error.body.error);
     }
 }

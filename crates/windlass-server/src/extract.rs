@@ -2,28 +2,33 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, HttpBody};
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request};
-use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
-use windlass::Queue;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+use windlass::{Limits, Queue};
 
+use crate::app::App;
 use crate::error::ApiError;
 
 /// The queue, in the namespace that the path names: `default` where it names none.
 pub(crate) struct InNamespace(pub Queue);
 
-impl FromRequestParts<Queue> for InNamespace {
+impl FromRequestParts<App> for InNamespace {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, queue: &Queue) -> Result<InNamespace, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<InNamespace, ApiError> {
         Ok(InNamespace(match path_part(parts, "namespace").await? {
-            Some(namespace) => queue.in_namespace(&namespace)?,
-            None => queue.clone(),
+            Some(namespace) => app.queue.in_namespace(&namespace)?,
+            None => app.queue.clone(),
         }))
     }
 }
@@ -31,67 +36,134 @@ impl FromRequestParts<Queue> for InNamespace {
 /// The `{id}` of the path.
 pub(crate) struct EventId(pub i64);
 
-impl FromRequestParts<Queue> for EventId {
+impl FromRequestParts<App> for EventId {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Queue) -> Result<EventId, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<EventId, ApiError> {
         let id = path_part(parts, "id").await?.unwrap_or_default();
-        let bad = |_| ApiError::invalid(format!("id: '{}' is not the number of an event", id.escape_debug()));
+        let bad = |_| ApiError::invalid("id", format!("'{}' is not the number of an event", id.escape_debug()));
         id.parse().map(EventId).map_err(bad)
     }
 }
 
-async fn path_part(parts: &mut Parts, name: &str) -> Result<Option<String>, ApiError> {
+/// The `{subscription}` of the path.
+pub(crate) struct SubscriptionName(pub String);
+
+impl FromRequestParts<App> for SubscriptionName {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<SubscriptionName, ApiError> {
+        path_part(parts, "subscription").await.map(|name| SubscriptionName(name.unwrap_or_default()))
+    }
+}
+
+async fn path_part(parts: &mut Parts, name: &'static str) -> Result<Option<String>, ApiError> {
     let all = RawPathParams::from_request_parts(parts, &()).await;
-    let all = all.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
+    let all = all.map_err(|rejection| ApiError::invalid(name, rejection.body_text()))?;
     Ok(all.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()))
 }
 
 /// The query string.
 pub(crate) struct Args<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequestParts<Queue> for Args<T> {
+impl<T: DeserializeOwned> FromRequestParts<App> for Args<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, queue: &Queue) -> Result<Args<T>, ApiError> {
-        match Query::from_request_parts(parts, queue).await {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Args<T>, ApiError> {
+        match Query::from_request_parts(parts, app).await {
             Ok(Query(args)) => Ok(Args(args)),
-            Err(rejection) => Err(ApiError::invalid(format!("query string: {}", reason(&rejection)))),
+            Err(rejection) => Err(bad_request("invalid", format!("query string: {}", reason(&rejection)))),
         }
     }
 }
 
-/// The body, as JSON.
-pub(crate) struct JsonBody<T>(pub T);
+/// The body, as JSON, and the room it takes up for as long as it is worked on.
+pub(crate) struct JsonBody<T>(pub T, pub Room);
 
-impl<T: DeserializeOwned> FromRequest<Queue> for JsonBody<T> {
+/// The same for a body with many events in it.
+pub(crate) struct BatchBody<T>(pub T, pub Room);
+
+/// Given back when the request is done.
+#[derive(Default)]
+pub(crate) struct Room {
+    _held: Vec<OwnedSemaphorePermit>,
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, queue: &Queue) -> Result<JsonBody<T>, ApiError> {
-        let (parts, body) = request.into_parts();
-        let bytes = read(body, queue.limits().payload_bytes_max.saturating_add(BESIDE_PAYLOAD)).await?;
-        match Json::from_request(Request::from_parts(parts, Body::from(bytes)), queue).await {
-            Ok(Json(value)) => Ok(JsonBody(value)),
-            Err(rejection) => Err(refused(&rejection)),
-        }
+    async fn from_request(request: Request, app: &App) -> Result<JsonBody<T>, ApiError> {
+        let max = event_bytes_max(app.queue.limits());
+        read_json(request, app, max).await.map(|(value, room)| JsonBody(value, room))
     }
 }
 
-/// Room in a body for all but the payload. The library checks each field.
-const BESIDE_PAYLOAD: usize = 128 << 10;
+impl<T: DeserializeOwned> FromRequest<App> for BatchBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<BatchBody<T>, ApiError> {
+        let max = app.options.batch_bytes_max.max(event_bytes_max(app.queue.limits()));
+        read_json(request, app, max).await.map(|(value, room)| BatchBody(value, room))
+    }
+}
+
+/// A payload, and room for all beside it. The library checks each field.
+fn event_bytes_max(limits: &Limits) -> usize {
+    limits.payload_bytes_max.saturating_add(128 << 10)
+}
+
+/// How long a client may take to send a body. Shorter than the whole request may take, so that a slow
+/// client is told so.
+const BODY_TIME: Duration = Duration::from_secs(20);
+
+async fn read_json<T: DeserializeOwned>(request: Request, app: &App, max: usize) -> Result<(T, Room), ApiError> {
+    check_content_type(request.headers())?;
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let reading = read(request.into_body(), app, announced.unwrap_or(0).min(max), max);
+    let (bytes, room) = timeout(BODY_TIME, reading).await.map_err(|_| {
+        let error = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_request", error)
+    })??;
+    match serde_json::from_slice(&bytes) {
+        Ok(value) => Ok((value, room)),
+        // Once more, slower, to say where it is wrong.
+        Err(error) => Err(match Json::<T>::from_bytes(&bytes) {
+            Err(rejection) => refused(&rejection),
+            Ok(_) => bad_request("invalid", format!("the body is not as expected: {error}")),
+        }),
+    }
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json")) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        "the body must be JSON, and the request must say so: `Content-Type: application/json`",
+    ))
+}
 
 /// How much of a body that is too large is read and thrown away.
 const DISCARDED_MAX: usize = 64 << 20;
 
 /// Reads the body, to its end even where it is too large: many clients do not look at the answer
 /// before they have sent everything, and would see nothing but a broken connection.
-async fn read(mut body: Body, max: usize) -> Result<Vec<u8>, ApiError> {
-    let (mut bytes, mut size) = (Vec::new(), 0usize);
+async fn read(mut body: Body, app: &App, announced: usize, max: usize) -> Result<(Vec<u8>, Room), ApiError> {
+    let mut room = Room { _held: vec![app.room(announced)?] };
+    let (mut bytes, mut size, mut roomy) = (Vec::with_capacity(announced), 0usize, announced);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let frame = frame.map_err(|error| ApiError::invalid(format!("the body could not be read: {error}")))?;
+        let frame = frame.map_err(|error| bad_request("invalid", format!("the body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         size = size.saturating_add(data.len());
         if size <= max {
+            if size > roomy {
+                room._held.push(app.room(size - roomy)?);
+                roomy = size;
+            }
             bytes.extend_from_slice(&data);
         } else if size > max.saturating_add(DISCARDED_MAX) {
             break;
@@ -101,23 +173,20 @@ async fn read(mut body: Body, max: usize) -> Result<Vec<u8>, ApiError> {
         let error = format!("the request body is larger than {max} bytes");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error));
     }
-    Ok(bytes)
+    Ok((bytes, room))
 }
 
 fn refused(rejection: &JsonRejection) -> ApiError {
     match rejection {
-        JsonRejection::MissingJsonContentType(_) => ApiError::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            "the body must be JSON, and the request must say so: `Content-Type: application/json`",
-        ),
-        JsonRejection::JsonSyntaxError(_) => ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "invalid_json",
-            format!("the body is not valid JSON: {}", reason(rejection)),
-        ),
-        _ => ApiError::invalid(format!("the body is not as expected: {}", reason(rejection))),
+        JsonRejection::JsonSyntaxError(_) => {
+            bad_request("invalid_json", format!("the body is not valid JSON: {}", reason(rejection)))
+        }
+        _ => bad_request("invalid", format!("the body is not as expected: {}", reason(rejection))),
     }
+}
+
+fn bad_request(code: &'static str, error: String) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, code, error)
 }
 
 /// What the parser said, without axum's introduction to it.

@@ -1,10 +1,20 @@
-//! The HTTP server of Windlass: the source document's paths for the namespace `default`, the same
-//! ones under `/namespaces/{namespace}` for any, and the upkeep that a running queue needs.
+//! The HTTP server of Windlass: the source document's paths and all that goes with them, at the root for
+//! the namespace `default` and under `/namespaces/{namespace}` for any; and the upkeep that a running
+//! queue needs.
 
+mod app;
+mod auth;
 mod error;
 mod extract;
+mod listen;
 mod maintain;
+mod metrics;
+mod openapi;
 mod routes;
 mod serve;
+mod stream;
+mod tls;
 
+pub use auth::Access;
 pub use serve::{ServeOptions, serve};
+pub use tls::{Tls, TlsError};

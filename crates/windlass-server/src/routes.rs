@@ -1,31 +1,92 @@
 //! The paths. One file for each verb of the library holds its paths, requests, responses and handlers.
 
+mod cancel;
 mod claim;
+mod dead_letters;
 mod event;
 mod finish;
 mod health;
+mod hold;
 mod inspect;
+mod names;
+mod namespace;
 mod publish;
+mod reset;
+mod stream;
+mod subscription;
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode, Uri};
-use windlass::Queue;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::{Router, middleware, routing};
+use utoipa_axum::router::OpenApiRouter;
+use windlass::WAIT_MAX;
 
+use crate::app::App;
+use crate::auth;
 use crate::error::ApiError;
+use crate::openapi;
 
-pub(crate) fn router(queue: Queue) -> Router {
-    let of_a_namespace =
-        Router::new().merge(publish::routes()).merge(claim::routes()).merge(finish::routes()).merge(inspect::routes());
-    Router::new()
-        .merge(health::routes())
-        .merge(of_a_namespace.clone())
-        .nest("/namespaces/{namespace}", of_a_namespace)
+pub(crate) fn router(app: App) -> Router {
+    let quick = app.options.request_timeout;
+    let within_a_namespace = OpenApiRouter::default()
+        .merge(timed(quick, publish::routes()))
+        .merge(timed(quick + WAIT_MAX, claim::routes()))
+        .merge(timed(quick, finish::routes()))
+        .merge(timed(quick, hold::routes()))
+        .merge(timed(quick, cancel::routes()))
+        .merge(timed(quick, reset::routes()))
+        .merge(timed(quick, inspect::routes()))
+        // Redriving many, or giving a new subscription its past, takes a while.
+        .merge(timed(quick + LONG, dead_letters::routes()))
+        .merge(timed(quick + LONG, subscription::routes()))
+        .merge(timed(quick, namespace::routes()))
+        .merge(stream::routes());
+    let (router, api) = OpenApiRouter::default()
+        .merge(timed(quick, health::routes()))
+        .merge(timed(quick, namespace::registry()))
+        .merge(within_a_namespace.clone())
+        .nest("/namespaces/{namespace}", within_a_namespace)
+        .split_for_parts();
+    let document: Arc<str> = openapi::document(&api).to_string().into();
+    let needs = Arc::new(openapi::needs(&api));
+    router
+        .route_layer(from_fn_with_state((app.clone(), needs), auth::check))
+        .route("/openapi.json", routing::get(move || async move { show(document) }))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         // `JsonBody` has its own limit.
         .layer(DefaultBodyLimit::disable())
-        .with_state(queue)
+        .layer(middleware::from_fn_with_state(app.clone(), count))
+        .with_state(app)
+}
+
+/// What long work may take beyond the usual.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Whoever has no answer by then is told so.
+fn timed(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    routes.layer(from_fn(move |request: Request, next: Next| async move {
+        tokio::time::timeout(limit, next.run(request)).await.unwrap_or_else(|_| {
+            let error = format!("no answer within {} s; what was asked for may or may not be done", limit.as_secs());
+            ApiError::unavailable("timed_out", error).into_response()
+        })
+    }))
+}
+
+async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    app.metrics.answered(response.status().as_u16());
+    response
+}
+
+fn show(document: Arc<str>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], document.to_string())
 }
 
 async fn unknown_path(uri: Uri) -> ApiError {

@@ -1,34 +1,66 @@
 //! Serving: HTTP and upkeep, from the first connection to an orderly end.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use windlass::Queue;
 
-use crate::{maintain, routes};
+use crate::app::App;
+use crate::auth::Access;
+use crate::tls::Tls;
+use crate::{listen, maintain, routes};
 
-/// How to serve.
+/// How to serve. Everything has a limit; beyond it a request is refused with 413, 429 or 503.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
+    /// Whom to answer; only this machine unless set.
+    pub access: Access,
+    /// Speaks TLS; plain HTTP unless set.
+    pub tls: Option<Tls>,
     /// How often upkeep runs: run-out leases, deadlines, backfills. Every second unless set.
     pub maintain_every: Duration,
     /// How long requests that are under way may still take once the server stops. 30 s unless set.
     pub shutdown_grace: Duration,
+    /// How long a request may take, beside the time that a claim waits. 30 s unless set.
+    pub request_timeout: Duration,
+    /// How long a connection may stay silent between requests, or take to send a request's head. 60 s unless set.
+    pub idle_timeout: Duration,
+    /// The most connections at once. 16,384 unless set.
+    pub connections_max: usize,
+    /// The most claims that wait at once. 16,384 unless set.
+    pub waiting_claims_max: usize,
+    /// The most streams at once. 1,000 unless set.
+    pub streams_max: usize,
+    /// The largest body of a request with many events, in bytes. 32 MiB unless set.
+    pub batch_bytes_max: usize,
+    /// The most bytes of request bodies in memory at once. 256 MiB unless set.
+    pub bodies_bytes_max: usize,
 }
 
 impl Default for ServeOptions {
     fn default() -> ServeOptions {
-        ServeOptions { maintain_every: Duration::from_secs(1), shutdown_grace: Duration::from_secs(30) }
+        ServeOptions {
+            access: Access::Local,
+            tls: None,
+            maintain_every: Duration::from_secs(1),
+            shutdown_grace: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+            connections_max: 16_384,
+            waiting_claims_max: 16_384,
+            streams_max: 1_000,
+            batch_bytes_max: 32 << 20,
+            bodies_bytes_max: 256 << 20,
+        }
     }
 }
 
 /// Serves the queue until `shutdown` is ready: then nothing new is accepted, requests that are under
-/// way are answered, and the queue is closed.
+/// way are answered, claims that wait are told to ask elsewhere, and the queue is closed.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -51,30 +83,17 @@ pub async fn serve(
     let mut upkeep = JoinSet::new();
     upkeep.spawn(maintain::run(queue.clone(), options.maintain_every));
 
-    let (stop, stopping) = oneshot::channel::<()>();
-    let shutdown = async move {
-        shutdown.await;
-        tracing::info!("stopping: requests under way are still answered");
-        drop(stop);
-    };
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "cannot set TCP_NODELAY");
-        }
-    });
-    let server = axum::serve(listener, routes::router(queue.clone())).with_graceful_shutdown(shutdown);
-    let too_late = async move {
-        let _ = stopping.await;
-        tokio::time::sleep(options.shutdown_grace).await;
-    };
-    let served = tokio::select! {
-        served = server.into_future() => served,
-        () = too_late => {
-            tracing::warn!(grace = ?options.shutdown_grace, "requests are still under way; they are cut off");
-            Ok(())
-        }
-    };
+    let (stop, stopping) = watch::channel(false);
+    let app = App::new(queue.clone(), options, stopping);
+    let connections = listen::accept(&listener, &app, routes::router(app.clone()), shutdown).await;
+    drop(listener);
+    tracing::info!("stopping: requests under way are still answered");
+    stop.send_replace(true);
+    let grace = app.options.shutdown_grace;
+    if tokio::time::timeout(grace, connections.shutdown()).await.is_err() {
+        tracing::warn!(?grace, "requests are still under way; they are cut off");
+    }
     upkeep.shutdown().await;
     queue.close().await;
-    served
+    Ok(())
 }

@@ -90,10 +90,10 @@ impl ClaimRequest {
             return Err(Error::invalid("max", format!("must be from 1 to {}", limits.claim_batch_max)));
         }
         if self.lease.is_some_and(|lease| lease > LEASE_MAX || lease.is_zero()) {
-            return Err(Error::invalid("lease", "must be longer than zero and at most a week"));
+            return Err(Error::invalid("lease_ms", "must be from 1 to 604800000, a week"));
         }
         if self.wait > WAIT_MAX {
-            return Err(Error::invalid("wait", format!("must be at most {} ms", WAIT_MAX.as_millis())));
+            return Err(Error::invalid("wait_ms", format!("must be at most {} ms", WAIT_MAX.as_millis())));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 /// An instant, in UTC, with microseconds: what both databases can hold.
+// Types that derive a schema spell it `DateTime<Utc>`: the derive goes by the name.
 pub type Timestamp = DateTime<Utc>;
 
 /// The source of every instant that Windlass stores or compares.

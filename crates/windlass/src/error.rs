@@ -25,6 +25,16 @@ pub enum Error {
         /// The largest size in bytes.
         max: usize,
     },
+    /// One of several things that were given together is not acceptable; nothing was changed.
+    #[error("{what}[{index}]: {error}")]
+    InItem {
+        /// What they are, as the caller knows it.
+        what: &'static str,
+        /// Its place, from 0.
+        index: usize,
+        /// What is wrong with it.
+        error: Box<Error>,
+    },
     /// The namespace does not exist.
     #[error("namespace '{namespace}' does not exist; create it first")]
     NamespaceNotFound {
@@ -145,6 +155,7 @@ impl Error {
         match self {
             Error::Invalid { .. } => "invalid",
             Error::TooLarge { .. } => "too_large",
+            Error::InItem { error, .. } => error.code(),
             Error::NamespaceNotFound { .. } => "namespace_not_found",
             Error::SubscriptionNotFound { .. } => "subscription_not_found",
             Error::EventNotFound { .. } => "event_not_found",
@@ -167,6 +178,14 @@ impl Error {
     /// Whether the same call may succeed later without any change by the caller.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Error::DatabaseUnavailable { .. } | Error::DatabaseLocked { .. } | Error::DatabaseFull { .. })
+    }
+
+    /// What is wrong with an item among several; the error itself where it is about no item.
+    pub fn in_item(&self) -> &Error {
+        match self {
+            Error::InItem { error, .. } => error.in_item(),
+            error => error,
+        }
     }
 
     pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Error {

@@ -185,10 +185,10 @@ impl NewEvent {
 
     fn check_times(&self, now: Timestamp) -> Result<()> {
         if self.run_at.is_some() && self.delay.is_some() {
-            return Err(Error::invalid("delay", "give either run_at or delay, not both"));
+            return Err(Error::invalid("delay_ms", "give either run_at or a delay, not both"));
         }
         if self.delay.is_some_and(|delay| delay > SPAN_MAX) {
-            return Err(Error::invalid("delay", "must be at most 100 years"));
+            return Err(Error::invalid("delay_ms", "must be at most 100 years"));
         }
         for (field, at) in [("run_at", self.run_at), ("expires_at", self.expires_at)] {
             if at.is_some_and(|at| (at - now).abs() > chrono::TimeDelta::days(36_600)) {
@@ -265,6 +265,7 @@ pub struct Event {
     /// Where it lives.
     pub namespace: String,
     /// Its type, by which it is routed.
+    #[serde(rename = "type")]
     pub event_type: String,
     /// A line for people.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -346,8 +347,8 @@ mod tests {
             ("key", NewEvent::new("t").key("k".repeat(201))),
             ("max_retries", NewEvent::new("t").max_retries(10_001)),
             ("expires_at", NewEvent::new("t").run_at(now + hour).expires_at(now + hour)),
-            ("delay", NewEvent::new("t").run_at(now).delay(Duration::from_secs(1))),
-            ("delay", NewEvent::new("t").delay(Duration::MAX)),
+            ("delay_ms", NewEvent::new("t").run_at(now).delay(Duration::from_secs(1))),
+            ("delay_ms", NewEvent::new("t").delay(Duration::MAX)),
         ];
         for (field, event) in cases {
             let error = event.check(&limits, now).unwrap_err();

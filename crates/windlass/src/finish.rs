@@ -90,13 +90,17 @@ impl Queue {
         if reports.is_empty() {
             return Ok(Vec::new());
         }
-        for (held, report) in &reports {
-            held.check()?;
-            check_report(report, self.limits())?;
-        }
+        let bad = |(held, report): &(Held, Report)| held.check().and_then(|()| check_report(report, self.limits()));
+        let mut answers: Vec<Option<Result<Finished>>> = reports.iter().map(|item| bad(item).err().map(Err)).collect();
+        let good = |(item, answer): (_, &Option<_>)| answer.is_none().then_some(item);
+        let good: Vec<(Held, Report)> = reports.into_iter().zip(&answers).filter_map(good).collect();
         self.topology().await?;
-        let weight = reports.len();
-        self.lines().finish.call(reports, weight).await
+        if !good.is_empty() {
+            let weight = good.len();
+            let mut finished = self.lines().finish.call(good, weight).await?.into_iter();
+            answers.iter_mut().filter(|answer| answer.is_none()).for_each(|answer| *answer = finished.next());
+        }
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or(Err(Error::Closed))).collect())
     }
 
     /// The source documents' name for it: done, with or without errors.
@@ -113,7 +117,7 @@ impl Queue {
 fn check_report(report: &Report, limits: &Limits) -> Result<()> {
     match &report.outcome {
         Outcome::Retry { after: Some(delay) } | Outcome::Snooze { delay } if *delay > SPAN_MAX => {
-            return Err(Error::invalid("delay", "must be at most 100 years"));
+            return Err(Error::invalid("delay_ms", "must be at most 100 years"));
         }
         Outcome::Dead { reason } => names::check_text("reason", reason, limits.title_bytes_max)?,
         _ => {}

@@ -26,7 +26,7 @@ impl Queue {
     /// Holds many deliveries for longer, each with its own result.
     pub async fn extend_all(&self, held: Vec<Held>, lease: Option<Duration>) -> Result<Vec<Option<Timestamp>>> {
         if lease.is_some_and(|lease| lease > LEASE_MAX || lease.is_zero()) {
-            return Err(Error::invalid("lease", "must be longer than zero and at most a week"));
+            return Err(Error::invalid("lease_ms", "must be from 1 to 604800000, a week"));
         }
         let found = self.find_all(held).await?;
         let lanes = found.iter().flatten().map(|live| live.lane_id);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::clock::{SPAN_MAX, Timestamp, after};
@@ -32,6 +33,7 @@ impl EventView {
 
 /// How an event stands with one subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeliveryView {
     /// Whose delivery it is.
     pub subscription: String,
@@ -44,21 +46,21 @@ pub struct DeliveryView {
     /// The failure that brings `retry_count` to this is the last.
     pub max_retries: Option<u32>,
     /// While PENDING: when it may be taken; `None` while it waits for its group.
-    pub ready_at: Option<Timestamp>,
+    pub ready_at: Option<DateTime<Utc>>,
     /// While PENDING after a failure: when it is tried again.
-    pub next_retry_at: Option<Timestamp>,
+    pub next_retry_at: Option<DateTime<Utc>>,
     /// While PROCESSING: who holds it.
     pub worker_id: Option<String>,
     /// While PROCESSING: since when.
-    pub picked_at: Option<Timestamp>,
+    pub picked_at: Option<DateTime<Utc>>,
     /// While PROCESSING: when the worker said that it began.
-    pub started_at: Option<Timestamp>,
+    pub started_at: Option<DateTime<Utc>>,
     /// While PROCESSING: until when.
-    pub lease_expires_at: Option<Timestamp>,
+    pub lease_expires_at: Option<DateTime<Utc>>,
     /// The newest error.
     pub error_message: Option<String>,
     /// When it last changed.
-    pub updated_at: Timestamp,
+    pub updated_at: DateTime<Utc>,
 }
 
 /// One line of an event's log.
@@ -171,10 +173,12 @@ pub struct DeadLetterFilter {
 
 /// A delivery that somebody has held for long.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StuckDelivery {
     /// The event.
     pub event_id: i64,
     /// Its type.
+    #[serde(rename = "type")]
     pub event_type: String,
     /// Whose delivery it is.
     pub subscription: String,
@@ -183,43 +187,46 @@ pub struct StuckDelivery {
     /// Which acquisition it is.
     pub attempts: u32,
     /// Since when it is held.
-    pub picked_at: Timestamp,
+    pub picked_at: DateTime<Utc>,
     /// When its worker said that it began; `None`: an orphan, picked and never heard of again.
-    pub started_at: Option<Timestamp>,
+    pub started_at: Option<DateTime<Utc>>,
     /// When it last changed.
-    pub updated_at: Timestamp,
+    pub updated_at: DateTime<Utc>,
     /// Until when it is held.
-    pub lease_expires_at: Timestamp,
+    pub lease_expires_at: DateTime<Utc>,
 }
 
 /// Whoever holds leases or ended attempts lately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerView {
     /// The name it gave.
     pub worker_id: String,
     /// How many deliveries it holds.
     pub held: u64,
     /// Since when it holds the oldest.
-    pub oldest_picked_at: Option<Timestamp>,
+    pub oldest_picked_at: Option<DateTime<Utc>>,
     /// When it was last heard of: it claimed, began, extended or ended something.
-    pub last_seen_at: Timestamp,
+    pub last_seen_at: DateTime<Utc>,
     /// It holds deliveries, and was not heard of for longer than was asked about.
     pub stale: bool,
 }
 
 /// How many deliveries stand where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatRow {
     /// Of this subscription.
     pub subscription: String,
     /// Of this type.
+    #[serde(rename = "type")]
     pub event_type: String,
     /// In this state.
     pub status: Status,
     /// How many.
     pub count: u64,
     /// The earliest instant among them: ready since, picked at, failed at or finished at.
-    pub oldest_at: Option<Timestamp>,
+    pub oldest_at: Option<DateTime<Utc>>,
 }
 
 pub(crate) const PAGE_DEFAULT: usize = 20;
@@ -271,8 +278,7 @@ impl Queue {
     /// Dead letters that match, the newest first unless the filter says otherwise.
     pub async fn dead_letters(&self, mut filter: DeadLetterFilter) -> Result<Page<DeadLetter>> {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
-        check_filter(&filter.types, &[], self.limits())?;
-        self.check_subscription_filter(filter.subscription.as_deref()).await?;
+        self.check_dead_letter_filter(&filter).await?;
         self.store().dead_letters(self.namespace(), &filter).await
     }
 

@@ -10,6 +10,7 @@ compile_error!("windlass needs at least one of its features `sqlite` and `postgr
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+mod activity;
 mod cancel;
 mod change;
 mod claim;
@@ -40,6 +41,7 @@ mod token;
 mod topology;
 mod wake;
 
+pub use activity::{Activity, ActivityCursor, ActivityPage};
 pub use claim::{ClaimRequest, WAIT_MAX};
 pub use clock::{Clock, ClockHand, Timestamp};
 pub use delivery::{Delivery, Lease, Status};

@@ -39,8 +39,16 @@ pub enum Outcome {
     Unhandled,
 }
 
+impl Outcome {
+    /// It will never work, for the usual reason.
+    pub fn dead() -> Outcome {
+        Outcome::Dead { reason: crate::decide::HANDLER_ERROR.into() }
+    }
+}
+
 /// What an entry of the log says happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Action {
     /// A worker claimed it.
@@ -147,7 +155,12 @@ impl Report {
 
     /// It will never work.
     pub fn dead(error: impl Into<String>) -> Report {
-        Report::new(Outcome::Dead { reason: crate::decide::HANDLER_ERROR.into() }).error(error)
+        Report::new(Outcome::dead()).error(error)
+    }
+
+    /// How the attempt ended.
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
     }
 
     /// A number of the worker's own, such as an HTTP status.

@@ -13,6 +13,7 @@ use crate::retry::Backoff;
 
 /// What happens to a delivery, from claim to end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// How long a claim lasts before the delivery may be claimed again, in milliseconds.
@@ -39,6 +40,7 @@ pub struct Policy {
 
 /// What becomes of a delivery after an unrecoverable error, or when its retries are used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Exhausted {
     /// FAILED, and kept as a dead letter.
@@ -49,6 +51,7 @@ pub enum Exhausted {
 
 /// What becomes of an event that no handler knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Unhandled {
     /// Tried again after the lease: another node may know it.
@@ -59,6 +62,7 @@ pub enum Unhandled {
 
 /// Whether completed events are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum History {
     /// Kept.
@@ -69,6 +73,7 @@ pub enum History {
 
 /// What a group does while its first event waits for a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GroupFailure {
     /// It waits: strict order.
@@ -172,6 +177,7 @@ pub(crate) fn check_span(field: &'static str, ms: u64, max: Duration) -> Result<
 
 /// Settings that replace those of a [`Policy`]; what is absent stays.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyOverrides {
     /// See [`Policy::lease_ms`].

@@ -47,7 +47,10 @@ impl Queue {
             return Ok(Vec::new());
         }
         let now = self.clock().now();
-        events.iter().try_for_each(|event| event.check(self.limits(), now))?;
+        for (index, event) in events.iter().enumerate() {
+            let in_item = |error| Error::InItem { what: "events", index, error: Box::new(error) };
+            event.check(self.limits(), now).map_err(|error| if events.len() > 1 { in_item(error) } else { error })?;
+        }
         self.topology().await?;
         let weight = events.len();
         let mut published = self.lines().publish.call(events, weight).await?;

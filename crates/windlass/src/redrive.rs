@@ -1,6 +1,6 @@
 //! Bringing dead letters back, or throwing them away.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::tag_set;
 use crate::inspect::{DeadLetterFilter, check_filter};
 use crate::queue::Queue;
@@ -55,7 +55,11 @@ impl Queue {
         }
     }
 
-    async fn check_dead_letter_filter(&self, filter: &DeadLetterFilter) -> Result<()> {
+    pub(crate) async fn check_dead_letter_filter(&self, filter: &DeadLetterFilter) -> Result<()> {
+        let (ids, max) = (filter.event_ids.len(), self.limits().page_max);
+        if ids > max {
+            return Err(Error::invalid("event_ids", format!("has {ids} entries; the limit is {max}")));
+        }
         check_filter(&filter.types, &[], self.limits())?;
         self.check_subscription_filter(filter.subscription.as_deref()).await
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -35,6 +36,7 @@ pub struct Namespace {
 
 /// Who must be told: a named filter on types and tags.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Subscription {
     /// Its name, unique in the namespace.
     pub subscription: String,
@@ -47,12 +49,12 @@ pub struct Subscription {
     /// Nothing is handed out while it is paused.
     pub paused: bool,
     /// Events published from this instant on are delivered to it.
-    pub starts_at: Timestamp,
+    pub starts_at: DateTime<Utc>,
     /// While past events are still being added: the id to go on from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backfill_from: Option<i64>,
     /// When it was created.
-    pub created_at: Timestamp,
+    pub created_at: DateTime<Utc>,
 }
 
 impl Subscription {

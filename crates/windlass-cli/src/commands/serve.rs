@@ -2,77 +2,165 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::net::{TcpListener, lookup_host};
-use windlass::Queue;
-use windlass_server::ServeOptions;
+use windlass::{Limits, Queue, schema_version};
+use windlass_server::{Access, ServeOptions, Tls};
 
 use crate::Result;
 use crate::database::Database;
 
 /// Serve the HTTP API and look after the queue
 ///
-/// SIGTERM and SIGINT (Ctrl-C) stop it: requests that are under way are still answered.
+/// It listens on this machine only, unless there are API tokens (`windlass token create`). SIGTERM and
+/// SIGINT (Ctrl-C) stop it: requests that are under way are still answered.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  windlass serve
+  windlass serve --listen 0.0.0.0:7700 --tls-cert fullchain.pem --tls-key privkey.pem")]
 pub struct Serve {
     #[command(flatten)]
     database: Database,
     /// The address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDR", env = "WINDLASS_LISTEN", default_value = "127.0.0.1:7700")]
     listen: String,
-    /// Listen on an address that other machines can reach, although anyone there may then publish,
-    /// take and read events
+    /// Ask for no API token, on whatever address: anyone who can reach it may publish, take and read
+    /// events
     #[arg(long)]
     insecure: bool,
+    /// The certificate, with those that vouch for it: speak TLS
+    #[arg(long, value_name = "PEM", env = "WINDLASS_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key
+    #[arg(long, value_name = "PEM", env = "WINDLASS_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The largest payload of an event
+    #[arg(long, value_name = "BYTES", env = "WINDLASS_PAYLOAD_BYTES_MAX", default_value_t = 1 << 20,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    payload_bytes_max: u64,
+    /// The most connections at once
+    #[arg(long, value_name = "N", env = "WINDLASS_CONNECTIONS_MAX", default_value_t = 16_384,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    connections_max: u32,
+    /// How long a request may take, beside the time that a claim waits
+    #[arg(long, value_name = "SECONDS", env = "WINDLASS_REQUEST_TIMEOUT", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    request_timeout: u64,
+    /// How long requests that are under way may still take once it stops
+    #[arg(long, value_name = "SECONDS", env = "WINDLASS_SHUTDOWN_GRACE", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(0..=3600))]
+    shutdown_grace: u64,
 }
 
 impl Serve {
     pub async fn run(self) -> Result {
+        let tls = self.tls()?;
         let addresses = self.addresses().await?;
+        let access = self.access(&addresses).await?;
         let listener = TcpListener::bind(&addresses[..]).await;
         let listener = listener.map_err(|error| format!("cannot listen on {}: {error}", self.listen))?;
-        let queue = Queue::open(&self.database.url).await?;
+        let limits = Limits { payload_bytes_max: usize::try_from(self.payload_bytes_max)?, ..Limits::default() };
+        let queue = Queue::options(&self.database.url).limits(limits).open().await?;
+        let connections_max = room_for(self.connections_max);
         // From here on a signal must not cut anything off.
         let stopped = stop_signal()?;
-        self.say_hello(listener.local_addr()?)?;
-        windlass_server::serve(queue, listener, ServeOptions::default(), stopped).await?;
+        self.say_hello(listener.local_addr()?, access)?;
+        let options = ServeOptions {
+            access,
+            tls,
+            connections_max: connections_max as usize,
+            waiting_claims_max: connections_max as usize,
+            request_timeout: Duration::from_secs(self.request_timeout),
+            shutdown_grace: Duration::from_secs(self.shutdown_grace),
+            ..ServeOptions::default()
+        };
+        windlass_server::serve(queue, listener, options, stopped).await?;
         Ok(())
+    }
+
+    fn tls(&self) -> Result<Option<Tls>> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        Ok(Some(Tls::from_pem_files(certificate, key)?))
     }
 
     async fn addresses(&self) -> Result<Vec<SocketAddr>> {
         let bad = |error| format!("--listen {}: {error}; give address and port, as in 127.0.0.1:7700", self.listen);
-        let found: Vec<SocketAddr> = lookup_host(&self.listen).await.map_err(bad)?.collect();
-        let open = found.iter().find(|address| !address.ip().to_canonical().is_loopback());
+        Ok(lookup_host(&self.listen).await.map_err(bad)?.collect())
+    }
+
+    /// Beyond this machine, somebody must hold a token before the first request comes.
+    async fn access(&self, addresses: &[SocketAddr]) -> Result<Access> {
+        let open = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
         match open {
-            Some(address) if !self.insecure => Err(format!(
-                "refusing to listen on {address}: other machines can reach it, and there are no API tokens yet to \
-                 keep strangers out; use 127.0.0.1, or --insecure if the network itself keeps them out"
+            _ if self.insecure => Ok(Access::Open),
+            None => Ok(Access::Local),
+            Some(_) if self.has_tokens().await? => Ok(Access::Tokens),
+            Some(address) => Err(format!(
+                "refusing to listen on {address}: other machines can reach it, and there is no API token yet; make one \
+                 with `windlass token create --scope admin`, or use 127.0.0.1, or --insecure if the network itself \
+                 keeps strangers out"
             )
             .into()),
-            _ => Ok(found),
         }
     }
 
-    fn say_hello(&self, address: SocketAddr) -> Result {
+    /// Without making a database where there is none yet.
+    async fn has_tokens(&self) -> Result<bool> {
+        if schema_version(&self.database.url).await?.found == 0 {
+            return Ok(false);
+        }
+        let queue = Queue::open(&self.database.url).await?;
+        let tokens = queue.tokens().await?;
+        queue.close().await;
+        Ok(!tokens.is_empty())
+    }
+
+    fn say_hello(&self, address: SocketAddr, access: Access) -> Result {
         let (version, database) = (env!("CARGO_PKG_VERSION"), self.database.shown());
+        let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
+        let access = match access {
+            Access::Open => "anyone who can reach it",
+            Access::Local => "this machine; once there is an API token, whoever has one",
+            Access::Tokens => "whoever has an API token",
+        };
         write!(
             std::io::stdout(),
             "\
 windlass {version}
   database   {database}
-  listening  http://{address}
+  listening  {scheme}://{address}
+  open to    {access}
 
 Publish an event:
-  curl http://{address}/events -H 'content-type: application/json' \\
+  curl {scheme}://{address}/events -H 'content-type: application/json' \\
     -d '{{\"title\": \"Say hello\", \"tags\": \"greeting\", \"payload\": {{\"to\": \"world\"}}}}'
 Take it:
-  curl 'http://{address}/events/subscribe?tags=greeting&worker_id=me:1'
+  curl '{scheme}://{address}/events/subscribe?tags=greeting&worker_id=me:1'
+All there is: {scheme}://{address}/openapi.json
 
 "
         )?;
         Ok(())
     }
+}
+
+/// Files that are open beside the connections: the database, the log.
+const OTHER_FILES: u64 = 256;
+
+/// As many connections as asked for, or as the system lets the process have open.
+fn room_for(connections_max: u32) -> u32 {
+    let wanted = u64::from(connections_max) + OTHER_FILES;
+    let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or(1024);
+    if allowed >= wanted {
+        return connections_max;
+    }
+    let room = u32::try_from(allowed.saturating_sub(OTHER_FILES)).unwrap_or(u32::MAX).max(1);
+    tracing::warn!(room, "the system allows fewer open files than --connections-max needs; see `ulimit -n`");
+    room
 }
 
 /// Ready when the process is asked to end. From this call on the process no longer ends by itself.

@@ -16,6 +16,7 @@ fn it_says_what_it_uses_and_how_to_begin() {
 windlass {}
   database   {url}
   listening  http://{address}
+  open to    this machine; once there is an API token, whoever has one
 
 Publish an event:
   curl http://{address}/events -H 'content-type: application/json' \\
@@ -82,8 +83,9 @@ fn an_address_that_others_can_reach_is_refused() {
         assert_eq!(
             stderr,
             format!(
-                "error: refusing to listen on {address}: other machines can reach it, and there are no API tokens yet \
-                 to keep strangers out; use 127.0.0.1, or --insecure if the network itself keeps them out\n"
+                "error: refusing to listen on {address}: other machines can reach it, and there is no API token yet; make \
+                 one with `windlass token create --scope admin`, or use 127.0.0.1, or --insecure if the network itself \
+                 keeps strangers out\n"
             )
         );
     }

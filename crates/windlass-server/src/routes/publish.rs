@@ -1,47 +1,60 @@
-//! `POST /events`: publish one event.
+//! `POST /events` and `POST /events/batch`: publish.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::http::StatusCode;
-use axum::routing::post;
-use axum::{Json, Router};
-use serde::Deserialize;
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use windlass::{Error, NewEvent, Queue, Timestamp};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use windlass::{Error, NewEvent, Published};
 
 use super::event::EventBody;
+use super::names::Names;
+use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{InNamespace, JsonBody};
+use crate::extract::{BatchBody, InNamespace, JsonBody};
 
-pub(super) fn routes() -> Router<Queue> {
-    Router::new().route("/events", post(publish))
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::default().routes(routes!(publish)).routes(routes!(publish_batch))
 }
 
 /// The type of events that name none.
 const TYPE_DEFAULT: &str = "event";
 
-#[derive(Deserialize)]
+/// An event to publish.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({
+    "title": "Send Email Notification", "tags": "email,notification", "payload": { "user_id": 12345 }
+}))]
 struct PublishRequest {
-    title: String,
+    /// A line for people. Needed unless there is a type.
+    title: Option<String>,
+    /// A few sentences for people.
     description: Option<String>,
-    /// Comma-separated.
+    /// What consumers can ask for.
     #[serde(default)]
-    tags: String,
+    tags: Names,
     /// Any JSON; `null` if absent.
+    #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
-    /// `event` if absent.
+    /// What kind of event it is; `event` if absent.
     #[serde(rename = "type")]
     event_type: Option<String>,
-    /// Not before this instant; or
-    run_at: Option<Timestamp>,
-    /// not before this much time has passed.
+    /// Not before this instant; or …
+    run_at: Option<DateTime<Utc>>,
+    /// … not before this much time has passed.
     delay_ms: Option<u64>,
-    /// Never started after this instant.
-    expires_at: Option<Timestamp>,
-    /// One at a time, in order, within a group.
+    /// Never started after this instant; it ends EXPIRED instead.
+    expires_at: Option<DateTime<Utc>>,
+    /// Events of a group are handled one at a time, in order.
     group_id: Option<String>,
-    /// Published once, however often it is sent.
+    /// Published once, however often it is sent. Also as the header `Idempotency-Key`.
     key: Option<String>,
     /// Higher goes first.
     #[serde(default)]
@@ -49,16 +62,23 @@ struct PublishRequest {
     /// Instead of the policy's.
     max_retries: Option<u32>,
     /// A JSON object that travels with the event.
+    #[schema(value_type = Option<Object>)]
     metadata: Option<Box<RawValue>>,
+    /// Who publishes it.
+    producer: Option<String>,
 }
 
 impl PublishRequest {
     fn into_event(self) -> Result<NewEvent, ApiError> {
-        if self.run_at.is_some() && self.delay_ms.is_some() {
-            return Err(ApiError::invalid("delay_ms: give either run_at or delay_ms, not both"));
+        if self.title.is_none() && self.event_type.is_none() {
+            return Err(ApiError::invalid("title", "is required for an event without a type"));
         }
         let event_type = self.event_type.unwrap_or_else(|| TYPE_DEFAULT.to_owned());
-        let mut event = NewEvent::new(event_type).title(self.title).tags_text(self.tags).priority(self.priority);
+        let mut event = NewEvent::new(event_type).tags_text(self.tags.into_text()).priority(self.priority);
+        // One `if` each, rather than setters that take options, keeps the library's builder plain.
+        if let Some(title) = self.title {
+            event = event.title(title);
+        }
         if let Some(description) = self.description {
             event = event.description(description);
         }
@@ -86,16 +106,80 @@ impl PublishRequest {
         if let Some(metadata) = self.metadata {
             event = event.metadata(&metadata)?;
         }
+        if let Some(producer) = self.producer {
+            event = event.producer(producer);
+        }
         Ok(event)
+    }
+
+    /// Takes over what the headers say.
+    fn with_headers(mut self, headers: &HeaderMap) -> Result<PublishRequest, ApiError> {
+        if let Some(header) = headers.get("idempotency-key") {
+            let key = header.to_str().map_err(|_| ApiError::invalid("key", "Idempotency-Key must be ASCII"))?;
+            if self.key.as_deref().is_some_and(|other| other != key) {
+                return Err(ApiError::invalid("key", "differs from the header Idempotency-Key"));
+            }
+            self.key = Some(key.to_owned());
+        }
+        self.with_trace(headers)
+    }
+
+    /// Keeps the publisher's trace in the metadata, unless there is one already.
+    fn with_trace(mut self, headers: &HeaderMap) -> Result<PublishRequest, ApiError> {
+        let Some(parent) = headers.get("traceparent").and_then(|header| header.to_str().ok()) else { return Ok(self) };
+        if !is_traceparent(parent) {
+            return Ok(self);
+        }
+        let given = self.metadata.as_ref().map_or("{}", |metadata| metadata.get());
+        let mut metadata: BTreeMap<String, Box<RawValue>> =
+            serde_json::from_str(given).map_err(|_| ApiError::invalid("metadata", "must be a JSON object"))?;
+        let state = headers.get("tracestate").and_then(|header| header.to_str().ok());
+        for (name, value) in [("traceparent", Some(parent)), ("tracestate", state)] {
+            if let Some(value) = value.filter(|_| !metadata.contains_key(name)) {
+                metadata.insert(name.to_owned(), to_raw(value)?);
+            }
+        }
+        self.metadata = Some(to_raw(&metadata)?);
+        Ok(self)
     }
 }
 
-/// 201 with the stored event; 200 with the first one, as it stands, where its key was seen before.
+fn to_raw<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, ApiError> {
+    serde_json::value::to_raw_value(value).map_err(|error| ApiError::invalid("metadata", error))
+}
+
+/// `version-trace-parent-flags`, in lower-case hexadecimal; one that is not so is ignored, as W3C has it.
+fn is_traceparent(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let hex = |part: &str| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+    lengths == [2, 32, 16, 2] && parts.iter().all(|part| hex(part)) && parts[0] != "ff"
+}
+
+/// Publish an event
+///
+/// When this is answered, the event is stored and synced. A `key` that was seen before, within the
+/// policy's window, stores nothing: the answer is 200 with the first event as it stands.
+#[utoipa::path(
+    post, path = "/events", tag = "publish", security(("token" = ["publish"])),
+    request_body = PublishRequest,
+    params(
+        ("idempotency-key" = Option<String>, Header, description = "The same as `key` in the body."),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context; handed to the worker."),
+        ("tracestate" = Option<String>, Header, description = "W3C trace context; handed to the worker."),
+    ),
+    responses(
+        (status = 201, description = "Stored.", body = EventBody),
+        (status = 200, description = "The key was seen before: the first event.", body = EventBody),
+        (status = 404, description = "No such namespace."),
+    )
+)]
 async fn publish(
     InNamespace(queue): InNamespace,
-    JsonBody(request): JsonBody<PublishRequest>,
+    headers: HeaderMap,
+    JsonBody(request, _room): JsonBody<PublishRequest>,
 ) -> Result<(StatusCode, Json<EventBody>), ApiError> {
-    let published = queue.publish(request.into_event()?).await?;
+    let published = queue.publish(request.with_headers(&headers)?.into_event()?).await?;
     if !published.duplicate {
         let body = EventBody::published(published.event, published.max_retries);
         return Ok((StatusCode::CREATED, Json(body)));
@@ -107,4 +191,69 @@ async fn publish(
         Err(error) => return Err(error.into()),
     };
     Ok((StatusCode::OK, Json(body)))
+}
+
+/// Events to publish together.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "an object")]
+struct BatchRequest {
+    /// All of them are stored, or none is.
+    events: Vec<PublishRequest>,
+}
+
+/// What became of a batch.
+#[derive(Serialize, ToSchema)]
+struct StoredBatch {
+    /// In the order they were sent.
+    events: Vec<StoredBody>,
+}
+
+/// An event that was stored, or found by its key.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({ "id": 1001, "duplicate": false, "created_at": "2025-12-24T10:30:00Z" }))]
+struct StoredBody {
+    id: i64,
+    /// The key was seen before: this is the first event, and nothing was stored.
+    duplicate: bool,
+    created_at: DateTime<Utc>,
+}
+
+impl From<Published> for StoredBody {
+    fn from(Published { event, duplicate, .. }: Published) -> StoredBody {
+        StoredBody { id: event.id, duplicate, created_at: event.created_at }
+    }
+}
+
+/// Publish many events
+///
+/// All of them are stored, or none is: one that is not acceptable is named by its place.
+#[utoipa::path(
+    post, path = "/events/batch", tag = "publish", security(("token" = ["publish"])),
+    request_body = BatchRequest,
+    responses(
+        (status = 201, description = "Stored.", body = StoredBatch),
+        (status = 404, description = "No such namespace."),
+    )
+)]
+async fn publish_batch(
+    InNamespace(queue): InNamespace,
+    headers: HeaderMap,
+    BatchBody(request, _room): BatchBody<BatchRequest>,
+) -> Result<(StatusCode, Json<StoredBatch>), ApiError> {
+    let events = request.events.into_iter().map(|event| event.with_trace(&headers)?.into_event());
+    let published = queue.publish_all(events.collect::<Result<_, _>>()?).await?;
+    Ok((StatusCode::CREATED, Json(StoredBatch { events: published.into_iter().map(Into::into).collect() })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traceparent_is_known_by_its_form() {
+        assert!(is_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
+        for bad in ["", "00-4bf9-00f0-01", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", "a-b-c-d"] {
+            assert!(!is_traceparent(bad), "{bad}");
+        }
+    }
 }

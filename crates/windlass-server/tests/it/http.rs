@@ -44,7 +44,9 @@ pub async fn request(address: SocketAddr, method: &str, path: &str, headers: &st
 }
 
 pub fn head(method: &str, path: &str, headers: &str, length: usize) -> String {
-    format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n")
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+    )
 }
 
 pub async fn read(mut connection: TcpStream) -> Response {

@@ -1,0 +1,82 @@
+//! What every handler can reach.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use windlass::Queue;
+
+use crate::auth::Gate;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::serve::ServeOptions;
+use crate::stream::Hub;
+
+/// One running server. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub queue: Queue,
+    pub options: ServeOptions,
+    pub gate: Gate,
+    pub hub: Hub,
+    pub metrics: Metrics,
+    /// Room for claims that wait.
+    waiting: Arc<Semaphore>,
+    /// Room for request bodies, in kibibytes.
+    bodies: Arc<Semaphore>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl std::ops::Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl App {
+    pub fn new(queue: Queue, options: ServeOptions, stopping: watch::Receiver<bool>) -> App {
+        let metrics = Metrics::new();
+        let gate = Gate::new(options.access, &metrics);
+        App(Arc::new(Shared {
+            hub: Hub::new(options.streams_max),
+            waiting: Arc::new(Semaphore::new(options.waiting_claims_max)),
+            bodies: Arc::new(Semaphore::new(options.bodies_bytes_max / 1024)),
+            queue,
+            options,
+            gate,
+            metrics,
+            stopping,
+        }))
+    }
+
+    /// Whether the server is about to end.
+    pub fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// Ready when the server is about to end.
+    pub async fn stopping(&self) {
+        // An error means that the server is gone altogether.
+        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
+    }
+
+    /// A place among the claims that wait.
+    pub fn wait_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.waiting.clone().try_acquire_owned().map_err(|_| {
+            let max = self.options.waiting_claims_max;
+            let error = format!("{max} claims are waiting already; ask again later, or with wait_ms=0");
+            ApiError::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", error)
+        })
+    }
+
+    /// Room for so many more bytes of request bodies.
+    pub fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        self.bodies.clone().try_acquire_many_owned(kib).map_err(|_| {
+            ApiError::unavailable("overloaded", "the server holds as many request bodies as it may; try again later")
+        })
+    }
+}

@@ -1,0 +1,243 @@
+//! `/namespaces`, `/pause` and `/resume`: namespaces and their policy.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use windlass::{Error, Namespace, NamespacePolicy, Policy, PolicyOverrides, Queue};
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::ApiError;
+use crate::extract::{Args, InNamespace, JsonBody};
+
+/// The paths that are not within a namespace.
+pub(super) fn registry() -> OpenApiRouter<App> {
+    OpenApiRouter::default().routes(routes!(list)).routes(routes!(show, put))
+}
+
+/// The paths within one.
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::default().routes(routes!(pause)).routes(routes!(resume))
+}
+
+/// A namespace.
+#[derive(Serialize, ToSchema)]
+struct NamespaceBody {
+    namespace: String,
+    /// Anything people want to keep with it.
+    #[schema(value_type = Object)]
+    metadata: Box<RawValue>,
+    policy: PolicyBody,
+    /// Nothing is handed out while it is paused.
+    paused: bool,
+    /// Types that are not handed out.
+    paused_types: Vec<String>,
+    created_at: DateTime<Utc>,
+}
+
+/// How a namespace treats its events.
+#[derive(Serialize, ToSchema)]
+struct PolicyBody {
+    #[serde(flatten)]
+    base: Policy,
+    /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
+    types: BTreeMap<String, PolicyOverrides>,
+}
+
+impl From<Namespace> for NamespaceBody {
+    fn from(namespace: Namespace) -> NamespaceBody {
+        NamespaceBody {
+            namespace: namespace.namespace,
+            metadata: namespace.metadata,
+            policy: PolicyBody { base: namespace.policy.base, types: namespace.policy.types },
+            paused: namespace.paused,
+            paused_types: namespace.paused_types,
+            created_at: namespace.created_at,
+        }
+    }
+}
+
+/// The namespaces.
+#[derive(Serialize, ToSchema)]
+struct NamespacesBody {
+    namespaces: Vec<NamespaceBody>,
+}
+
+/// List namespaces
+///
+/// Those that the token is for.
+#[utoipa::path(
+    get, path = "/namespaces", tag = "namespaces", security(("token" = ["read"])),
+    responses((status = 200, description = "The namespaces, by name.", body = NamespacesBody))
+)]
+async fn list(State(app): State<App>, Extension(caller): Extension<Caller>) -> Result<Json<NamespacesBody>, ApiError> {
+    let all = app.queue.namespaces().await?.into_iter();
+    let namespaces = all.filter(|namespace| caller.covers(&namespace.namespace)).map(Into::into).collect();
+    Ok(Json(NamespacesBody { namespaces }))
+}
+
+/// Show a namespace
+#[utoipa::path(
+    get, path = "/namespaces/{namespace}", tag = "namespaces", security(("token" = ["read"])),
+    params(("namespace" = String, Path, description = "Its name.")),
+    responses(
+        (status = 200, description = "The namespace.", body = NamespaceBody),
+        (status = 404, description = "No such namespace."),
+    )
+)]
+async fn show(InNamespace(queue): InNamespace) -> Result<Json<NamespaceBody>, ApiError> {
+    Ok(Json(queue.describe().await?.into()))
+}
+
+/// What to set; what is absent stays as it is.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "policy": { "preset": "tags", "backoff": { "kind": "fixed", "delay_ms": 300000 } } }))]
+struct PutRequest {
+    /// A JSON object with anything people want to keep with it.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+    /// Replaces the whole policy: the preset, with these settings in place of its own.
+    policy: Option<PolicyRequest>,
+}
+
+/// A policy: a preset, and what is different from it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default, expecting = "an object")]
+#[derive(Default)]
+struct PolicyRequest {
+    /// `default`, `queue`, `bus`, `tags`, `core` or `outbox`; `default` if absent.
+    preset: Option<String>,
+    /// How long a claim lasts.
+    lease_ms: Option<u64>,
+    /// The failure that brings `retry_count` to this is the last; `null` lifts the bound.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u32>)]
+    max_retries: Option<Option<u32>>,
+    /// How long a failed event waits before it is tried again.
+    backoff: Option<windlass::Backoff>,
+    /// What becomes of an event that failed for good.
+    exhausted: Option<windlass::Exhausted>,
+    /// What becomes of an event that no handler knows.
+    unhandled: Option<windlass::Unhandled>,
+    /// How many times an event may be handed out, crashes included.
+    max_attempts: Option<u32>,
+    /// Whether completed events are kept.
+    history: Option<windlass::History>,
+    /// Whether a group waits while its first event is being retried.
+    group_failure: Option<windlass::GroupFailure>,
+    /// Events that expire within this time are handed out before all others.
+    deadline_horizon_ms: Option<u64>,
+    /// For how long a published key is remembered.
+    key_window_ms: Option<u64>,
+    /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
+    types: BTreeMap<String, PolicyOverrides>,
+}
+
+/// Tells a field that is `null` from one that is absent.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+impl TryFrom<PolicyRequest> for NamespacePolicy {
+    type Error = Error;
+
+    fn try_from(request: PolicyRequest) -> Result<NamespacePolicy, Error> {
+        let preset = Policy::preset(request.preset.as_deref().unwrap_or("default"))?;
+        let key_window_ms = request.key_window_ms.unwrap_or(preset.key_window_ms);
+        let given = PolicyOverrides {
+            lease_ms: request.lease_ms,
+            max_retries: request.max_retries,
+            backoff: request.backoff,
+            exhausted: request.exhausted,
+            unhandled: request.unhandled,
+            max_attempts: request.max_attempts,
+            history: request.history,
+            group_failure: request.group_failure,
+            deadline_horizon_ms: request.deadline_horizon_ms,
+        };
+        Ok(NamespacePolicy { base: Policy { key_window_ms, ..given.apply(&preset) }, types: request.types })
+    }
+}
+
+/// Create a namespace, or change it
+#[utoipa::path(
+    put, path = "/namespaces/{namespace}", tag = "namespaces", security(("token" = ["admin"])),
+    params(("namespace" = String, Path, description = "1 to 63 ASCII letters, digits, `-`, `_` and `.`.")),
+    request_body = PutRequest,
+    responses(
+        (status = 200, description = "Changed.", body = NamespaceBody),
+        (status = 201, description = "Created.", body = NamespaceBody),
+    )
+)]
+async fn put(
+    InNamespace(queue): InNamespace,
+    JsonBody(request, _room): JsonBody<PutRequest>,
+) -> Result<(StatusCode, Json<NamespaceBody>), ApiError> {
+    let policy = request.policy.map(NamespacePolicy::try_from).transpose()?;
+    let status = match queue.describe().await {
+        Ok(_) => StatusCode::OK,
+        Err(Error::NamespaceNotFound { .. }) => StatusCode::CREATED,
+        Err(error) => return Err(error.into()),
+    };
+    let queue = queue.put_namespace(queue.namespace(), policy, request.metadata).await?;
+    Ok((status, Json(queue.describe().await?.into())))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PauseArgs {
+    /// Only this type, exact or by prefix ending in `*`; the whole namespace if absent.
+    #[serde(rename = "type")]
+    #[param(example = "order.*")]
+    event_type: Option<String>,
+}
+
+/// Hand out nothing more
+///
+/// Publishing goes on, and so does what is held.
+#[utoipa::path(
+    post, path = "/pause", tag = "operate", security(("token" = ["admin"])),
+    params(PauseArgs),
+    responses(
+        (status = 200, description = "Paused.", body = NamespaceBody),
+        (status = 404, description = "No such namespace."),
+    )
+)]
+async fn pause(InNamespace(queue): InNamespace, Args(args): Args<PauseArgs>) -> Result<Json<NamespaceBody>, ApiError> {
+    match &args.event_type {
+        Some(event_type) => queue.pause_type(event_type).await?,
+        None => queue.pause().await?,
+    }
+    described(&queue).await
+}
+
+/// Hand out again
+#[utoipa::path(
+    post, path = "/resume", tag = "operate", security(("token" = ["admin"])),
+    params(PauseArgs),
+    responses(
+        (status = 200, description = "Resumed.", body = NamespaceBody),
+        (status = 404, description = "No such namespace."),
+    )
+)]
+async fn resume(InNamespace(queue): InNamespace, Args(args): Args<PauseArgs>) -> Result<Json<NamespaceBody>, ApiError> {
+    match &args.event_type {
+        Some(event_type) => queue.resume_type(event_type).await?,
+        None => queue.resume().await?,
+    }
+    described(&queue).await
+}
+
+async fn described(queue: &Queue) -> Result<Json<NamespaceBody>, ApiError> {
+    Ok(Json(queue.describe().await?.into()))
+}

@@ -1,0 +1,130 @@
+//! `GET /events/stream`: what happens to events, as it happens.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::CACHE_CONTROL;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use serde::Deserialize;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use windlass::{Activity, Status};
+
+use super::names::Names;
+use super::wrong_method;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::extract::{Args, InNamespace};
+use crate::stream::{Reader, Told};
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    let (schemas, paths, stream) = routes!(stream);
+    OpenApiRouter::default().routes((schemas, paths, stream.head(wrong_method)))
+}
+
+/// A comment this often keeps the connection alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StreamArgs {
+    /// Comma-separated; only of these types, each exact or a prefix ending in `*`.
+    #[param(value_type = Option<String>)]
+    types: Option<Names>,
+    /// Comma-separated; only events with any of these tags.
+    #[param(value_type = Option<String>)]
+    tags: Option<Names>,
+    /// Comma-separated; only what led to one of these states.
+    #[param(value_type = Option<String>, example = "COMPLETED,FAILED")]
+    status: Option<Names>,
+    /// Only of this subscription; all if absent.
+    subscription: Option<String>,
+}
+
+/// What a reader wants to hear of.
+struct Wanted {
+    types: Vec<String>,
+    tags: Vec<String>,
+    statuses: Vec<Status>,
+    subscription: Option<String>,
+}
+
+impl Wanted {
+    fn new(args: StreamArgs) -> Result<Wanted, ApiError> {
+        let statuses = args.status.unwrap_or_default().into_list();
+        Ok(Wanted {
+            types: args.types.unwrap_or_default().into_list(),
+            tags: args.tags.unwrap_or_default().into_list(),
+            statuses: statuses.iter().map(|status| status.parse()).collect::<Result<_, _>>()?,
+            subscription: args.subscription,
+        })
+    }
+
+    fn includes(&self, activity: &Activity) -> bool {
+        let of_type = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => activity.event_type.starts_with(prefix),
+            None => *pattern == activity.event_type,
+        };
+        let tagged = || activity.tags.split(',').any(|tag| self.tags.iter().any(|wanted| wanted == tag.trim()));
+        (self.types.is_empty() || self.types.iter().any(of_type))
+            && (self.tags.is_empty() || tagged())
+            && (self.statuses.is_empty() || self.statuses.contains(&activity.status))
+            && self.subscription.as_ref().is_none_or(|wanted| *wanted == activity.subscription)
+    }
+}
+
+/// Follow what happens
+///
+/// Server-sent events, from now on: `activity` with what happened to an event, `missed` with how many were
+/// left out because there were too many or the reader is too slow, and `bye` before the server stops.
+#[utoipa::path(
+    get, path = "/events/stream", tag = "inspect", security(("token" = ["read"])),
+    params(StreamArgs),
+    responses(
+        (status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"),
+        (status = 404, description = "No such namespace."),
+        (status = 429, description = "Too many streams are open."),
+    )
+)]
+async fn stream(
+    State(app): State<App>,
+    InNamespace(queue): InNamespace,
+    Args(args): Args<StreamArgs>,
+) -> Result<Response, ApiError> {
+    let wanted = Wanted::new(args)?;
+    let reader = app.hub.listen(&queue).await?;
+    let told = unfold(Some((app, wanted, reader)), next);
+    let stream = Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    Ok(([(CACHE_CONTROL, "no-store")], stream).into_response())
+}
+
+type Listening = Option<(App, Wanted, Reader)>;
+
+async fn next(listening: Listening) -> Option<(Result<Event, Infallible>, Listening)> {
+    let (app, wanted, mut reader) = listening?;
+    loop {
+        let told = tokio::select! {
+            told = reader.told.recv() => told,
+            () = app.stopping() => return Some((Ok(event("bye", r#"{"reason":"shutting_down"}"#)), None)),
+        };
+        let told = match told {
+            Ok(Told::Happened(happening)) if !wanted.includes(&happening.activity) => continue,
+            Ok(Told::Happened(happening)) => event("activity", &happening.json),
+            Ok(Told::Missed(missed)) | Err(RecvError::Lagged(missed)) => {
+                event("missed", &format!(r#"{{"missed":{missed}}}"#))
+            }
+            Err(RecvError::Closed) => return None,
+        };
+        return Some((Ok(told), Some((app, wanted, reader))));
+    }
+}
+
+fn event(name: &str, data: &str) -> Event {
+    Event::default().event(name).data(data)
+}
