@@ -13,7 +13,6 @@ use crate::retry::Backoff;
 
 /// What happens to a delivery, from claim to end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// How long a claim lasts before the delivery may be claimed again, in milliseconds.

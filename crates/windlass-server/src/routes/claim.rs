@@ -53,7 +53,7 @@ struct SubscribeArgs {
 /// What to take.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
-#[schema(title = "ClaimRequest", example = json!({ "worker_id": "worker-02:8742", "max": 100, "wait_ms": 0 }))]
+#[schema(as = ClaimRequest, example = json!({ "worker_id": "worker-02:8742", "max": 100, "wait_ms": 0 }))]
 struct ClaimBody {
     /// Who takes them, such as `host:pid`.
     worker_id: String,

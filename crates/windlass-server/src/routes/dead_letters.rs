@@ -19,11 +19,11 @@ use crate::extract::{Args, EventId, InNamespace, JsonBody};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
-        .routes(routes!(list))
-        .routes(routes!(show, purge_one))
-        .routes(routes!(redrive_one))
-        .routes(routes!(redrive))
-        .routes(routes!(purge))
+        .routes(routes!(list_dead_letters))
+        .routes(routes!(show_dead_letter, purge_dead_letter))
+        .routes(routes!(redrive_dead_letter))
+        .routes(routes!(redrive_dead_letters))
+        .routes(routes!(purge_dead_letters))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -50,7 +50,7 @@ struct ListArgs {
 
 /// A part of the list.
 #[derive(Serialize, ToSchema)]
-struct ListBody {
+struct DeadLettersBody {
     /// The newest first.
     dead_letters: Vec<DeadLetterBody>,
     /// How many match in all.
@@ -121,11 +121,14 @@ impl From<DeadLetter> for DeadLetterBody {
     get, path = "/dead-letters", tag = "dead letters", security(("token" = ["read"])),
     params(ListArgs),
     responses(
-        (status = 200, description = "A part of the list.", body = ListBody),
+        (status = 200, description = "A part of the list.", body = DeadLettersBody),
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
-async fn list(InNamespace(queue): InNamespace, Args(args): Args<ListArgs>) -> Result<Json<ListBody>, ApiError> {
+async fn list_dead_letters(
+    InNamespace(queue): InNamespace,
+    Args(args): Args<ListArgs>,
+) -> Result<Json<DeadLettersBody>, ApiError> {
     let (limit, offset) = (limit(args.limit)?, args.offset.unwrap_or(0));
     let filter = DeadLetterFilter {
         subscription: args.subscription,
@@ -139,7 +142,7 @@ async fn list(InNamespace(queue): InNamespace, Args(args): Args<ListArgs>) -> Re
     };
     let page = queue.dead_letters(filter).await?;
     let dead_letters = page.items.into_iter().map(Into::into).collect();
-    Ok(Json(ListBody { dead_letters, total: page.total, limit, offset }))
+    Ok(Json(DeadLettersBody { dead_letters, total: page.total, limit, offset }))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -168,7 +171,7 @@ fn none(queue: &Queue, event_id: i64) -> ApiError {
         (status = 404, description = "No such dead letter."),
     )
 )]
-async fn show(
+async fn show_dead_letter(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
     Args(args): Args<OneArgs>,
@@ -200,7 +203,7 @@ struct PurgedBody {
         (status = 404, description = "No such dead letter."),
     )
 )]
-async fn redrive_one(
+async fn redrive_dead_letter(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
     Args(args): Args<OneArgs>,
@@ -222,7 +225,7 @@ async fn redrive_one(
         (status = 404, description = "No such dead letter."),
     )
 )]
-async fn purge_one(
+async fn purge_dead_letter(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
     Args(args): Args<OneArgs>,
@@ -285,7 +288,7 @@ impl TryFrom<FilterRequest> for DeadLetterFilter {
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
-async fn redrive(
+async fn redrive_dead_letters(
     InNamespace(queue): InNamespace,
     JsonBody(request, _room): JsonBody<FilterRequest>,
 ) -> Result<Json<RedrivenBody>, ApiError> {
@@ -303,7 +306,7 @@ async fn redrive(
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
-async fn purge(
+async fn purge_dead_letters(
     InNamespace(queue): InNamespace,
     JsonBody(request, _room): JsonBody<FilterRequest>,
 ) -> Result<Json<PurgedBody>, ApiError> {

@@ -18,11 +18,11 @@ use crate::extract::{Args, EventId, InNamespace};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
-        .routes(routes!(show))
-        .routes(routes!(list))
-        .routes(routes!(stuck))
-        .routes(routes!(workers))
-        .routes(routes!(stats))
+        .routes(routes!(show_event))
+        .routes(routes!(list_events))
+        .routes(routes!(list_stuck))
+        .routes(routes!(list_workers))
+        .routes(routes!(count_events))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -47,7 +47,7 @@ struct ShowArgs {
         (status = 404, description = "No such event."),
     )
 )]
-async fn show(
+async fn show_event(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
     Args(args): Args<ShowArgs>,
@@ -84,7 +84,7 @@ struct ListArgs {
 
 /// A part of a list of events.
 #[derive(Serialize, ToSchema)]
-struct ListBody {
+struct EventsBody {
     /// The newest first.
     events: Vec<ListedBody>,
     /// How many match in all.
@@ -146,11 +146,14 @@ pub(super) fn limit(given: Option<usize>) -> Result<usize, ApiError> {
     get, path = "/events", tag = "inspect", security(("token" = ["read"])),
     params(ListArgs),
     responses(
-        (status = 200, description = "A part of the list.", body = ListBody),
+        (status = 200, description = "A part of the list.", body = EventsBody),
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
-async fn list(InNamespace(queue): InNamespace, Args(args): Args<ListArgs>) -> Result<Json<ListBody>, ApiError> {
+async fn list_events(
+    InNamespace(queue): InNamespace,
+    Args(args): Args<ListArgs>,
+) -> Result<Json<EventsBody>, ApiError> {
     let (limit, offset) = (limit(args.limit)?, args.offset.unwrap_or(0));
     let filter = ListFilter {
         status: args.status.as_deref().map(str::parse).transpose()?,
@@ -163,7 +166,7 @@ async fn list(InNamespace(queue): InNamespace, Args(args): Args<ListArgs>) -> Re
     let page = queue.list(filter).await?;
     let subscription = args.subscription.as_deref().unwrap_or(MAIN);
     let events = page.items.into_iter().filter_map(|view| ListedBody::seen_by(subscription, view)).collect();
-    Ok(Json(ListBody { events, total: page.total, limit, offset }))
+    Ok(Json(EventsBody { events, total: page.total, limit, offset }))
 }
 
 /// Held for longer than this, or silent for longer: the source document's 30 seconds.
@@ -197,7 +200,7 @@ struct StuckBody {
         (status = 404, description = "No such namespace."),
     )
 )]
-async fn stuck(InNamespace(queue): InNamespace, Args(args): Args<StuckArgs>) -> Result<Json<StuckBody>, ApiError> {
+async fn list_stuck(InNamespace(queue): InNamespace, Args(args): Args<StuckArgs>) -> Result<Json<StuckBody>, ApiError> {
     let older_than = args.older_than_ms.map_or(LONG, Duration::from_millis);
     Ok(Json(StuckBody { stuck: queue.stuck(older_than, limit(args.limit)?).await? }))
 }
@@ -227,7 +230,7 @@ struct WorkersBody {
         (status = 404, description = "No such namespace."),
     )
 )]
-async fn workers(
+async fn list_workers(
     InNamespace(queue): InNamespace,
     Args(args): Args<WorkersArgs>,
 ) -> Result<Json<WorkersBody>, ApiError> {
@@ -264,7 +267,10 @@ struct StatsBody {
         (status = 404, description = "No such namespace."),
     )
 )]
-async fn stats(InNamespace(queue): InNamespace, Args(args): Args<StatsArgs>) -> Result<Json<StatsBody>, ApiError> {
+async fn count_events(
+    InNamespace(queue): InNamespace,
+    Args(args): Args<StatsArgs>,
+) -> Result<Json<StatsBody>, ApiError> {
     let since = args.since.unwrap_or_else(|| queue.clock().now() - TimeDelta::hours(1));
     let (namespace, paused) = (queue.namespace().to_owned(), queue.describe().await?.paused);
     Ok(Json(StatsBody { namespace, since, paused, stats: queue.stats(since).await? }))

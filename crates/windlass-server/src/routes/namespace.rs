@@ -11,7 +11,10 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Error, Namespace, NamespacePolicy, Policy, PolicyOverrides, Queue};
+use windlass::{
+    Backoff, Error, Exhausted, GroupFailure, History, Namespace, NamespacePolicy, Policy, PolicyOverrides, Queue,
+    Unhandled,
+};
 
 use crate::app::App;
 use crate::auth::Caller;
@@ -20,12 +23,12 @@ use crate::extract::{Args, InNamespace, JsonBody};
 
 /// The paths that are not within a namespace.
 pub(super) fn registry() -> OpenApiRouter<App> {
-    OpenApiRouter::default().routes(routes!(list)).routes(routes!(show, put))
+    OpenApiRouter::default().routes(routes!(list_namespaces)).routes(routes!(show_namespace, put_namespace))
 }
 
 /// The paths within one.
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::default().routes(routes!(pause)).routes(routes!(resume))
+    OpenApiRouter::default().routes(routes!(pause_namespace)).routes(routes!(resume_namespace))
 }
 
 /// A namespace.
@@ -46,10 +49,46 @@ struct NamespaceBody {
 /// How a namespace treats its events.
 #[derive(Serialize, ToSchema)]
 struct PolicyBody {
-    #[serde(flatten)]
-    base: Policy,
+    /// How long a claim lasts.
+    lease_ms: u64,
+    /// The failure that brings `retry_count` to this is the last; null: no bound.
+    max_retries: Option<u32>,
+    /// How long a failed event waits before it is tried again.
+    backoff: Backoff,
+    /// What becomes of an event that failed for good.
+    exhausted: Exhausted,
+    /// What becomes of an event that no handler knows.
+    unhandled: Unhandled,
+    /// How many times an event may be handed out, crashes included.
+    max_attempts: u32,
+    /// Whether completed events are kept.
+    history: History,
+    /// Whether a group waits while its first event is being retried.
+    group_failure: GroupFailure,
+    /// Events that expire within this time are handed out before all others.
+    deadline_horizon_ms: u64,
+    /// For how long a published key is remembered.
+    key_window_ms: u64,
     /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
     types: BTreeMap<String, PolicyOverrides>,
+}
+
+impl From<NamespacePolicy> for PolicyBody {
+    fn from(NamespacePolicy { base, types }: NamespacePolicy) -> PolicyBody {
+        PolicyBody {
+            lease_ms: base.lease_ms,
+            max_retries: base.max_retries,
+            backoff: base.backoff,
+            exhausted: base.exhausted,
+            unhandled: base.unhandled,
+            max_attempts: base.max_attempts,
+            history: base.history,
+            group_failure: base.group_failure,
+            deadline_horizon_ms: base.deadline_horizon_ms,
+            key_window_ms: base.key_window_ms,
+            types,
+        }
+    }
 }
 
 impl From<Namespace> for NamespaceBody {
@@ -57,7 +96,7 @@ impl From<Namespace> for NamespaceBody {
         NamespaceBody {
             namespace: namespace.namespace,
             metadata: namespace.metadata,
-            policy: PolicyBody { base: namespace.policy.base, types: namespace.policy.types },
+            policy: namespace.policy.into(),
             paused: namespace.paused,
             paused_types: namespace.paused_types,
             created_at: namespace.created_at,
@@ -78,7 +117,10 @@ struct NamespacesBody {
     get, path = "/namespaces", tag = "namespaces", security(("token" = ["read"])),
     responses((status = 200, description = "The namespaces, by name.", body = NamespacesBody))
 )]
-async fn list(State(app): State<App>, Extension(caller): Extension<Caller>) -> Result<Json<NamespacesBody>, ApiError> {
+async fn list_namespaces(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<NamespacesBody>, ApiError> {
     let all = app.queue.namespaces().await?.into_iter();
     let namespaces = all.filter(|namespace| caller.covers(&namespace.namespace)).map(Into::into).collect();
     Ok(Json(NamespacesBody { namespaces }))
@@ -93,7 +135,7 @@ async fn list(State(app): State<App>, Extension(caller): Extension<Caller>) -> R
         (status = 404, description = "No such namespace."),
     )
 )]
-async fn show(InNamespace(queue): InNamespace) -> Result<Json<NamespaceBody>, ApiError> {
+async fn show_namespace(InNamespace(queue): InNamespace) -> Result<Json<NamespaceBody>, ApiError> {
     Ok(Json(queue.describe().await?.into()))
 }
 
@@ -110,9 +152,8 @@ struct PutRequest {
 }
 
 /// A policy: a preset, and what is different from it.
-#[derive(Deserialize, ToSchema)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, expecting = "an object")]
-#[derive(Default)]
 struct PolicyRequest {
     /// `default`, `queue`, `bus`, `tags`, `core` or `outbox`; `default` if absent.
     preset: Option<String>,
@@ -123,17 +164,17 @@ struct PolicyRequest {
     #[schema(value_type = Option<u32>)]
     max_retries: Option<Option<u32>>,
     /// How long a failed event waits before it is tried again.
-    backoff: Option<windlass::Backoff>,
+    backoff: Option<Backoff>,
     /// What becomes of an event that failed for good.
-    exhausted: Option<windlass::Exhausted>,
+    exhausted: Option<Exhausted>,
     /// What becomes of an event that no handler knows.
-    unhandled: Option<windlass::Unhandled>,
+    unhandled: Option<Unhandled>,
     /// How many times an event may be handed out, crashes included.
     max_attempts: Option<u32>,
     /// Whether completed events are kept.
-    history: Option<windlass::History>,
+    history: Option<History>,
     /// Whether a group waits while its first event is being retried.
-    group_failure: Option<windlass::GroupFailure>,
+    group_failure: Option<GroupFailure>,
     /// Events that expire within this time are handed out before all others.
     deadline_horizon_ms: Option<u64>,
     /// For how long a published key is remembered.
@@ -178,7 +219,7 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
         (status = 201, description = "Created.", body = NamespaceBody),
     )
 )]
-async fn put(
+async fn put_namespace(
     InNamespace(queue): InNamespace,
     JsonBody(request, _room): JsonBody<PutRequest>,
 ) -> Result<(StatusCode, Json<NamespaceBody>), ApiError> {
@@ -213,7 +254,10 @@ struct PauseArgs {
         (status = 404, description = "No such namespace."),
     )
 )]
-async fn pause(InNamespace(queue): InNamespace, Args(args): Args<PauseArgs>) -> Result<Json<NamespaceBody>, ApiError> {
+async fn pause_namespace(
+    InNamespace(queue): InNamespace,
+    Args(args): Args<PauseArgs>,
+) -> Result<Json<NamespaceBody>, ApiError> {
     match &args.event_type {
         Some(event_type) => queue.pause_type(event_type).await?,
         None => queue.pause().await?,
@@ -230,7 +274,10 @@ async fn pause(InNamespace(queue): InNamespace, Args(args): Args<PauseArgs>) -> 
         (status = 404, description = "No such namespace."),
     )
 )]
-async fn resume(InNamespace(queue): InNamespace, Args(args): Args<PauseArgs>) -> Result<Json<NamespaceBody>, ApiError> {
+async fn resume_namespace(
+    InNamespace(queue): InNamespace,
+    Args(args): Args<PauseArgs>,
+) -> Result<Json<NamespaceBody>, ApiError> {
     match &args.event_type {
         Some(event_type) => queue.resume_type(event_type).await?,
         None => queue.resume().await?,

@@ -16,10 +16,10 @@ use crate::extract::{InNamespace, JsonBody, SubscriptionName};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
-        .routes(routes!(list, add))
-        .routes(routes!(show, remove))
-        .routes(routes!(pause))
-        .routes(routes!(resume))
+        .routes(routes!(list_subscriptions, add_subscription))
+        .routes(routes!(show_subscription, remove_subscription))
+        .routes(routes!(pause_subscription))
+        .routes(routes!(resume_subscription))
 }
 
 /// The subscriptions.
@@ -36,7 +36,7 @@ struct SubscriptionsBody {
         (status = 404, description = "No such namespace."),
     )
 )]
-async fn list(InNamespace(queue): InNamespace) -> Result<Json<SubscriptionsBody>, ApiError> {
+async fn list_subscriptions(InNamespace(queue): InNamespace) -> Result<Json<SubscriptionsBody>, ApiError> {
     Ok(Json(SubscriptionsBody { subscriptions: queue.subscriptions().await? }))
 }
 
@@ -70,7 +70,7 @@ struct AddRequest {
         (status = 409, description = "There is one of that name."),
     )
 )]
-async fn add(
+async fn add_subscription(
     InNamespace(queue): InNamespace,
     JsonBody(request, _room): JsonBody<AddRequest>,
 ) -> Result<(StatusCode, Json<Subscription>), ApiError> {
@@ -93,7 +93,7 @@ async fn add(
         (status = 404, description = "No such subscription."),
     )
 )]
-async fn show(
+async fn show_subscription(
     InNamespace(queue): InNamespace,
     SubscriptionName(name): SubscriptionName,
 ) -> Result<Json<Subscription>, ApiError> {
@@ -117,7 +117,7 @@ async fn find(queue: &Queue, name: &str) -> Result<Subscription, ApiError> {
         (status = 404, description = "No such subscription."),
     )
 )]
-async fn remove(
+async fn remove_subscription(
     InNamespace(queue): InNamespace,
     SubscriptionName(name): SubscriptionName,
 ) -> Result<StatusCode, ApiError> {
@@ -136,7 +136,7 @@ async fn remove(
         (status = 404, description = "No such subscription."),
     )
 )]
-async fn pause(
+async fn pause_subscription(
     InNamespace(queue): InNamespace,
     SubscriptionName(name): SubscriptionName,
 ) -> Result<Json<Subscription>, ApiError> {
@@ -153,7 +153,7 @@ async fn pause(
         (status = 404, description = "No such subscription."),
     )
 )]
-async fn resume(
+async fn resume_subscription(
     InNamespace(queue): InNamespace,
     SubscriptionName(name): SubscriptionName,
 ) -> Result<Json<Subscription>, ApiError> {
