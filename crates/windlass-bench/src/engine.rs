@@ -7,8 +7,9 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use windlass::{ClaimRequest, Held, NewEvent, Queue, Report};
 
-use crate::postgres;
+use crate::AnyError;
 use crate::report::{self, Measurement};
+use crate::store::Backend;
 
 #[derive(Args)]
 pub struct Options {
@@ -36,18 +37,10 @@ pub struct Options {
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Backend {
-    Sqlite,
-    Postgres,
-}
-
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Workload {
     Publish,
     Drain,
 }
-
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Options {
     pub fn needs_postgres(&self) -> bool {
@@ -66,15 +59,14 @@ impl Options {
     }
 }
 
-pub async fn run(options: &Options) -> Result<(), std::io::Error> {
+pub async fn run(options: &Options) -> Result<(), AnyError> {
     let mut measurements = Vec::new();
-    for (backend, store) in [(Backend::Sqlite, "SQLite"), (Backend::Postgres, "PostgreSQL")] {
+    for backend in Backend::ALL {
         if options.store.is_none_or(|only| only == backend) {
             for (callers, batch) in [(1, 1), (1, 100), (1, 1000), (16, 1), (16, 100), (16, 1000)] {
                 if options.callers.is_none_or(|only| only == callers) && options.batch.is_none_or(|only| only == batch)
                 {
-                    let measured = measure(options, backend, store, callers, batch).await;
-                    measurements.extend(measured.map_err(std::io::Error::other)?);
+                    measurements.extend(measure(options, backend, callers, batch).await?);
                 }
             }
         }
@@ -86,23 +78,15 @@ pub async fn run(options: &Options) -> Result<(), std::io::Error> {
 async fn measure(
     options: &Options,
     backend: Backend,
-    store: &'static str,
     callers: usize,
     batch: usize,
 ) -> Result<Vec<Measurement>, AnyError> {
-    let events = options.events(callers, batch);
+    let (store, events) = (backend.name(), options.events(callers, batch));
     let (mut publish_rates, mut drain_rates) = (Vec::new(), Vec::new());
     for round in 1..=options.rounds {
         eprintln!("{store}: {callers} callers, batches of {batch}, {events} events, round {round}");
-        let folder = tempfile::tempdir()?;
-        let url = match backend {
-            Backend::Sqlite => format!("sqlite://{}", folder.path().join("bench.db").display()),
-            Backend::Postgres => {
-                let server = postgres::url().ok_or("WINDLASS_TEST_POSTGRES is not set")?;
-                postgres::fresh_database(&server).await?
-            }
-        };
-        let queue = Queue::open(&url).await?;
+        let database = backend.fresh().await?;
+        let queue = Queue::open(&database.url).await?;
         if options.workload == Some(Workload::Drain) {
             publish(&queue, 4, 1000, events).await?;
         } else {

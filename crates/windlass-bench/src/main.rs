@@ -7,9 +7,13 @@ use clap::{Parser, Subcommand};
 mod engine;
 mod postgres;
 mod report;
+mod store;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The error is for people.
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Measures Windlass.
 #[derive(Parser)]
@@ -41,7 +45,7 @@ fn main() -> ExitCode {
     };
     match runtime.block_on(engine::run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
+        Err(error) => fail(&*error),
     }
 }
 
