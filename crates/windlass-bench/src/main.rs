@@ -1,10 +1,14 @@
 //! Measures Windlass. Figures hold for the machine they were measured on; compare within one run.
 
+use std::future::Future;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 mod engine;
+mod http;
 mod postgres;
 mod report;
 mod store;
@@ -32,24 +36,41 @@ struct Cli {
 enum Workload {
     /// Publish and drain through the library, in batches of 1, 100 and 1000, by 1 and 16 callers.
     Engine(engine::Options),
+    /// The same over HTTP, against `windlass serve`; and long runs, and many waiting connections.
+    Http(http::Options),
 }
 
 fn main() -> ExitCode {
-    let Workload::Engine(options) = Cli::parse().workload;
-    if options.needs_postgres() && postgres::url().is_none() {
+    let workload = Cli::parse().workload;
+    let needs_postgres = match &workload {
+        Workload::Engine(options) => options.needs_postgres(),
+        Workload::Http(options) => options.needs_postgres(),
+    };
+    if needs_postgres && postgres::url().is_none() {
         return postgres::run_again_with_server();
     }
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(&error),
+    let done = match workload {
+        Workload::Engine(options) => run(Builder::new_multi_thread(), engine::run(&options)),
+        // One thread: the client is to leave the server as much of the machine as it can.
+        Workload::Http(options) => run(Builder::new_current_thread(), http::run(&options)),
     };
-    match runtime.block_on(engine::run(&options)) {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&*error),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-fn fail(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::FAILURE
+/// Runs the workload to its end, or to a signal: dropped, it stops what it has started.
+fn run(mut runtime: Builder, workload: impl Future<Output = Result<(), AnyError>>) -> Result<(), AnyError> {
+    runtime.enable_all().build()?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            done = workload => done,
+            _ = terminate.recv() => Err("terminated".into()),
+            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        }
+    })
 }
