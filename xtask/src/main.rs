@@ -2,6 +2,7 @@
 //! exit code; each command has its own file.
 
 mod ci;
+mod install;
 mod postgres;
 mod run;
 mod test;
@@ -21,8 +22,9 @@ cargo xtask <command>
                             --durable: fsync on and more memory, for benchmarks
 
 Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
-databases). If it is not set, `test` and `ci` start a throw-away server of their own, and install
-PostgreSQL if they have to and may. `postgres` always starts its own.
+databases). If it is not set, `test` and `ci` start a throw-away server of their own. `postgres`
+always starts its own. PostgreSQL, curl, python3 and node are installed by apt-get where they are
+missing and that asks nothing.
 
 Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 ";

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::run::{POLL, Result, interrupted, output, run, signal};
+use crate::install::is_root;
+use crate::run::{POLL, Result, interrupted, run, signal};
 
 /// Names the server to the tests.
 pub const URL_VARIABLE: &str = "WINDLASS_TEST_POSTGRES";
@@ -207,10 +208,6 @@ fn server_user() -> Result<Option<User>> {
         Some(user) => Ok(Some(user)),
         None => Err("PostgreSQL refuses to run as root, and no user postgres or nobody exists".into()),
     }
-}
-
-fn is_root() -> bool {
-    output("id", &["-u"]).as_deref() == Some("0")
 }
 
 fn find_user(passwd: &str, name: &str) -> Option<User> {

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything the tests need, then all checks, tests and docs.
 
+use crate::install;
 use crate::postgres::{Cluster, URL_VARIABLE};
 use crate::run::{Result, Steps, cargo, run};
 use crate::tidy;
@@ -27,8 +28,10 @@ pub fn all(steps: &mut Steps, args: &[String]) {
     });
 }
 
-/// PostgreSQL is part of the tests: without it they fail, they are not skipped.
+/// PostgreSQL and the programs that the documentation's examples call are part of the tests: without
+/// them they fail, they are not skipped.
 fn tests(args: &[String]) -> Result {
+    install::programs(install::OF_THE_TESTS)?;
     // Tests start the `windlass` binary. Built together with the tests, and not by `-p`, it shares
     // their features, so that nothing is compiled twice.
     run(&mut cargo(["build", "--workspace", "--bins", "--tests", "--examples"]))?;

@@ -4,10 +4,9 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use super::is_root;
-use crate::run::{Result, output, run};
+use crate::install::with_apt;
+use crate::run::{Result, output};
 
 /// Debian's server package makes and starts a cluster of its own unless it is told not to, in a
 /// file of postgresql-common. The file is put back afterwards.
@@ -34,17 +33,7 @@ pub fn server_bin() -> Result<PathBuf> {
     if let Some(bin) = find() {
         return Ok(bin);
     }
-    let mut install = match (output("apt-get", &["--version"]), is_root()) {
-        (Some(_), true) => Command::new("sh"),
-        (Some(_), false) if output("sudo", &["-n", "true"]).is_some() => {
-            let mut sudo = Command::new("sudo");
-            sudo.args(["-n", "sh"]);
-            sudo
-        }
-        _ => return Err(HOW_TO_INSTALL.into()),
-    };
-    println!("PostgreSQL is not installed; apt-get installs it.");
-    run(install.args(["-c", APT_INSTALL])).map_err(|error| format!("{error}\n{HOW_TO_INSTALL}"))?;
+    with_apt("PostgreSQL", APT_INSTALL, HOW_TO_INSTALL)?;
     find().ok_or_else(|| HOW_TO_INSTALL.into())
 }
 
