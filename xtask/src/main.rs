@@ -3,6 +3,7 @@
 
 mod ci;
 mod install;
+mod openapi;
 mod postgres;
 mod run;
 mod test;
@@ -20,6 +21,8 @@ cargo xtask <command>
   postgres [--durable] [-- COMMAND]
                             a throw-away PostgreSQL for COMMAND, or until Ctrl-C;
                             --durable: fsync on and more memory, for benchmarks
+  openapi-check [-- ARGS]   whether the server does what its OpenAPI document says, asked by
+                            Schemathesis (ARGS go to it), which is installed under target/
 
 Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
 databases). If it is not set, `test` and `ci` start a throw-away server of their own. `postgres`
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         (["test", "--fast"], args) => test::fast(args),
         (["ci"], []) => ci::ci(),
         (["tidy"], []) => tidy::tidy(),
+        (["openapi-check"], args) => openapi::check(args),
         (["postgres"], command) => postgres::postgres(false, command),
         (["postgres", "--durable"], command) => postgres::postgres(true, command),
         _ => {

@@ -1,0 +1,72 @@
+//! `cargo xtask openapi-check`: does the server do what its OpenAPI document says? Schemathesis asks it.
+
+mod server;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use self::server::Server;
+use crate::install::{self, Program};
+use crate::run::{Result, cargo, root, run};
+
+/// The one that this was tried with: others may find other things, or name their options differently.
+const VERSION: &str = "4.32.5";
+
+/// Debian's python3 comes without what makes a venv.
+const PYTHON: Program = Program { name: "python3", args: &["-c", "import ensurepip, venv"], package: "python3-venv" };
+
+const OPTIONS: &[&str] = &[
+    "--checks=not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
+    "--phases=examples,coverage,fuzzing,stateful",
+    // The same requests every time; `-- --seed=2 --max-examples=500` asks others, and more.
+    "--seed=1",
+    "--max-examples=50",
+    "--generation-database=none",
+    "--continue-on-failure",
+    // An answer that never ends cannot be checked.
+    "--exclude-path-regex=/events/stream$",
+    "--request-timeout=70",
+];
+
+pub fn check(args: &[String]) -> Result {
+    install::programs(&[PYTHON])?;
+    let folder = folder()?;
+    let schemathesis = schemathesis(&folder)?;
+    // With the features that the tests build it with, so that nothing is compiled twice.
+    run(&mut cargo(["build", "--workspace", "--bin", "windlass"]))?;
+    let server = Server::start(&beside_us("windlass")?, &folder)?;
+    let mut check = Command::new(schemathesis);
+    check.arg("run").arg(format!("{}/openapi.json", server.url)).args(OPTIONS).args(args);
+    check.env("SCHEMATHESIS_HOOKS", root().join("xtask/src/openapi/hooks.py"));
+    // Nothing that lies about in the repository is to be its configuration.
+    run(check.current_dir(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+/// Schemathesis, installed into a venv of its own if it is not there yet.
+fn schemathesis(folder: &Path) -> Result<PathBuf> {
+    let venv = folder.join(format!("schemathesis-{VERSION}"));
+    let program = venv.join("bin/schemathesis");
+    if !program.is_file() {
+        println!("Schemathesis {VERSION} is installed into {}", venv.display());
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        let mut pip = Command::new(venv.join("bin/pip"));
+        run(pip.args(["install", "--quiet", &format!("schemathesis=={VERSION}")]))?;
+    }
+    Ok(program)
+}
+
+/// Where it keeps things: in cargo's target folder, wherever that is.
+fn folder() -> Result<PathBuf> {
+    let target = beside_us("..")?;
+    let folder = target.canonicalize().map_err(|error| format!("{}: {error}", target.display()))?.join("openapi-check");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+/// A path in the folder where cargo puts programs, this one too.
+fn beside_us(name: &str) -> Result<PathBuf> {
+    let own = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let folder = own.parent().ok_or("this program is in no folder")?;
+    Ok(folder.join(name))
+}
