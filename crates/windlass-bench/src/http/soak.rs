@@ -150,8 +150,8 @@ async fn look(
         };
         let (now, count) = (Instant::now(), completed.load(Ordering::Relaxed));
         let (took, events) = ((now - since).as_secs_f64(), count - before);
-        // What little is left after the last look would say nothing about a rate.
-        if !ended || looks.is_empty() {
+        // What little may be left after the last look would say nothing about a rate.
+        if now - since > LOOK_EVERY / 2 || looks.is_empty() {
             let rss_mb = server.usage().map(|usage| usage.rss_mb());
             let at_seconds = (now - begun).as_secs_f64();
             let events_per_second = events as f64 / took;
