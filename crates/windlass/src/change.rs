@@ -30,12 +30,8 @@ pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[Change]) -> R
         return Ok(Vec::new());
     }
     let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
-    let frees =
-        |change: &Change| change.live.group_id.is_some() || matches!(change.transition, Transition::Requeue { .. });
-    if changes.iter().any(frees) {
-        core.wakes.ring(namespace, &[]);
-    }
-    Ok(applied)
+    core.wakes.ring(namespace, &applied.freed);
+    Ok(applied.attempts)
 }
 
 /// As [`apply`]; only how many guards held.

@@ -11,10 +11,13 @@ use crate::limits::Limits;
 use crate::names;
 use crate::policy::LEASE_MAX;
 use crate::queue::Queue;
-use crate::topology::MAIN;
+use crate::topology::{Lane, MAIN, Topology};
 use crate::wake::lock;
 
+mod asking;
 mod claimer;
+mod handed;
+mod watcher;
 
 use claimer::Claimer;
 
@@ -101,17 +104,66 @@ impl ClaimRequest {
 
 /// What claims must share to be served by one statement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Filter {
-    namespace: String,
+pub(crate) struct Filter {
+    pub namespace: String,
     subscription: String,
     types: Vec<String>,
     tags: Vec<String>,
     lease: Option<Duration>,
 }
 
+impl Filter {
+    fn lanes<'a>(&self, topology: &'a Topology) -> Vec<&'a Lane> {
+        topology.claimable(&self.subscription, &self.types, &self.tags)
+    }
+
+    #[cfg(test)]
+    pub fn new(namespace: &str) -> Filter {
+        let (types, tags) = (Vec::new(), Vec::new());
+        Filter { namespace: namespace.to_owned(), subscription: MAIN.to_owned(), types, tags, lease: None }
+    }
+
+    #[cfg(test)]
+    pub fn tag(mut self, tag: &str) -> Filter {
+        self.tags.push(tag.to_owned());
+        self
+    }
+
+    /// The lanes that it selects, in order.
+    pub fn lane_ids(&self, topology: &Topology) -> Vec<i64> {
+        let mut ids: Vec<i64> = self.lanes(topology).iter().map(|lane| lane.lane_id).collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
 /// One claimer for each filter in use.
 #[derive(Default)]
-pub(crate) struct Claimers(Mutex<HashMap<Filter, Claimer>>);
+pub(crate) struct Claimers(Mutex<Book>);
+
+#[derive(Default)]
+struct Book {
+    claimers: HashMap<Filter, Claimer>,
+    /// Those that have ended are taken out when there are so many.
+    clean_at: usize,
+}
+
+impl Book {
+    fn find(&self, filter: &Filter) -> Option<Claimer> {
+        self.claimers.get(filter).filter(|claimer| !claimer.has_ended()).cloned()
+    }
+
+    fn insert(&mut self, filter: &Filter, claimer: &Claimer) {
+        if self.claimers.len() >= self.clean_at {
+            self.claimers.retain(|_, claimer| !claimer.has_ended());
+            self.clean_at = (self.claimers.len() * 2).max(CLEAN_MIN);
+        }
+        self.claimers.insert(filter.clone(), claimer.clone());
+    }
+}
+
+/// Fewer claimers than this are not worth tidying up.
+const CLEAN_MIN: usize = 64;
 
 impl Queue {
     /// Takes the next delivery, if there is one. Never waits.
@@ -140,14 +192,12 @@ impl Queue {
     }
 
     fn claimer(&self, filter: &Filter) -> Claimer {
-        let mut claimers = lock(&self.claimers().0);
-        if let Some(claimer) = claimers.get(filter).filter(|claimer| !claimer.has_ended()) {
-            return claimer.clone();
-        }
-        claimers.retain(|_, claimer| !claimer.has_ended());
-        let claimer = Claimer::start(self.core().clone(), filter.clone());
-        claimers.insert(filter.clone(), claimer.clone());
-        claimer
+        let mut book = lock(&self.claimers().0);
+        book.find(filter).unwrap_or_else(|| {
+            let claimer = Claimer::start(self.core().clone(), filter.clone());
+            book.insert(filter, &claimer);
+            claimer
+        })
     }
 }
 

@@ -63,7 +63,8 @@ impl Queue {
             added += wanted.len();
             let name = &subscription.subscription;
             self.store().backfill(self.namespace(), name, &wanted, past.next, self.now()).await?;
-            self.core().wakes.ring(self.namespace(), &[]);
+            let lanes: Vec<i64> = wanted.iter().map(|(_, delivery)| delivery.lane_id).collect();
+            self.core().wakes.ring(self.namespace(), &lanes);
             from = past.next;
         }
         Ok(added)

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::claim::Claimers;
 use crate::clock::{Clock, Timestamp};
@@ -52,7 +53,8 @@ pub(crate) struct Core {
     pub clock: Clock,
     pub limits: Limits,
     pub wakes: Arc<Wakes>,
-    topologies: Mutex<HashMap<String, Arc<Topology>>>,
+    /// Each with the moment at which loading it began.
+    topologies: Mutex<HashMap<String, (Arc<Topology>, Instant)>>,
 }
 
 /// The coalesced calls of one namespace.
@@ -278,8 +280,17 @@ impl Core {
     pub async fn topology(&self, namespace: &str) -> Result<Arc<Topology>> {
         let known = lock(&self.topologies).get(namespace).cloned();
         match known {
-            Some(topology) => Ok(topology),
+            Some((topology, _)) => Ok(topology),
             None => self.reload(namespace).await,
+        }
+    }
+
+    /// Loads it anew unless somebody did so a moment ago.
+    pub async fn refresh(&self, namespace: &str, moment: Duration) -> Result<()> {
+        let known = lock(&self.topologies).get(namespace).map(|(_, loaded_at)| *loaded_at);
+        match known {
+            Some(loaded_at) if loaded_at.elapsed() < moment => Ok(()),
+            _ => self.reload(namespace).await.map(drop),
         }
     }
 
@@ -295,10 +306,11 @@ impl Core {
 
     /// Loads it anew, also for everybody after.
     pub async fn reload(&self, namespace: &str) -> Result<Arc<Topology>> {
+        let begun = Instant::now();
         match self.store.topology(namespace).await? {
             Some(topology) => {
                 let topology = Arc::new(topology);
-                lock(&self.topologies).insert(namespace.to_owned(), topology.clone());
+                lock(&self.topologies).insert(namespace.to_owned(), (topology.clone(), begun));
                 Ok(topology)
             }
             None => {

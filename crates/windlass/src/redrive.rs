@@ -38,7 +38,8 @@ impl Queue {
             }
             letters.sort_by_key(|(letter, _)| letter.event.id);
             redriven += self.store().redrive(self.namespace(), &letters, self.now()).await?;
-            self.core().wakes.ring(self.namespace(), &[]);
+            let lanes: Vec<i64> = letters.iter().map(|(_, delivery)| delivery.lane_id).collect();
+            self.core().wakes.ring(self.namespace(), &lanes);
         }
     }
 

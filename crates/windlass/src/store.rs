@@ -21,7 +21,7 @@ use crate::outcome::{Action, Attempt};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
-use crate::topology::{LaneKey, Namespace, Subscription, Topology};
+use crate::topology::{Edition, LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
 #[cfg(feature = "postgres")]
@@ -87,19 +87,56 @@ pub(crate) struct ClaimSlot {
     pub max: usize,
 }
 
-/// What a claim that came back empty finds when it looks around.
+/// What a claim that came back empty, or one that waits, finds when it looks around.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Look {
     /// The namespace's version now.
     pub version: i64,
     /// How many lanes the namespace has now.
     pub lanes: usize,
-    /// A free delivery is ready in the lanes.
+    /// Those of the lanes asked about that have deliveries.
+    pub found: Vec<LaneLook>,
+}
+
+/// What there is in a lane.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct LaneLook {
+    pub lane_id: i64,
+    /// A free delivery is ready.
     pub claimable: bool,
-    /// A lease in the lanes has run out.
+    /// A lease has run out.
     pub run_out: bool,
     /// How long until the next delivery that is not yet ready becomes so, by the database's clock.
     pub next_ready_in: Option<Duration>,
+}
+
+impl Look {
+    /// Of the topology as it is now.
+    pub fn edition(&self) -> Edition {
+        (self.version, self.lanes)
+    }
+
+    pub fn claimable(&self) -> Vec<i64> {
+        self.found.iter().filter(|lane| lane.claimable).map(|lane| lane.lane_id).collect()
+    }
+
+    pub fn run_out(&self) -> Vec<i64> {
+        self.found.iter().filter(|lane| lane.run_out).map(|lane| lane.lane_id).collect()
+    }
+
+    /// How long until the first delivery that is not yet ready becomes so.
+    pub fn next_ready_in(&self) -> Option<Duration> {
+        self.found.iter().filter_map(|lane| lane.next_ready_in).min()
+    }
+}
+
+/// What became of changes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Applied {
+    /// One for each change; `None` where its guard did not hold.
+    pub attempts: Vec<Option<Attempt>>,
+    /// The lanes in which a delivery became free, now or for later.
+    pub freed: Vec<i64>,
 }
 
 /// Who claims to hold a delivery.
@@ -273,7 +310,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// priority, then the earliest. The first request is served first. A claim with an old version takes nothing.
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>>;
 
-    /// Looks for what a claim on these lanes could have missed.
+    /// Looks for what a claim on these lanes, given in order, could have missed. Costs as much as there are
+    /// lanes among them with deliveries, however many are empty.
     async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look>;
 
     /// Lets the next claim on these lanes begin at the very beginning.
@@ -288,13 +326,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// The live delivery each holder speaks of; `None` where it does not hold it.
     async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>>;
 
-    /// Applies each change whose guard holds, and moves on the groups concerned; `None` where it does not.
-    async fn transition(
-        &self,
-        namespace: &str,
-        changes: &[Change],
-        now: Option<Timestamp>,
-    ) -> Result<Vec<Option<Attempt>>>;
+    /// Applies each change whose guard holds, and moves on the groups concerned.
+    async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied>;
 
     /// The newest attempt that each holder ended (for `Anyone`: the newest of all), if any.
     async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>>;

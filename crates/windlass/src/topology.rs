@@ -1,6 +1,6 @@
 //! What a namespace consists of: its policy, subscriptions and lanes; and who matches what.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -95,13 +95,27 @@ pub(crate) struct Topology {
     pub lanes: Vec<Lane>,
     lane_ids: HashMap<LaneKey, i64>,
     places: HashMap<i64, usize>,
+    /// The places of the lanes with each tag.
+    by_tag: HashMap<String, Vec<usize>>,
 }
+
+/// Version and number of lanes: topologies that have these in common have the same lanes.
+pub(crate) type Edition = (i64, usize);
 
 impl Topology {
     pub fn new(namespace: Namespace, version: i64, subscriptions: Vec<Subscription>, lanes: Vec<Lane>) -> Topology {
         let lane_ids = lanes.iter().map(|lane| (lane.key.clone(), lane.lane_id)).collect();
         let places = lanes.iter().enumerate().map(|(place, lane)| (lane.lane_id, place)).collect();
-        Topology { namespace, version, subscriptions, lanes, lane_ids, places }
+        let mut by_tag: HashMap<String, Vec<usize>> = HashMap::new();
+        for (place, lane) in lanes.iter().enumerate() {
+            lane.key.tags.iter().for_each(|tag| by_tag.entry(tag.clone()).or_default().push(place));
+        }
+        Topology { namespace, version, subscriptions, lanes, lane_ids, places, by_tag }
+    }
+
+    /// Lanes are only ever removed together with their subscription, which grows the version.
+    pub fn edition(&self) -> Edition {
+        (self.version, self.lanes.len())
     }
 
     pub fn subscription(&self, name: &str) -> Option<&Subscription> {
@@ -129,6 +143,16 @@ impl Topology {
         self.policy(&live.subscription, event_type)
     }
 
+    /// The lanes with any of these tags; all if none is named. There may be many lanes, and as many claims
+    /// that want a few of them each.
+    fn with_any(&self, tags: &[String]) -> Vec<&Lane> {
+        if tags.is_empty() {
+            return self.lanes.iter().collect();
+        }
+        let places: BTreeSet<usize> = tags.iter().filter_map(|tag| self.by_tag.get(tag)).flatten().copied().collect();
+        places.into_iter().map(|place| &self.lanes[place]).collect()
+    }
+
     /// The lanes a claim may take from: of the subscription, wanted, and not paused.
     pub fn claimable(&self, subscription: &str, types: &[String], tags: &[String]) -> Vec<&Lane> {
         let paused = self.namespace.paused || self.subscription(subscription).is_none_or(|found| found.paused);
@@ -138,7 +162,7 @@ impl Topology {
         let paused_type = |lane: &Lane| {
             self.namespace.paused_types.iter().any(|pattern| names::type_matches(pattern, &lane.key.event_type))
         };
-        let of_subscription = self.lanes.iter().filter(|lane| lane.key.subscription == subscription);
+        let of_subscription = self.with_any(tags).into_iter().filter(|lane| lane.key.subscription == subscription);
         of_subscription
             .filter(|lane| wants(types, tags, &lane.key.event_type, &lane.key.tags) && !paused_type(lane))
             .collect()

@@ -1,7 +1,10 @@
 //! One task for all claims with the same filter: it gathers them, takes for all of them with one
-//! statement, and waits for all of them where there is nothing to take.
+//! statement, and lets them wait where there is nothing to take.
+//!
+//! Who comes to wait while others do joins them without a statement: that there is nothing is known, and
+//! should something come then the bell rings, or the [`watcher`] finds it within a second.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,29 +12,27 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Filter;
-use crate::change::{apply_counted, change};
-use crate::decide::give_back;
+use super::asking::{Ask, Asking};
+use super::handed::Handed;
+use super::watcher::{self, POLL, Pace, SHARE};
 use crate::delivery::{Delivery, Lease};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::maintain;
-use crate::outcome::Action;
 use crate::queue::Core;
-use crate::store::{Change, Claim, ClaimSlot, Guard, LaneClaim};
-use crate::topology::Topology;
-use crate::wake::Waiter;
+use crate::store::{Claim, ClaimSlot, LaneClaim};
+use crate::topology::{Edition, Topology};
+use crate::wake::Place;
 
-/// Without any sign, a waiting claim looks again this often; notifications only make it faster.
-const POLL: Duration = Duration::from_secs(1);
-/// It never looks again sooner than this by itself.
-const LOOK_MIN: Duration = Duration::from_millis(1);
+/// Who waits this long sees a look before it gives up, and need not claim when it comes.
+const PATIENT: Duration = Duration::from_secs(2);
 /// Under load, a sweep behind the claims runs this often.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Sweeps and looks take at most one part in this many of the time.
-const SHARE: u32 = 10;
-/// A look that takes no longer may be repeated at will.
-const LOOK_CHEAP: Duration = Duration::from_millis(5);
 /// A claimer that nobody asks for this long ends.
 const IDLE: Duration = Duration::from_secs(30);
+/// For this long after the last one, who comes to wait finds things as it left them.
+const LINGER: Duration = Duration::from_secs(5);
+/// A claim is for no more than this at first; it grows while there is more to take.
+const REACH_MIN: usize = 64;
 
 /// The way to a claimer's task.
 #[derive(Clone)]
@@ -39,28 +40,25 @@ pub(super) struct Claimer {
     asks: mpsc::UnboundedSender<Ask>,
 }
 
-struct Ask {
-    slot: ClaimSlot,
-    until: Instant,
-    reply: oneshot::Sender<Result<Handed>>,
-}
-
 impl Claimer {
     pub fn start(core: Arc<Core>, filter: Filter) -> Claimer {
         let (asks, inbox) = mpsc::unbounded_channel();
-        let bell = core.wakes.register(&filter.namespace);
-        let now = Instant::now();
+        let place = core.wakes.register(&filter);
         let task = Task {
             core,
             filter,
             inbox,
-            bell,
-            asking: VecDeque::new(),
+            place,
+            asking: Asking::default(),
+            claim_due: true,
+            seen: false,
+            reach: REACH_MIN,
             lanes: Lanes::default(),
             sweep_from: None,
             sweeping: Arc::default(),
-            look_from: now,
-            look_again: POLL,
+            pace: Pace::new(),
+            look_by: None,
+            calm_since: None,
         };
         tokio::spawn(task.run());
         Claimer { asks }
@@ -70,7 +68,8 @@ impl Claimer {
     pub async fn ask(&self, worker_id: &str, max: usize, wait: Duration) -> Option<Result<Vec<Delivery>>> {
         let (reply, answer) = oneshot::channel();
         let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
-        self.asks.send(Ask { slot, until: Instant::now() + wait, reply }).ok()?;
+        let patient = wait >= PATIENT;
+        self.asks.send(Ask { slot, until: Instant::now() + wait, patient, reply }).ok()?;
         let handed = answer.await.ok()?;
         Some(handed.map(Handed::keep))
     }
@@ -80,123 +79,170 @@ impl Claimer {
     }
 }
 
-/// Deliveries on their way to who asked. Dropped before they are kept, others may have them at once.
-struct Handed {
-    deliveries: Vec<Delivery>,
-    core: Arc<Core>,
-    topology: Option<Arc<Topology>>,
-}
-
-impl Handed {
-    fn keep(mut self) -> Vec<Delivery> {
-        std::mem::take(&mut self.deliveries)
-    }
-}
-
-impl Drop for Handed {
-    fn drop(&mut self) {
-        let (deliveries, Some(topology)) = (std::mem::take(&mut self.deliveries), self.topology.take()) else { return };
-        let (core, Ok(runtime)) = (self.core.clone(), tokio::runtime::Handle::try_current()) else { return };
-        if !deliveries.is_empty() {
-            runtime.spawn(give_back_all(core, topology, deliveries));
-        }
-    }
-}
-
-async fn give_back_all(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
-    let released = |delivery: &Delivery| {
-        change(&topology, delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
-    };
-    let changes: Vec<Change> = deliveries.iter().map(released).collect();
-    if let Err(error) = apply_counted(&core, &topology.namespace.namespace, &changes).await {
-        tracing::warn!(%error, "could not give back deliveries; they come back when their lease runs out");
-    }
-}
-
 /// The lanes that the filter selects in a topology.
 #[derive(Default)]
 struct Lanes {
     topology: Option<Arc<Topology>>,
     claims: Vec<LaneClaim>,
+    /// In order.
     ids: Vec<i64>,
+}
+
+impl Lanes {
+    fn edition(&self) -> Option<Edition> {
+        self.topology.as_ref().map(|topology| topology.edition())
+    }
 }
 
 struct Task {
     core: Arc<Core>,
     filter: Filter,
     inbox: mpsc::UnboundedReceiver<Ask>,
-    bell: Arc<Waiter>,
-    asking: VecDeque<Ask>,
+    place: Place,
+    asking: Asking,
+    /// A claim may find something, or somebody wants to be sure that it does not.
+    claim_due: bool,
+    /// The watcher has just seen what this claim is for.
+    seen: bool,
+    /// How many deliveries the next claim is for, at most.
+    reach: usize,
     lanes: Lanes,
     /// The next sweep may begin then; `None` before the first.
     sweep_from: Option<Instant>,
     /// Held by the sweep that runs beside the claims, and for a while after it.
     sweeping: Arc<tokio::sync::Mutex<()>>,
-    /// The next look may begin then.
-    look_from: Instant,
-    /// How long to wait for a sign before the next look.
-    look_again: Duration,
+    pace: Pace,
+    /// When the watcher has to look: a delivery becomes ready by itself, or nobody has made sure that there is none.
+    look_by: Option<Instant>,
+    /// Since when the watcher looks for this claimer.
+    calm_since: Option<Instant>,
 }
 
 impl Task {
     async fn run(mut self) {
         while self.gather().await {
-            let slots = self.slots();
-            let wanted: usize = slots.iter().map(|slot| slot.max).sum();
-            let taken = self.take(slots).await;
-            let short = taken.as_ref().is_ok_and(|taken| taken.len() < wanted);
-            self.answer(taken);
-            if short && !self.asking.is_empty() {
-                self.wait().await;
+            self.hear();
+            if self.claim_due {
+                self.round().await;
+            }
+            if !self.claim_due {
+                self.answer_ended();
+                if !self.asking.is_empty() {
+                    self.wait().await;
+                }
             }
         }
     }
 
     /// Collects whoever asks; `false` once nobody does.
     async fn gather(&mut self) -> bool {
-        if self.asking.is_empty() {
-            match tokio::time::timeout(IDLE, self.inbox.recv()).await {
-                Ok(Some(ask)) => self.asking.push_back(ask),
-                Ok(None) => return false,
-                Err(_) => {
-                    self.inbox.close();
-                    // Asks that slipped in before the end are still served.
-                    match self.inbox.recv().await {
-                        Some(ask) => self.asking.push_back(ask),
-                        None => return false,
-                    }
-                }
-            }
+        if self.asking.is_empty() && !self.first().await {
+            return false;
         }
         while let Ok(ask) = self.inbox.try_recv() {
-            self.asking.push_back(ask);
+            self.admit(ask);
         }
-        self.asking.retain(|ask| !ask.reply.is_closed());
         true
     }
 
-    /// As many requests as one claim may serve, in the order they came.
-    fn slots(&self) -> Vec<ClaimSlot> {
-        let mut room = self.core.limits.claim_batch_max;
-        let fits = |ask: &&Ask| {
-            let fits = ask.slot.max <= room;
-            room = room.saturating_sub(ask.slot.max);
-            fits
+    /// Waits for the first to ask; `false` once nobody does.
+    async fn first(&mut self) -> bool {
+        let mut asked = Ok(None);
+        if self.place.waiter.is_calm() {
+            asked = tokio::time::timeout(LINGER, self.inbox.recv()).await;
+            // What went wrong before it came is none of its business: it finds out for itself.
+            let news = self.place.waiter.news();
+            self.claim_due |= news.rang || news.failed.is_some();
+        }
+        if !matches!(asked, Ok(Some(_))) {
+            self.place.rise();
+            (self.claim_due, self.calm_since) = (true, None);
+            asked = tokio::time::timeout(IDLE, self.inbox.recv()).await;
+        }
+        if asked.is_err() {
+            self.inbox.close();
+            // Asks that slipped in before the end are still served.
+            asked = Ok(self.inbox.recv().await);
+        }
+        match asked {
+            Ok(Some(ask)) => {
+                self.admit(ask);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Under a test clock time passes without a sign: then everyone claims.
+    fn admit(&mut self, ask: Ask) {
+        self.claim_due |= !ask.patient || self.core.clock.overridden().is_some();
+        self.asking.push(ask);
+    }
+
+    fn hear(&mut self) {
+        let news = self.place.waiter.news();
+        self.claim_due |= news.rang;
+        self.seen = news.seen;
+        if let Some(error) = news.failed {
+            self.fail(&error);
+        }
+    }
+
+    /// Takes for those whose turn it is.
+    async fn round(&mut self) {
+        let room = self.reach.min(self.core.limits.claim_batch_max);
+        let batch = self.asking.take_first(room);
+        if batch.is_empty() {
+            return;
+        }
+        // While it claims, nobody looks for it: that would move marks back.
+        self.place.rise();
+        let slots: Vec<ClaimSlot> = batch.iter().map(|(_, ask)| ask.slot.clone()).collect();
+        let wanted: usize = slots.iter().map(|slot| slot.max).sum();
+        let taken = if batch.iter().all(|(_, ask)| ask.patient) && self.core.clock.overridden().is_none() {
+            self.take_at_leisure(&slots).await
+        } else {
+            self.take(&slots).await
         };
-        self.asking.iter().take_while(fits).map(|ask| ask.slot.clone()).collect()
+        match taken {
+            Ok(taken) => {
+                self.claim_due = taken.len() >= wanted;
+                self.reach = (taken.len() * 2).max(REACH_MIN);
+                self.hand_out(batch, taken);
+            }
+            Err(error) => {
+                batch.into_iter().for_each(|(_, ask)| ask.answer(Err(error.clone())));
+                self.fail(&error);
+            }
+        }
+        self.calm_since = None;
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.claim_due = true;
+        self.asking.take_all().for_each(|ask| ask.answer(Err(error.clone())));
     }
 
     /// Takes what is ready; where that is nothing, makes sure of it.
-    async fn take(&mut self, slots: Vec<ClaimSlot>) -> Result<Vec<Delivery>> {
-        if slots.is_empty() {
-            return Ok(Vec::new());
-        }
+    async fn take(&mut self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
         self.refresh_lanes().await?;
         self.sweep_if_due().await?;
-        let mut taken = self.claim(&slots).await?;
+        let mut taken = self.claim(slots).await?;
         if taken.is_empty() && self.look().await? {
-            taken = self.claim(&slots).await?;
+            taken = self.claim(slots).await?;
         }
+        Ok(taken)
+    }
+
+    /// Takes what is ready, for those who wait anyway: where that is nothing the watcher makes sure of it, at
+    /// once and for everyone.
+    async fn take_at_leisure(&mut self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
+        self.refresh_lanes().await?;
+        self.sweep_from.get_or_insert_with(|| Instant::now() + SWEEP);
+        self.sweep_if_due().await?;
+        let taken = self.claim(slots).await?;
+        // What was seen and cannot be had, somebody else has, or is about to.
+        self.look_by = (taken.is_empty() && !self.seen).then(Instant::now);
         Ok(taken)
     }
 
@@ -217,26 +263,24 @@ impl Task {
 
     async fn refresh_lanes(&mut self) -> Result<()> {
         let topology = self.core.topology(&self.filter.namespace).await?;
-        if self.lanes.topology.as_ref().is_some_and(|known| Arc::ptr_eq(known, &topology)) {
+        if self.lanes.edition() == Some(topology.edition()) {
             return Ok(());
         }
-        let (subscription, lease) = (&self.filter.subscription, self.filter.lease);
-        let selected = topology.claimable(subscription, &self.filter.types, &self.filter.tags);
+        let subscription = &self.filter.subscription;
+        let selected = self.filter.lanes(&topology).into_iter();
         let claims: Vec<LaneClaim> = selected
-            .into_iter()
             .map(|lane| {
                 let policy = topology.policy(subscription, &lane.key.event_type);
                 LaneClaim {
                     lane_id: lane.lane_id,
                     priority: lane.key.priority,
-                    lease: lease.unwrap_or_else(|| policy.lease()),
+                    lease: self.filter.lease.unwrap_or_else(|| policy.lease()),
                     deadline_horizon: Duration::from_millis(policy.deadline_horizon_ms),
                 }
             })
             .collect();
-        let ids: Vec<i64> = claims.iter().map(|lane| lane.lane_id).collect();
-        let newest = topology.lanes.iter().map(|lane| lane.lane_id).max().unwrap_or(0);
-        self.bell.set_lanes(ids.iter().copied(), newest);
+        let ids = self.filter.lane_ids(&topology);
+        self.place.set_lanes(&topology, ids.clone());
         self.lanes = Lanes { topology: Some(topology), claims, ids };
         Ok(())
     }
@@ -250,6 +294,10 @@ impl Task {
             self.sweep_from = Some(begun + SWEEP);
             return maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await.map(drop);
         }
+        // Until just now the watcher has seen to it.
+        if self.calm_since.is_some_and(|since| since + 2 * POLL <= begun) {
+            self.sweep_from = Some(begun + SWEEP);
+        }
         if self.sweeping.try_lock().is_ok() && self.sweep_from.is_some_and(|from| from <= begun) {
             self.sweep_from = Some(begun + SWEEP);
             tokio::spawn(sweep(self.core.clone(), self.filter.clone(), self.lanes.ids.clone(), self.sweeping.clone()));
@@ -260,67 +308,65 @@ impl Task {
     /// After an empty claim: looks for new lanes, changes, run-out leases and deliveries that
     /// committed late. `true` if claiming again may find something.
     async fn look(&mut self) -> Result<bool> {
-        let begun = Instant::now();
-        if begun < self.look_from {
-            self.look_again = POLL;
+        if !self.pace.allows() {
             return Ok(false);
         }
-        let namespace = &self.filter.namespace;
+        let (begun, namespace) = (Instant::now(), &self.filter.namespace);
         let look = self.core.store.look(namespace, &self.lanes.ids, self.core.clock.overridden()).await?;
-        let took = begun.elapsed();
-        if took > LOOK_CHEAP {
-            self.look_from = Instant::now() + took * (SHARE - 1);
-        }
-        self.look_again = look.next_ready_in.map_or(POLL, |soon| soon.clamp(LOOK_MIN, POLL));
-        let known = self.lanes.topology.as_ref();
-        let changed = known.is_none_or(|known| known.version != look.version || known.lanes.len() != look.lanes);
+        self.pace.note(begun);
+        self.look_by = look.next_ready_in().map(|soon| begun + soon.min(POLL));
+        let changed = self.lanes.edition() != Some(look.edition());
         if changed {
             self.core.reload(&self.filter.namespace).await?;
             self.refresh_lanes().await?;
         }
-        if look.run_out {
+        let run_out = !look.run_out().is_empty();
+        if run_out {
             maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await?;
         }
         self.core.store.rewind(&self.lanes.ids);
-        Ok(changed || look.run_out || look.claimable)
+        Ok(changed || run_out || !look.claimable().is_empty())
     }
 
-    /// Gives everyone what they got, and an answer to those who will not wait.
-    fn answer(&mut self, taken: Result<Vec<Delivery>>) {
+    /// Gives everyone what they got; the others keep their turn.
+    fn hand_out(&mut self, batch: Vec<(u64, Ask)>, taken: Vec<Delivery>) {
         let mut of_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
-        match taken {
-            Ok(taken) => {
-                taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery))
-            }
-            Err(error) => {
-                for ask in self.asking.drain(..) {
-                    let _ = ask.reply.send(Err(error.clone()));
-                }
-                return;
+        taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery));
+        for (turn, ask) in batch {
+            match of_lease.remove(&ask.slot.lease) {
+                Some(deliveries) => ask.answer(Ok(self.handed(deliveries))),
+                None => self.asking.put_back(turn, ask),
             }
         }
-        let now = Instant::now();
-        for ask in std::mem::take(&mut self.asking) {
-            let deliveries = of_lease.remove(&ask.slot.lease).unwrap_or_default();
-            if deliveries.is_empty() && ask.until > now {
-                self.asking.push_back(ask);
-            } else {
-                let (core, topology) = (self.core.clone(), self.lanes.topology.clone());
-                // Who no longer listens drops it, and so gives it back.
-                let _ = ask.reply.send(Ok(Handed { deliveries, core, topology }));
-            }
+    }
+
+    /// Answers those who will not wait any longer.
+    fn answer_ended(&mut self) {
+        for ask in self.asking.take_ended(Instant::now()) {
+            ask.answer(Ok(self.handed(Vec::new())));
         }
+    }
+
+    fn handed(&self, deliveries: Vec<Delivery>) -> Handed {
+        Handed { deliveries, core: self.core.clone(), topology: self.lanes.topology.clone() }
     }
 
     /// Until something may have come, somebody new asks, or the first one gives up.
     async fn wait(&mut self) {
-        let first_end = self.asking.iter().map(|ask| ask.until).min();
-        let look = Instant::now() + self.look_again.mul_f64(1.0 - 0.1 * fastrand::f64());
-        let until = first_end.map_or(look, |end| end.min(look));
+        self.rest();
+        let first_end = self.asking.first_end().unwrap_or_else(|| Instant::now() + POLL);
         tokio::select! {
-            () = self.bell.wait() => {}
-            () = tokio::time::sleep_until(until) => {}
-            Some(ask) = self.inbox.recv() => self.asking.push_back(ask),
+            () = self.place.waiter.wait() => {}
+            () = tokio::time::sleep_until(first_end) => {}
+            Some(ask) = self.inbox.recv() => self.admit(ask),
+        }
+    }
+
+    /// From here on the watcher looks for it.
+    fn rest(&mut self) {
+        self.calm_since.get_or_insert_with(Instant::now);
+        if self.place.rest(self.look_by.take()) {
+            tokio::spawn(watcher::watch(self.core.clone(), self.filter.namespace.clone()));
         }
     }
 }
@@ -331,7 +377,7 @@ async fn sweep(core: Arc<Core>, filter: Filter, lanes: Vec<i64>, sweeping: Arc<t
     let begun = Instant::now();
     // While claims are never empty nobody looks around: this is when new lanes are noticed.
     let swept = match maintain::sweep_lanes(&core, &filter.namespace, &lanes).await {
-        Ok(_) => core.reload(&filter.namespace).await.map(drop),
+        Ok(_) => core.refresh(&filter.namespace, SWEEP).await,
         Err(error) => Err(error),
     };
     if let Err(error) = swept {

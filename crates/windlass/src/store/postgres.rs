@@ -17,7 +17,9 @@ use self::connections::Connections;
 use self::group::Freed;
 use self::marks::Marks;
 use self::notify::Ready;
-use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored};
+use super::{
+    Applied, Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored,
+};
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::error::{Error, Result};
@@ -292,12 +294,7 @@ impl Store for PgStore {
         hold::held(self, namespace, holders).await
     }
 
-    async fn transition(
-        &self,
-        namespace: &str,
-        changes: &[Change],
-        now: Option<Timestamp>,
-    ) -> Result<Vec<Option<Attempt>>> {
+    async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied> {
         transition::transition(self, namespace, changes, now).await
     }
 

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use serde_json::value::RawValue;
 
-use super::{Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored};
+use super::{
+    Applied, Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored,
+};
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::error::{Error, Result};
@@ -286,12 +288,7 @@ impl Store for SqliteStore {
         self.read(move |conn| holders.iter().map(|holder| lease::held(conn, &namespace, holder)).collect()).await
     }
 
-    async fn transition(
-        &self,
-        namespace: &str,
-        changes: &[Change],
-        now: Option<Timestamp>,
-    ) -> Result<Vec<Option<Attempt>>> {
+    async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied> {
         let (namespace, changes) = (namespace.to_owned(), changes.to_vec());
         self.write(now, move |conn, now| transition::transition(conn, &namespace, &changes, now)).await
     }

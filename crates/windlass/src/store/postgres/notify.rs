@@ -122,7 +122,11 @@ fn hear(message: &str, wakes: &Wakes, marks: &Marks, own: u64) {
         (Some(since), false) => lanes.iter().for_each(|lane| marks.rewind(*lane, since)),
         _ => marks.rewind_all(since),
     }
-    wakes.ring(namespace, &lanes);
+    if lanes.is_empty() {
+        wakes.ring_anywhere(namespace);
+    } else {
+        wakes.ring(namespace, &lanes);
+    }
 }
 
 #[cfg(test)]

@@ -15,19 +15,21 @@ use crate::clock::{Timestamp, micros};
 use crate::decide::{Transition, When};
 use crate::error::Result;
 use crate::outcome::Attempt;
-use crate::store::{Change, Guard};
+use crate::store::{Applied, Change, Guard};
 
 pub(super) async fn transition(
     store: &PgStore,
     namespace: &str,
     changes: &[Change],
     now: Option<Timestamp>,
-) -> Result<Vec<Option<Attempt>>> {
+) -> Result<Applied> {
     let mut applied = despite_deadlocks!(once(store, namespace, changes, false, now))?;
     // Passed over, or lost.
-    let missed = missed(changes, &applied);
+    let missed = missed(changes, &applied.attempts);
     if !missed.is_empty() {
-        fill(&mut applied, despite_deadlocks!(once(store, namespace, &missed, true, now))?);
+        let second = despite_deadlocks!(once(store, namespace, &missed, true, now))?;
+        fill(&mut applied.attempts, second.attempts);
+        applied.freed.extend(second.freed);
     }
     Ok(applied)
 }
@@ -38,7 +40,7 @@ async fn once(
     changes: &[Change],
     locking: bool,
     now: Option<Timestamp>,
-) -> Result<Vec<Option<Attempt>>> {
+) -> Result<Applied> {
     let kinds = Kinds::of(changes);
     let groups: Groups<bool> =
         changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
@@ -60,9 +62,11 @@ async fn once(
         (rows, freed)
     };
     connection.done();
-    let applied = in_order(changes, &rows)?;
-    store.freed(namespace, requeued(&rows)?.into_iter().chain(freed).collect());
-    Ok(applied)
+    let attempts = in_order(changes, &rows)?;
+    let freed: Vec<Freed> = requeued(&rows)?.into_iter().chain(freed).collect();
+    let lanes = freed.iter().map(|(lane, _)| *lane).collect();
+    store.freed(namespace, freed);
+    Ok(Applied { attempts, freed: lanes })
 }
 
 fn group_of(change: &Change) -> Option<group::Group> {

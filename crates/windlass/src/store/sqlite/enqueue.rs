@@ -58,7 +58,7 @@ pub(super) fn enqueue(
         entry.created_at,
     ))?;
     match waiting {
-        Some(group) if delivery.pass_group => group::advance(conn, group, true, now),
+        Some(group) if delivery.pass_group => group::advance(conn, group, true, now).map(drop),
         _ => Ok(()),
     }
 }

@@ -43,32 +43,31 @@ const LEAVE: &str = "
 UPDATE event_groups SET depth = depth - 1 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 const END: &str = "DELETE FROM event_groups WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 
-/// Counts a delivery that has left the queue, and lets the next one go.
-pub(super) fn leave(conn: &Connection, group: Group, pass: bool, now: i64) -> Result<()> {
+/// Counts a delivery that has left the queue, and lets the next one go; its lane.
+pub(super) fn leave(conn: &Connection, group: Group, pass: bool, now: i64) -> Result<Option<i64>> {
     if depth(conn, group)? > 1 {
         conn.prepare_cached(LEAVE)?.execute(group.key())?;
         return advance(conn, group, pass, now);
     }
     conn.prepare_cached(END)?.execute(group.key())?;
-    Ok(())
+    Ok(None)
 }
 
 /// Makes the next delivery claimable, unless one is, or is held. In strict order that is whoever is
 /// ahead already, or else the first; with `pass` the first that is due or, where none is, the one that
-/// will be so earliest.
-pub(super) fn advance(conn: &Connection, group: Group, pass: bool, now: i64) -> Result<()> {
-    let Some(ahead) = ahead(conn, group, now)? else { return Ok(()) };
+/// will be so earliest. Returns its lane.
+pub(super) fn advance(conn: &Connection, group: Group, pass: bool, now: i64) -> Result<Option<i64>> {
+    let Some(ahead) = ahead(conn, group, now)? else { return Ok(None) };
     if !pass && !ahead.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     for key in ahead {
         set_ready(conn, key, INFINITY)?;
     }
     let next = if pass { first_due(conn, group, now)? } else { first(conn, group)? };
-    match next {
-        Some((key, due_at)) => set_ready(conn, key, due_at),
-        None => Ok(()),
-    }
+    let Some((key, due_at)) = next else { return Ok(None) };
+    set_ready(conn, key, due_at)?;
+    Ok(Some(key.1))
 }
 
 const AHEAD: &str = "

@@ -10,39 +10,45 @@ use crate::decide::{Transition, When};
 use crate::delivery::{Live, Status};
 use crate::error::Result;
 use crate::outcome::Attempt;
-use crate::store::{Change, Guard};
+use crate::store::{Applied, Change, Guard};
 
-pub(super) fn transition(
-    conn: &Connection,
-    namespace: &str,
-    changes: &[Change],
-    now: i64,
-) -> Result<Vec<Option<Attempt>>> {
-    changes.iter().map(|change| apply(conn, namespace, change, now)).collect()
+pub(super) fn transition(conn: &Connection, namespace: &str, changes: &[Change], now: i64) -> Result<Applied> {
+    let mut applied = Applied::default();
+    for change in changes {
+        applied.attempts.push(apply(conn, namespace, change, &mut applied.freed, now)?);
+    }
+    Ok(applied)
 }
 
-fn apply(conn: &Connection, namespace: &str, change: &Change, now: i64) -> Result<Option<Attempt>> {
+fn apply(
+    conn: &Connection,
+    namespace: &str,
+    change: &Change,
+    freed: &mut Vec<i64>,
+    now: i64,
+) -> Result<Option<Attempt>> {
     let Some(row) = current(conn, namespace, &change.live)?.filter(|row| row.holds(change.guard, now)) else {
         return Ok(None);
     };
     let (mut failed, mut next_retry_at, mut kept) = (false, None, true);
     match &change.transition {
         Transition::End { forget } => {
-            remove(conn, namespace, change, &row, now)?;
+            freed.extend(remove(conn, namespace, change, &row, now)?);
             kept = !forget;
         }
         Transition::Requeue { when, failed: fails, free, pass_group } => {
             failed = *fails;
             let due_at = row.due_again(*when, now);
             requeue(conn, change, &row, due_at, (failed, *free, *pass_group), now)?;
+            freed.push(change.live.lane_id);
             if let (Some(group), true) = (row.group(namespace), *pass_group) {
-                group::advance(conn, group, true, now)?;
+                freed.extend(group::advance(conn, group, true, now)?);
             }
             next_retry_at = Some(due_at);
         }
         Transition::Bury { status, reason, failed: fails } => {
             failed = *fails;
-            remove(conn, namespace, change, &row, now)?;
+            freed.extend(remove(conn, namespace, change, &row, now)?);
             bury(conn, namespace, change, &row, (*status, reason, failed), now)?;
         }
     }
@@ -149,11 +155,12 @@ impl Current {
 
 const REMOVE: &str = "DELETE FROM event_queue WHERE event_id = ?1 AND lane_id = ?2";
 
-fn remove(conn: &Connection, namespace: &str, change: &Change, row: &Current, now: i64) -> Result<()> {
+/// The lane of the delivery that its group lets in next, if any.
+fn remove(conn: &Connection, namespace: &str, change: &Change, row: &Current, now: i64) -> Result<Option<i64>> {
     conn.prepare_cached(REMOVE)?.execute((change.live.event_id, change.live.lane_id))?;
     match row.group(namespace) {
         Some(group) => group::leave(conn, group, change.pass_group, now),
-        None => Ok(()),
+        None => Ok(None),
     }
 }
 

@@ -174,6 +174,97 @@ conformance! {
         assert_eq!(take_soon(&bed.queue).await.event.id, event.id);
     }
 
+    async fn of_thousands_that_wait_the_one_that_waited_longest_gets_it(bed) {
+        let real_time = bed.real_time().await;
+        for queue in [&bed.queue, &real_time] {
+            assert!(poll(queue).await.is_none());
+            let mut waiters = Vec::new();
+            for n in 0..2_000 {
+                let request = ClaimRequest::new(n.to_string()).wait(secs(30));
+                let mut waiter = Box::pin(queue.claim(request));
+                // It asks when it is polled, and so they ask in this order.
+                assert!(!futures_poll(waiter.as_mut()).await);
+                waiters.push(waiter);
+            }
+            let mut waiters = waiters.into_iter();
+            for _ in 0..3 {
+                let event = publish(queue, "t").await;
+                let got = waiters.next().unwrap().await.unwrap();
+                assert_eq!(ids(&got), [event.id]);
+                done(queue, &got[0]).await;
+            }
+            // Those in the middle go away: they are passed over.
+            let mut waiters = waiters.skip(1_000);
+            let last = publish(queue, "t").await;
+            let got = waiters.next().unwrap().await.unwrap();
+            assert_eq!((ids(&got), got[0].worker_id.as_str()), (vec![last.id], "1003"));
+            done(queue, &got[0]).await;
+            for mut waiter in waiters {
+                assert!(!futures_poll(waiter.as_mut()).await, "nobody else gets it");
+            }
+        }
+    }
+
+    async fn thousands_of_waits_each_end_in_their_time(bed) {
+        let queue = bed.real_time().await;
+        let begun = std::time::Instant::now();
+        let waits = (0..2_000).map(|n| if n % 2 == 0 { millis(n % 300) } else { millis(2_000 + n % 300) });
+        let claims: Vec<_> = waits
+            .map(|wait| {
+                let queue = queue.clone();
+                let claim = async move { (queue.claim(ClaimRequest::new("w").wait(wait)).await, wait) };
+                tokio::spawn(claim)
+            })
+            .collect();
+        for claim in claims {
+            let (got, wait) = claim.await.unwrap();
+            assert!(got.unwrap().is_empty());
+            assert!(begun.elapsed() >= wait);
+        }
+    }
+
+    async fn of_many_that_wait_for_different_things_each_gets_its_own(bed) {
+        let queue = bed.real_time().await;
+        let tag = |n: usize| format!("tag-{n}");
+        // Some lanes are there before, some are new.
+        publish_new(&queue, NewEvent::new("t").tags([tag(0), tag(7)])).await;
+        done(&queue, &take(&queue).await).await;
+        let waiters: Vec<_> =
+            (0..300).map(|n| waiting(&queue, ClaimRequest::new(tag(n)).tags([tag(n)]))).collect();
+        tokio::task::yield_now().await;
+        let other = bed.real_time().await;
+        let mut events = Vec::new();
+        for n in 0..waiters.len() {
+            let publisher = if n % 2 == 0 { &queue } else { &other };
+            events.push(publish_new(publisher, NewEvent::new("t").tags([tag(n)])).await.id);
+        }
+        for (waiter, event) in waiters.into_iter().zip(events) {
+            assert_eq!(got(waiter).await, [event]);
+        }
+    }
+
+    async fn what_nobody_rings_for_reaches_who_waits(bed) {
+        let queue = bed.real_time().await;
+        let later = || NewEvent::new("t").delay(MINUTE);
+        let events = [publish_new(&queue, later()).await.id, publish_new(&queue, later()).await.id];
+        let first = waiter(&queue);
+        tokio::task::yield_now().await;
+        let second = waiter(&queue);
+        let schema = if bed.database.kind == crate::bed::Kind::Postgres { "windlass." } else { "" };
+        bed.database.execute(&format!("UPDATE {schema}event_queue SET ready_at = created_at")).await;
+        assert_eq!(sorted([got(first).await, got(second).await].concat()), events);
+    }
+
+    async fn who_waits_hears_of_the_end(bed) {
+        let queue = bed.real_time().await;
+        assert!(poll(&queue).await.is_none());
+        let claim = queue.claim(ClaimRequest::new("w").wait(secs(60)));
+        let mut claim = Box::pin(claim);
+        assert!(!futures_poll(claim.as_mut()).await);
+        queue.close().await;
+        assert_eq!(claim.await.unwrap_err(), windlass::Error::Closed);
+    }
+
     // Whoever asks and goes away at any moment: nothing is kept from the others for longer than the lease.
     async fn deliveries_of_a_dropped_claim_come_back(bed) {
         for polls in 0..40 {

@@ -126,12 +126,15 @@ async fn a_lock_held_elsewhere_is_an_error_only_while_it_is_held() {
 async fn commits_of_others_ring_the_bell() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, wakes) = (writer(&folder), Arc::new(Wakes::default()));
-    let waiter = wakes.register("any");
-    writer.watch(wakes);
-    waiter.wait().await;
-    let rang = tokio::time::timeout(WATCH_EVERY * 3, waiter.wait()).await;
+    let place = wakes.register(&crate::claim::Filter::new("any"));
+    place.rest(None);
+    let (alarm, _) = wakes.watch("any").expect("somebody is there");
+    writer.watch(wakes.clone());
+    alarm.notified().await;
+    assert_eq!(wakes.begin_look("any"), Some(Vec::new()));
+    let rang = tokio::time::timeout(WATCH_EVERY * 3, alarm.notified()).await;
     assert!(rang.is_err(), "nothing happened");
     let other = open_writer(&folder.path().join("test.db"), false).unwrap();
     insert(&other, 1).unwrap();
-    tokio::time::timeout(Duration::from_secs(5), waiter.wait()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), alarm.notified()).await.unwrap();
 }

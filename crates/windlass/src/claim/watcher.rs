@@ -1,0 +1,86 @@
+//! One task for all who wait in a namespace: it looks for them once a second, with one statement, and
+//! rings for those whom it concerns. Notifications only make it faster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::Result;
+use crate::maintain;
+use crate::queue::Core;
+
+/// Without any sign, it looks again this often.
+pub(super) const POLL: Duration = Duration::from_secs(1);
+/// It never looks again sooner than this by itself.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+/// Sweeps and looks take at most one part in this many of the time.
+pub(super) const SHARE: u32 = 10;
+/// A look that takes no longer may be repeated at will.
+const LOOK_CHEAP: Duration = Duration::from_millis(5);
+
+/// When the next look may begin.
+pub(super) struct Pace(Instant);
+
+impl Pace {
+    pub fn new() -> Pace {
+        Pace(Instant::now())
+    }
+
+    pub fn allows(&self) -> bool {
+        self.0 <= Instant::now()
+    }
+
+    /// A look that began then has ended now.
+    pub fn note(&mut self, begun: Instant) {
+        let took = begun.elapsed();
+        if took > LOOK_CHEAP {
+            self.0 = Instant::now() + took * (SHARE - 1);
+        }
+    }
+}
+
+/// Watches for as long as there are claimers in the namespace.
+pub(super) async fn watch(core: Arc<Core>, namespace: String) {
+    let mut pace = Pace::new();
+    let mut poll_at = Instant::now() + POLL;
+    while let Some((alarm, look_by)) = core.wakes.watch(&namespace) {
+        let due = look_by.map_or(poll_at, |by| by.min(poll_at)).max(pace.0);
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            // There may be a sooner look to wait for.
+            () = alarm.notified() => continue,
+        }
+        // Processes that started together do not stay together.
+        poll_at = Instant::now() + POLL.mul_f64(1.0 - 0.1 * fastrand::f64());
+        let Some(lanes) = core.wakes.begin_look(&namespace) else {
+            // Who comes to wait rings, if a look is due.
+            let _ = tokio::time::timeout(POLL, alarm.notified()).await;
+            continue;
+        };
+        match look(&core, &namespace, &lanes, &mut pace).await {
+            Ok(Some(soon)) if soon < POLL => core.wakes.look_by(&namespace, Instant::now() + soon.max(LOOK_MIN)),
+            Ok(_) => {}
+            Err(error) => core.wakes.fail(&namespace, &error),
+        }
+    }
+}
+
+/// Looks for new lanes, changes, run-out leases, and deliveries that nobody rang for; how long until the
+/// next one becomes ready.
+async fn look(core: &Arc<Core>, namespace: &str, lanes: &[i64], pace: &mut Pace) -> Result<Option<Duration>> {
+    let begun = Instant::now();
+    let look = core.store.look(namespace, lanes, core.clock.overridden()).await?;
+    pace.note(begun);
+    let mut topology = core.topology(namespace).await?;
+    if topology.edition() != look.edition() {
+        topology = core.reload(namespace).await?;
+    }
+    core.wakes.tell(namespace, &topology);
+    // What a sweep frees, it rings for.
+    maintain::sweep_lanes(core, namespace, &look.run_out()).await?;
+    let claimable = look.claimable();
+    core.store.rewind(&claimable);
+    core.wakes.ring_seen(namespace, &claimable);
+    Ok(look.next_ready_in())
+}
