@@ -13,9 +13,10 @@ use tokio::sync::broadcast::error::RecvError;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Activity, Status};
+use windlass::{Activity, MAIN, Status};
 
 use super::names::Names;
+use super::subscription::find;
 use super::wrong_method;
 use crate::app::App;
 use crate::error::ApiError;
@@ -88,7 +89,7 @@ impl Wanted {
     params(StreamArgs),
     responses(
         (status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"),
-        (status = 404, description = "No such namespace."),
+        (status = 404, description = "No such namespace or subscription."),
         (status = 429, description = "Too many streams are open."),
     )
 )]
@@ -98,6 +99,8 @@ async fn stream(
     Args(args): Args<StreamArgs>,
 ) -> Result<Response, ApiError> {
     let wanted = Wanted::new(args)?;
+    // A stream of what is not there would be silent forever.
+    find(&queue, wanted.subscription.as_deref().unwrap_or(MAIN)).await?;
     let reader = app.hub.listen(&queue).await?;
     let told = unfold(Some((app, wanted, reader)), next);
     let stream = Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));

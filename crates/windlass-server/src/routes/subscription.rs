@@ -100,7 +100,7 @@ async fn show_subscription(
     find(&queue, &name).await.map(Json)
 }
 
-async fn find(queue: &Queue, name: &str) -> Result<Subscription, ApiError> {
+pub(super) async fn find(queue: &Queue, name: &str) -> Result<Subscription, ApiError> {
     let found = queue.subscriptions().await?.into_iter().find(|found| found.subscription == name);
     let none = || Error::SubscriptionNotFound { namespace: queue.namespace().into(), subscription: name.into() };
     Ok(found.ok_or_else(none)?)

@@ -60,4 +60,9 @@ on_each_database! {
             assert!(response.head.contains(&format!("allow: {allowed}")), "{response:?}");
         }
     }
+
+    async fn a_stream_of_what_is_not_there_is_404(server) {
+        server.get("/namespaces/nowhere/events/stream").await.error(404, "namespace_not_found");
+        server.get("/events/stream?subscription=nobody").await.error(404, "subscription_not_found");
+    }
 }
