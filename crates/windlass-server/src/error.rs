@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn each_code_has_its_section_in_the_document() {
+        let document = include_str!("../../../docs/errors.md");
+        let sections: Vec<&str> = document.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(sections, CODES);
+    }
+
+    #[test]
     fn a_payload_is_too_large_but_a_name_is_bad() {
         let error = |field| ApiError::from(Error::TooLarge { field, size: 300, max: 200 });
         assert_eq!(error("payload").status, 413);
