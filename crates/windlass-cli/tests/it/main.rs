@@ -1,5 +1,6 @@
 //! The real binary: what it prints, what it serves, how it ends.
 
+mod docs;
 mod migrate;
 mod serve;
 mod token;

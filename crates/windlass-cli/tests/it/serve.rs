@@ -23,6 +23,7 @@ Publish an event:
     -d '{{\"title\": \"Say hello\", \"tags\": \"greeting\", \"payload\": {{\"to\": \"world\"}}}}'
 Take it:
   curl 'http://{address}/events/subscribe?tags=greeting&worker_id=me:1'
+All there is: http://{address}/openapi.json
 ",
         env!("CARGO_PKG_VERSION")
     );

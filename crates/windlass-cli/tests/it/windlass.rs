@@ -40,7 +40,7 @@ impl Server {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
         let mut hello = String::new();
-        while !hello.contains("subscribe?") {
+        while !hello.contains("/openapi.json") {
             if stdout.read_line(&mut hello).unwrap() == 0 {
                 panic!("it ended: {hello}{}", stderr_of(&mut process));
             }

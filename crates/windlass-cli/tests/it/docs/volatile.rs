@@ -1,0 +1,87 @@
+//! What differs from run to run: instants, leases, tokens, versions.
+
+/// What a word is, where its value means nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    Time,
+    Lease,
+    Token,
+    TokenId,
+    Version,
+}
+
+impl Kind {
+    /// Whether later commands may repeat it.
+    pub fn is_repeated(self) -> bool {
+        matches!(self, Kind::Lease | Kind::Token | Kind::TokenId)
+    }
+
+    fn of(word: &str) -> Option<Kind> {
+        if is_time(word) {
+            return Some(Kind::Time);
+        }
+        if let Some((id, secret)) = word.strip_prefix("wl_").and_then(|rest| rest.split_once('_')) {
+            return (is_hex(id, 12) && is_hex(secret, 64)).then_some(Kind::Token);
+        }
+        let numbers = word.split('.').filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+        if numbers.count() == 3 && word.matches('.').count() == 2 {
+            return Some(Kind::Version);
+        }
+        match word.len() {
+            12 if is_hex(word, 12) => Some(Kind::TokenId),
+            16 if is_hex(word, 16) => Some(Kind::Lease),
+            _ => None,
+        }
+    }
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// As in 2025-12-24T10:30:00Z, with or without a fraction.
+fn is_time(word: &str) -> bool {
+    let form: String = word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    let Some(rest) = form.strip_prefix("0000-00-00T00:00:00").and_then(|rest| rest.strip_suffix('Z')) else {
+        return false;
+    };
+    rest.is_empty() || rest.strip_prefix('.').is_some_and(|rest| rest.bytes().all(|byte| byte == b'0'))
+}
+
+/// The text in pieces, each with what it is.
+fn pieces(text: &str) -> impl Iterator<Item = (Option<Kind>, &str)> {
+    let in_word = |c: char| c.is_ascii_alphanumeric() || "_-:.+".contains(c);
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let end = rest.find(|c| in_word(c) != in_word(first)).unwrap_or(rest.len());
+        let (piece, after) = rest.split_at(end);
+        rest = after;
+        Some((Kind::of(piece), piece))
+    })
+}
+
+/// The text with a name in place of each value that means nothing.
+pub fn normalised(text: &str) -> String {
+    let shown =
+        |(kind, piece): (Option<Kind>, &str)| kind.map_or_else(|| piece.to_owned(), |kind| format!("<{kind:?}>"));
+    pieces(text).map(shown).collect()
+}
+
+/// The values in the text that later commands may repeat, in order.
+pub fn repeated(text: &str) -> Vec<(Kind, &str)> {
+    let repeated = |(kind, piece): (Option<Kind>, _)| kind.filter(|kind| kind.is_repeated()).zip(Some(piece));
+    pieces(text).filter_map(repeated).collect()
+}
+
+#[test]
+fn volatile_values_are_known_by_their_form() {
+    let secret = "0123456789abcdef".repeat(4);
+    let text = format!(
+        r#"windlass 0.1.0 {{"at":"2025-12-24T10:30:00.123456Z","lease":"00c0ffee00c0ffee"}} wl_0123456789ab_{secret} 127.0.0.1"#
+    );
+    assert_eq!(normalised(&text), r#"windlass <Version> {"at":"<Time>","lease":"<Lease>"} <Token> 127.0.0.1"#);
+    assert_eq!(repeated(&text)[0], (Kind::Lease, "00c0ffee00c0ffee"));
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    assert_eq!(normalised(trace), trace);
+}
