@@ -1,5 +1,6 @@
 //! The documents, tried: what they show is what is printed.
 
+mod clients;
 mod console;
 mod volatile;
 mod wrap;

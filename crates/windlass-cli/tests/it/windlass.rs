@@ -29,6 +29,8 @@ pub fn sqlite_url(folder: &Path) -> String {
 pub struct Server {
     /// What it printed when it started.
     pub hello: String,
+    /// Sent with every request, where there is one.
+    pub token: Option<String>,
     address: String,
     process: Child,
     stdout: BufReader<ChildStdout>,
@@ -46,7 +48,7 @@ impl Server {
             }
         }
         let address = hello.split("http://").nth(1).and_then(|rest| rest.lines().next()).unwrap().to_owned();
-        Server { hello, address, process, stdout }
+        Server { hello, token: None, address, process, stdout }
     }
 
     pub fn address(&self) -> &str {
@@ -57,9 +59,10 @@ impl Server {
     pub fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut connection = TcpStream::connect(&self.address).unwrap();
         let length = body.len();
+        let token = self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         write!(
             connection,
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}\
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .unwrap();
