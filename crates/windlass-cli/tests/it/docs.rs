@@ -7,7 +7,65 @@ mod wrap;
 
 use console::Document;
 
+use crate::windlass::{Server, sqlite_url};
+
 #[test]
 fn the_readme_is_true() {
     Document::open("README.md").try_out();
+}
+
+#[test]
+fn the_guide_to_http_is_true() {
+    Document::open("docs/http.md").try_out();
+}
+
+#[test]
+fn the_guide_to_http_shows_every_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&sqlite_url(folder.path()));
+    let api = server.json("GET", "/openapi.json", "", 200);
+    let steps = Document::open("docs/http.md").steps();
+    let shown: Vec<(String, String)> = steps.iter().flat_map(|step| calls(&step.command)).collect();
+    let mut missing = Vec::new();
+    for (path, item) in api["paths"].as_object().unwrap() {
+        // Each of these is at the root, too.
+        if path.starts_with("/namespaces/{namespace}/") {
+            continue;
+        }
+        for method in item.as_object().unwrap().keys().filter(|key| *key != "parameters") {
+            if !shown.iter().any(|(used, at)| used.eq_ignore_ascii_case(method) && fits(path, at)) {
+                missing.push(format!("{} {path}", method.to_uppercase()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/http.md does not show {missing:#?}");
+}
+
+/// Method and path of each curl in a command.
+fn calls(command: &str) -> Vec<(String, String)> {
+    let call = |curl: &str| {
+        let (_, url) = curl.split_once("http://127.0.0.1:7700")?;
+        let path = url.split(['\'', '"', ' ', '?', '\n']).next()?.to_owned();
+        let method = match curl.split_once("-X ") {
+            Some((_, rest)) => rest.split(' ').next()?,
+            None if curl.contains("-d '") => "POST",
+            None => "GET",
+        };
+        Some((method.to_owned(), path))
+    };
+    command.split("curl ").filter_map(call).collect()
+}
+
+/// Whether a path, in a namespace or not, is an example of this one.
+fn fits(template: &str, path: &str) -> bool {
+    let within = path.strip_prefix("/namespaces/").and_then(|rest| rest.split_once('/'));
+    let path = within.map_or(path, |(_, rest)| rest).trim_start_matches('/');
+    let template: Vec<&str> = template.trim_start_matches('/').split('/').collect();
+    let path: Vec<&str> = path.split('/').collect();
+    let fits = |(template, part): (&&str, &&str)| match *template {
+        "{id}" => part.parse::<i64>().is_ok(),
+        name if name.starts_with('{') => true,
+        word => word == *part,
+    };
+    template.len() == path.len() && template.iter().zip(&path).all(fits)
 }
