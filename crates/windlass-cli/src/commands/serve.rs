@@ -1,12 +1,12 @@
 //! `windlass serve`: HTTP and upkeep, until a signal ends it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::net::{TcpListener, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use windlass::{Limits, Queue, schema_version};
 use windlass_server::{Access, ServeOptions, Tls};
 
@@ -61,8 +61,7 @@ impl Serve {
         let tls = self.tls()?;
         let addresses = self.addresses().await?;
         let access = self.access(&addresses).await?;
-        let listener = TcpListener::bind(&addresses[..]).await;
-        let listener = listener.map_err(|error| format!("cannot listen on {}: {error}", self.listen))?;
+        let listener = bind(&addresses).map_err(|error| format!("cannot listen on {}: {error}", self.listen))?;
         let limits = Limits { payload_bytes_max: usize::try_from(self.payload_bytes_max)?, ..Limits::default() };
         let queue = Queue::options(&self.database.url).limits(limits).open().await?;
         let connections_max = room_for(self.connections_max);
@@ -146,6 +145,30 @@ All there is: {scheme}://{address}/openapi.json
         )?;
         Ok(())
     }
+}
+
+/// How many connections may wait to be accepted: beyond it a client tries again only after a second.
+const BACKLOG: u32 = 4_096;
+
+/// Listens on the first of the addresses that can be had.
+fn bind(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let mut result = Err(io::Error::other("the name stands for no address"));
+    for address in addresses {
+        result = bind_one(*address);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // So that a restart need not wait for the old connections to be forgotten.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Files that are open beside the connections: the database, the log.

@@ -126,7 +126,7 @@ struct ReportBody {
 
 impl From<&Attempt> for ReportBody {
     fn from(attempt: &Attempt) -> ReportBody {
-        let failed = matches!(attempt.action, Action::Failed);
+        let failed = attempt.action == Action::Failed;
         ReportBody {
             event_id: attempt.event_id,
             worker_id: attempt.worker_id.clone(),
@@ -135,7 +135,8 @@ impl From<&Attempt> for ReportBody {
             error_message: attempt.error_message.clone(),
             execution_time_ms: attempt.execution_time_ms,
             retry_scheduled: failed.then_some(attempt.next_retry_at.is_some()),
-            next_retry_at: attempt.next_retry_at,
+            // What was given back keeps its old place, which says nothing to anybody.
+            next_retry_at: attempt.next_retry_at.filter(|_| failed || attempt.action == Action::Snoozed),
             created_at: attempt.finished_at,
         }
     }
