@@ -188,7 +188,7 @@ async fn subscribe(
     InNamespace(queue): InNamespace,
     Args(args): Args<SubscribeArgs>,
 ) -> Result<Response, ApiError> {
-    if args.tags.is_none() {
+    if args.tags.as_ref().is_none_or(Names::is_empty) {
         return Err(ApiError::invalid("tags", "is required: the tags to subscribe to, as in `tags=email,sms`"));
     }
     if args.worker_id.as_ref().is_none_or(String::is_empty) {

@@ -13,6 +13,11 @@ use utoipa::{PartialSchema, ToSchema};
 pub(super) struct Names(String);
 
 impl Names {
+    /// Whether it names nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.split(',').all(|name| name.trim().is_empty())
+    }
+
     /// As one text; the text itself where it came as one.
     pub fn into_text(self) -> String {
         self.0
@@ -81,5 +86,6 @@ mod tests {
         assert_eq!(parse(r#"["a", "b"]"#).unwrap().into_text(), "a,b");
         assert!(parse(r#"["a,b"]"#).is_err() && parse("1").is_err());
         assert!(parse(r#""""#).unwrap().into_list().is_empty());
+        assert!(parse(r#"" ,""#).unwrap().is_empty() && !parse(r#""a""#).unwrap().is_empty());
     }
 }
