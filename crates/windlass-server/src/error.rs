@@ -97,6 +97,12 @@ impl ApiError {
         error
     }
 
+    /// It is about one of several things that were sent together.
+    pub fn in_item(mut self, what: &str, index: usize) -> ApiError {
+        self.body.error = format!("{what}[{index}]: {}", self.body.error);
+        self
+    }
+
     fn of_field(mut self, field: &'static str) -> ApiError {
         self.body.field = Some(field);
         self

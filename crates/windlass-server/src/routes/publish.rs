@@ -240,7 +240,9 @@ async fn publish_batch(
     headers: HeaderMap,
     BatchBody(request, _room): BatchBody<BatchRequest>,
 ) -> Result<(StatusCode, Json<StoredBatch>), ApiError> {
-    let events = request.events.into_iter().map(|event| event.with_trace(&headers)?.into_event());
+    let event = |event: PublishRequest| event.with_trace(&headers)?.into_event();
+    let events = request.events.into_iter().enumerate();
+    let events = events.map(|(index, new)| event(new).map_err(|error| error.in_item("events", index)));
     let published = queue.publish_all(events.collect::<Result<_, _>>()?).await?;
     Ok((StatusCode::CREATED, Json(StoredBatch { events: published.into_iter().map(Into::into).collect() })))
 }
