@@ -153,7 +153,12 @@ fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let hex = |part: &str| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
-    lengths == [2, 32, 16, 2] && parts.iter().all(|part| hex(part)) && parts[0] != "ff"
+    let zero = |part: &str| part.bytes().all(|byte| byte == b'0');
+    lengths == [2, 32, 16, 2]
+        && parts.iter().all(|part| hex(part))
+        && parts[0] != "ff"
+        && !zero(parts[1])
+        && !zero(parts[2])
 }
 
 /// Publish an event
@@ -254,7 +259,15 @@ mod tests {
     #[test]
     fn a_traceparent_is_known_by_its_form() {
         assert!(is_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
-        for bad in ["", "00-4bf9-00f0-01", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", "a-b-c-d"] {
+        for bad in [
+            "",
+            "a-b-c-d",
+            "00-4bf9-00f0-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ] {
             assert!(!is_traceparent(bad), "{bad}");
         }
     }
