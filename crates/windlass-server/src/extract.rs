@@ -11,6 +11,7 @@ use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
+use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -75,6 +76,11 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Args<T> {
             Err(rejection) => Err(bad_request("invalid", format!("query string: {}", reason(&rejection)))),
         }
     }
+}
+
+/// An instant that every database knows. Before this one nothing happened, so it says the same.
+pub(crate) fn known(instant: DateTime<Utc>) -> DateTime<Utc> {
+    instant.max(DateTime::UNIX_EPOCH)
 }
 
 /// The body, as JSON, and the room it takes up for as long as it is worked on.

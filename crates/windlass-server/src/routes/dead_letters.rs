@@ -15,7 +15,7 @@ use super::inspect::limit;
 use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, EventId, InNamespace, JsonBody};
+use crate::extract::{Args, EventId, InNamespace, JsonBody, known};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
@@ -135,7 +135,7 @@ async fn list_dead_letters(
         status: args.status.as_deref().map(str::parse).transpose()?,
         types: args.types.unwrap_or_default().into_list(),
         reason: args.reason,
-        failed_before: args.failed_before,
+        failed_before: args.failed_before.map(known),
         limit,
         offset,
         ..DeadLetterFilter::default()
@@ -264,7 +264,7 @@ impl TryFrom<FilterRequest> for DeadLetterFilter {
 
     fn try_from(request: FilterRequest) -> Result<DeadLetterFilter, ApiError> {
         let FilterRequest { event_ids, subscription, status, types, reason, failed_before, all } = request;
-        let types = types.unwrap_or_default().into_list();
+        let (types, failed_before) = (types.unwrap_or_default().into_list(), failed_before.map(known));
         let nothing = event_ids.is_empty() && types.is_empty() && subscription.is_none() && status.is_none();
         let nothing = nothing && reason.is_none() && failed_before.is_none();
         if nothing != all {

@@ -14,7 +14,7 @@ use super::event::EventBody;
 use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, EventId, InNamespace};
+use crate::extract::{Args, EventId, InNamespace, known};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
@@ -271,7 +271,7 @@ async fn count_events(
     InNamespace(queue): InNamespace,
     Args(args): Args<StatsArgs>,
 ) -> Result<Json<StatsBody>, ApiError> {
-    let since = args.since.unwrap_or_else(|| queue.clock().now() - TimeDelta::hours(1));
+    let since = args.since.map_or_else(|| queue.clock().now() - TimeDelta::hours(1), known);
     let (namespace, paused) = (queue.namespace().to_owned(), queue.describe().await?.paused);
     Ok(Json(StatsBody { namespace, since, paused, stats: queue.stats(since).await? }))
 }

@@ -12,7 +12,7 @@ use windlass::{Error, PolicyOverrides, Queue, Subscription, SubscriptionSpec};
 use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{InNamespace, JsonBody, SubscriptionName};
+use crate::extract::{InNamespace, JsonBody, SubscriptionName, known};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
@@ -79,7 +79,7 @@ async fn add_subscription(
         .tags(request.tags.unwrap_or_default().into_list())
         .policy(request.policy);
     if let Some(since) = request.since {
-        spec = spec.since(since);
+        spec = spec.since(known(since));
     }
     Ok((StatusCode::CREATED, Json(queue.add_subscription(spec).await?)))
 }
