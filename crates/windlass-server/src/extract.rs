@@ -156,6 +156,9 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 /// How much of a body that is too large is read and thrown away.
 const DISCARDED_MAX: usize = 64 << 20;
 
+/// Room for a body of unknown length is taken in such steps, however small its pieces are.
+const ROOM_STEP: usize = 16 << 10;
+
 /// Reads the body, to its end even where it is too large: many clients do not look at the answer
 /// before they have sent everything, and would see nothing but a broken connection.
 async fn read(mut body: Body, app: &App, announced: usize, max: usize) -> Result<(Vec<u8>, Room), ApiError> {
@@ -167,8 +170,9 @@ async fn read(mut body: Body, app: &App, announced: usize, max: usize) -> Result
         size = size.saturating_add(data.len());
         if size <= max {
             if size > roomy {
-                room._held.push(app.room(size - roomy)?);
-                roomy = size;
+                let more = (size - roomy).next_multiple_of(ROOM_STEP);
+                room._held.push(app.room(more)?);
+                roomy += more;
             }
             bytes.extend_from_slice(&data);
         } else if size > max.saturating_add(DISCARDED_MAX) {
