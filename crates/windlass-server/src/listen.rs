@@ -25,6 +25,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// After a failure to accept, such as too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long a client that is turned away may take to read why.
+const TURNING_AWAY: Duration = Duration::from_secs(1);
+
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 content-type: application/json\r\ncontent-length: 93\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
 {\"error\":\"the server has as many connections as it may; try again later\",\"code\":\"overloaded\"}";
@@ -101,8 +104,13 @@ async fn refused(error: &io::Error) {
 /// Says why, where that needs no handshake.
 async fn turn_away(mut connection: TcpStream, tls: bool) {
     if !tls {
+        let answer = async {
+            connection.write_all(TOO_MANY).await?;
+            connection.shutdown().await?;
+            // Closed with something unread, the connection would be reset, and the answer lost.
+            tokio::io::copy(&mut connection, &mut tokio::io::sink()).await
+        };
         // The client may have gone; there is nothing more to do for it.
-        let _ = timeout(ACCEPT_AGAIN, connection.write_all(TOO_MANY)).await;
-        let _ = timeout(ACCEPT_AGAIN, connection.shutdown()).await;
+        let _ = timeout(TURNING_AWAY, answer).await;
     }
 }
