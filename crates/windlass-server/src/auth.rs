@@ -227,7 +227,9 @@ async fn admit(app: &App, needs: &Needs, parts: &mut Parts) -> Result<Option<Tok
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
     let need = needs.get(&(method, path.clone())).copied().unwrap_or(Need::Scope(Scope::Admin));
     let Need::Scope(scope) = need else { return Ok(None) };
-    let token = app.gate.admit(&app.queue, parts).await?;
+    let limit = app.options.request_timeout;
+    let admitted = tokio::time::timeout(limit, app.gate.admit(&app.queue, parts)).await;
+    let token = admitted.map_err(|_| ApiError::timed_out(limit))??;
     if let Some(token) = &token {
         let namespace = namespace_of(&path, parts).await;
         app.gate.check(token, scope, namespace.as_deref())?;

@@ -1,5 +1,7 @@
 //! Every failure as an answer: a status, and `{"error": sentence, "code": stable_word}`.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
@@ -88,6 +90,12 @@ impl ApiError {
     /// Not now; later perhaps.
     pub fn unavailable(code: &'static str, error: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, error)
+    }
+
+    /// Nothing is known yet.
+    pub fn timed_out(limit: Duration) -> ApiError {
+        let error = format!("no answer within {} s; what was asked for may or may not be done", limit.as_secs());
+        ApiError::unavailable("timed_out", error)
     }
 
     /// The report was stored, and it was the last: the source document wants an error here.

@@ -72,10 +72,8 @@ const LONG: Duration = Duration::from_secs(600);
 /// Whoever has no answer by then is told so.
 fn timed(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
     routes.layer(from_fn(move |request: Request, next: Next| async move {
-        tokio::time::timeout(limit, next.run(request)).await.unwrap_or_else(|_| {
-            let error = format!("no answer within {} s; what was asked for may or may not be done", limit.as_secs());
-            ApiError::unavailable("timed_out", error).into_response()
-        })
+        let answer = tokio::time::timeout(limit, next.run(request)).await;
+        answer.unwrap_or_else(|_| ApiError::timed_out(limit).into_response())
     }))
 }
 
