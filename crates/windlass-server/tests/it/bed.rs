@@ -101,7 +101,7 @@ pub struct Server {
     /// For the next start.
     pub options: ServeOptions,
     clock: Clock,
-    url: String,
+    pub url: String,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<std::io::Result<()>>,
 }
@@ -146,8 +146,22 @@ impl Server {
         self.hand.advance(Duration::from_secs(seconds));
     }
 
+    /// A request with any method, headers (each ending in `\r\n`) and body.
+    pub async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Response {
+        request(self.address, method, path, headers, body.as_bytes()).await
+    }
+
     pub async fn get(&self, path: &str) -> Response {
-        request(self.address, "GET", path, "", b"").await
+        self.send("GET", path, "", "").await
+    }
+
+    pub async fn delete(&self, path: &str) -> Response {
+        self.send("DELETE", path, "", "").await
+    }
+
+    /// A POST without a body.
+    pub async fn act(&self, path: &str) -> Response {
+        self.send("POST", path, "", "").await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Response {
@@ -155,12 +169,20 @@ impl Server {
     }
 
     pub async fn post_text(&self, path: &str, body: &str) -> Response {
-        request(self.address, "POST", path, "content-type: application/json\r\n", body.as_bytes()).await
+        self.send("POST", path, JSON, body).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Response {
+        self.send("PUT", path, JSON, &body.to_string()).await
     }
 
     /// Publishes an event with these tags; its id.
     pub async fn publish(&self, tags: &str) -> i64 {
-        let event = json!({ "title": "An event", "tags": tags, "payload": { "n": 1 } });
+        self.publish_as(json!({ "title": "An event", "tags": tags, "payload": { "n": 1 } })).await
+    }
+
+    /// Publishes this event; its id.
+    pub async fn publish_as(&self, event: Value) -> i64 {
         self.post("/events", &event).await.expect(201)["id"].as_i64().unwrap()
     }
 
@@ -173,8 +195,83 @@ impl Server {
         }
     }
 
+    /// What a claim takes.
+    pub async fn claim(&self, request: &Value) -> Vec<Value> {
+        self.post("/events/claim", request).await.expect(200)["events"].as_array().unwrap().clone()
+    }
+
+    /// The ids of what a claim takes.
+    pub async fn claim_ids(&self, request: &Value) -> Vec<i64> {
+        self.claim(request).await.iter().map(|event| event["id"].as_i64().unwrap()).collect()
+    }
+
+    /// Publishes an event that `w:1` then takes; its id.
+    pub async fn publish_taken(&self, tags: &str) -> i64 {
+        let id = self.publish(tags).await;
+        assert_eq!(self.subscribe(tags, "w:1").await.unwrap()["id"], id);
+        id
+    }
+
+    /// Publishes an event of this type that fails for good; its id.
+    pub async fn publish_dead(&self, event_type: &str) -> i64 {
+        let id = self.publish_as(json!({ "type": event_type })).await;
+        assert_eq!(self.claim_ids(&json!({ "worker_id": "w:1", "types": event_type })).await, [id]);
+        let report = json!({ "worker_id": "w:1", "retry": false, "error_message": "no" });
+        self.post(&format!("/events/{id}/fail"), &report).await.expect(200);
+        id
+    }
+
     pub async fn complete(&self, id: i64, worker_id: &str) -> Response {
         let report = json!({ "worker_id": worker_id, "execution_time_ms": 1250, "status_code": 200 });
         self.post(&format!("/events/{id}/complete"), &report).await
+    }
+
+    pub async fn fail(&self, id: i64, worker_id: &str) -> Response {
+        let report = json!({
+            "worker_id": worker_id, "execution_time_ms": 5000, "status_code": 500,
+            "error_message": "Connection timeout"
+        });
+        self.post(&format!("/events/{id}/fail"), &report).await
+    }
+
+    /// The event with its log.
+    pub async fn show(&self, id: i64) -> Value {
+        self.get(&format!("/events/{id}?include_logs=true")).await.expect(200)
+    }
+
+    pub async fn status(&self, id: i64) -> String {
+        self.show(id).await["status"].as_str().unwrap().to_owned()
+    }
+
+    /// What the log says happened.
+    pub async fn actions(&self, id: i64) -> Vec<String> {
+        actions(&self.show(id).await)
+    }
+
+    pub async fn put_namespace(&self, namespace: &str) {
+        self.put(&format!("/namespaces/{namespace}"), &json!({})).await.expect(201);
+    }
+
+    /// Starts again with these options.
+    pub async fn restart_with(&mut self, change: impl FnOnce(&mut ServeOptions)) {
+        change(&mut self.options);
+        self.restart().await;
+    }
+}
+
+pub const JSON: &str = "content-type: application/json\r\n";
+
+/// The actions in the log of an event.
+pub fn actions(shown: &Value) -> Vec<String> {
+    shown["logs"].as_array().unwrap().iter().map(|entry| entry["action"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Tries until there is something.
+pub async fn until<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = attempt().await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -28,7 +28,7 @@ on_each_database! {
             (r#"{"title":"t","metadata":[1]}"#, "metadata: must be a JSON object"),
             (r#"{"title":"t","tags":"a,,b"}"#, "tags: must not be empty"),
             (r#"{"title":"t","type":"a*"}"#, "type: must not contain '*'"),
-            (r#"{"title":"t","run_at":"2025-12-24T10:30:00Z","delay_ms":1}"#, "delay_ms: give either run_at or delay_ms"),
+            (r#"{"title":"t","run_at":"2025-12-24T10:30:00Z","delay_ms":1}"#, "delay_ms: give either run_at or a delay, not both"),
         ];
         for (body, expected) in cases {
             let error = server.post_text("/events", body).await.error(400, "invalid");
@@ -46,13 +46,13 @@ on_each_database! {
     }
 
     async fn unknown_paths_and_methods_are_refused_in_json(server) {
-        for path in ["/nowhere", "/events/1/nowhere", "/namespaces/default/nowhere", "/namespaces"] {
+        for path in ["/nowhere", "/events/1/nowhere", "/namespaces/default/nowhere", "/namespaces/default/namespaces"] {
             assert_eq!(server.get(path).await.error(404, "unknown_path"), format!("there is nothing at {path}"));
         }
         for (method, path, allowed) in [
             ("DELETE", "/events/1", "get,head"),
             ("GET", "/events/1/complete", "post"),
-            ("PUT", "/namespaces/default/events", "post"),
+            ("PUT", "/namespaces/default/events", "post,get,head"),
             ("POST", "/healthz", "get,head"),
         ] {
             let response = request(server.address, method, path, "", b"").await;

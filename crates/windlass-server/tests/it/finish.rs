@@ -1,6 +1,19 @@
-//! `POST /events/{id}/complete`.
+//! `POST /events/{id}/complete` and `fail`.
 
 use serde_json::{Value, json};
+
+use crate::bed::Server;
+
+/// Brings the event to its last failure, and answers with that.
+async fn fail_for_good(server: &Server, id: i64) -> Value {
+    for _ in 0..2 {
+        assert_eq!(server.subscribe("a", "w:1").await.unwrap()["id"], id);
+        server.fail(id, "w:1").await.expect(200);
+        server.advance_secs(300);
+    }
+    server.subscribe("a", "w:1").await.unwrap();
+    server.fail(id, "w:1").await.expect(400)
+}
 
 on_each_database! {
     // H3
@@ -17,19 +30,108 @@ on_each_database! {
             "created_at": "2025-12-24T10:30:15Z"
         });
         assert_eq!(server.complete(id, "worker-02:8742").await.expect(200), expected);
-        let shown = server.get(&format!("/events/{id}")).await.expect(200);
+        let shown = server.show(id).await;
         assert_eq!((&shown["status"], &shown["updated_at"]), (&json!("COMPLETED"), &json!("2025-12-24T10:30:15Z")));
+    }
+
+    // H4
+    async fn a_failed_event_is_answered_as_documented_and_tried_again(server) {
+        let id = server.publish_taken("a").await;
+        server.advance_secs(15);
+        let expected = json!({
+            "event_id": id,
+            "worker_id": "w:1",
+            "action": "FAILED",
+            "status_code": 500,
+            "error_message": "Connection timeout",
+            "execution_time_ms": 5000,
+            "retry_scheduled": true,
+            "next_retry_at": "2025-12-24T10:35:15Z",
+            "created_at": "2025-12-24T10:30:15Z"
+        });
+        assert_eq!(server.fail(id, "w:1").await.expect(200), expected);
+        let shown = server.show(id).await;
+        assert_eq!((&shown["status"], &shown["retry_count"]), (&json!("PENDING"), &json!(1)));
+        assert_eq!(shown["next_retry_at"], "2025-12-24T10:35:15Z");
+        assert_eq!(shown["error_message"], "Connection timeout");
+        server.advance_secs(300);
+        assert_eq!(server.subscribe("a", "w:2").await.unwrap()["retry_count"], 1);
+    }
+
+    // H5
+    async fn the_last_failure_is_stored_and_answered_as_an_error(server) {
+        let id = server.publish("a").await;
+        let expected = json!({
+            "error": "Max retries exceeded", "code": "max_retries_exceeded", "retry_count": 3, "max_retries": 3
+        });
+        assert_eq!(fail_for_good(server, id).await, expected);
+        let shown = server.show(id).await;
+        assert_eq!((&shown["status"], &shown["retry_count"]), (&json!("FAILED"), &json!(3)));
+        assert_eq!(shown["next_retry_at"], Value::Null);
+        assert_eq!(server.actions(id).await, ["PICKED", "FAILED"].repeat(3));
+        let letter = server.get(&format!("/dead-letters/{id}")).await.expect(200);
+        assert_eq!((&letter["reason"], &letter["retry_count"]), (&json!("Max retries exceeded"), &json!(3)));
+    }
+
+    // H5
+    async fn the_last_failure_sent_again_is_answered_with_the_record(server) {
+        let id = server.publish("a").await;
+        fail_for_good(server, id).await;
+        let before = server.show(id).await;
+        server.advance_secs(60);
+        let again = server.fail(id, "w:1").await.expect(200);
+        assert_eq!((&again["retry_scheduled"], again.get("next_retry_at")), (&json!(false), None));
+        assert_eq!(again["created_at"], "2025-12-24T10:40:00Z");
+        assert_eq!(server.show(id).await, before);
+        assert_eq!(server.get("/dead-letters").await.expect(200)["total"], 1);
     }
 
     // H10
     async fn a_repeated_completion_answers_with_the_recorded_one(server) {
-        let id = server.publish("a").await;
-        server.subscribe("a", "w:1").await.unwrap();
+        let id = server.publish_taken("a").await;
         let first = server.complete(id, "w:1").await.expect(200);
         server.advance_secs(600);
         assert_eq!(server.complete(id, "w:1").await.expect(200), first);
-        let shown = server.get(&format!("/events/{id}?include_logs=true")).await.expect(200);
-        assert_eq!(shown["logs"].as_array().unwrap().len(), 2);
+        assert_eq!(server.actions(id).await, ["PICKED", "COMPLETED"]);
+    }
+
+    // H10
+    async fn a_repeated_failure_counts_once(server) {
+        let id = server.publish_taken("a").await;
+        let first = server.fail(id, "w:1").await.expect(200);
+        server.advance_secs(10);
+        assert_eq!(server.fail(id, "w:1").await.expect(200), first);
+        assert_eq!(server.show(id).await["retry_count"], 1);
+        assert_eq!(server.actions(id).await, ["PICKED", "FAILED"]);
+    }
+
+    // H10
+    async fn a_failure_of_a_later_attempt_counts_again(server) {
+        let id = server.publish_taken("a").await;
+        let first = server.fail(id, "w:1").await.expect(200);
+        server.advance_secs(300);
+        server.subscribe("a", "w:1").await.unwrap();
+        let second = server.fail(id, "w:1").await.expect(200);
+        assert_ne!(first["created_at"], second["created_at"]);
+        assert_eq!(server.show(id).await["retry_count"], 2);
+        assert_eq!(server.fail(id, "w:1").await.expect(200), second);
+        assert_eq!(server.actions(id).await, ["PICKED", "FAILED", "PICKED", "FAILED"]);
+    }
+
+    // H10
+    async fn another_report_than_the_recorded_one_is_no_repetition(server) {
+        let id = server.publish_taken("a").await;
+        server.complete(id, "w:1").await.expect(200);
+        server.fail(id, "w:1").await.error(409, "lost");
+        assert_eq!(server.status(id).await, "COMPLETED");
+    }
+
+    // H10
+    async fn the_recorded_answer_survives_a_restart(server) {
+        let id = server.publish_taken("a").await;
+        let first = server.fail(id, "w:1").await.expect(200);
+        server.restart().await;
+        assert_eq!(server.fail(id, "w:1").await.expect(200), first);
     }
 
     // H11
@@ -42,32 +144,120 @@ on_each_database! {
         server.complete(id, "w:2").await.error(409, "lost");
         server.advance_secs(61);
         assert_eq!(server.subscribe("a", "w:2").await.unwrap()["id"], id);
-        let before = server.get(&format!("/events/{id}?include_logs=true")).await.expect(200);
+        let before = server.show(id).await;
         server.complete(id, "w:1").await.error(409, "lost");
-        assert_eq!(server.get(&format!("/events/{id}?include_logs=true")).await.expect(200), before);
+        server.fail(id, "w:1").await.error(409, "lost");
+        assert_eq!(server.show(id).await, before);
         server.complete(id, "w:2").await.expect(200);
         server.complete(id, "w:1").await.error(409, "lost");
     }
 
-    async fn an_unknown_event_cannot_be_completed(server) {
+    // H11
+    async fn an_old_lease_of_the_same_worker_is_lost(server) {
+        let id = server.publish("a").await;
+        let old = server.subscribe("a", "w:1").await.unwrap()["lease"].clone();
+        server.advance_secs(61);
+        let new = server.subscribe("a", "w:1").await.unwrap()["lease"].clone();
+        let before = server.show(id).await;
+        for verb in ["complete", "fail", "release", "heartbeat", "start"] {
+            let path = format!("/events/{id}/{verb}");
+            let report = json!({ "worker_id": "w:1", "lease": old });
+            let error = server.post(&path, &report).await.error(409, "lost");
+            assert_eq!(error, format!("the lease on event {id} is not the current one; nothing was changed"));
+        }
+        assert_eq!(server.show(id).await, before);
+        let done = server.post(&format!("/events/{id}/complete"), &json!({ "lease": new })).await.expect(200);
+        assert_eq!(done["worker_id"], "w:1");
+        server.post(&format!("/events/{id}/complete"), &json!({ "lease": new })).await.expect(200);
+    }
+
+    // H11
+    async fn a_lease_must_look_like_one(server) {
+        let id = server.publish_taken("a").await;
+        for lease in ["", "x", "00c0ffee", "zzzzzzzzzzzzzzzz", "00c0ffee00c0ffee00"] {
+            let report = json!({ "lease": lease });
+            assert_eq!(server.post(&format!("/events/{id}/complete"), &report).await.bad_field(), "lease");
+        }
+    }
+
+    async fn a_lost_report_says_so_whatever_the_name(server) {
+        let id = server.publish("a").await;
+        let error = server.post(&format!("/events/{id}/fail"), &json!({ "worker_id": "it's me" })).await;
+        assert!(error.error(409, "lost").starts_with("worker 'it\\'s me' does not hold"), "{error:?}");
+    }
+
+    async fn an_unknown_event_cannot_be_finished(server) {
         let error = server.complete(4711, "w:1").await.error(404, "event_not_found");
         assert_eq!(error, "event 4711 does not exist in namespace 'default'");
+        server.fail(4711, "w:1").await.error(404, "event_not_found");
+        server.complete(i64::MAX, "w:1").await.error(404, "event_not_found");
+        server.complete(-1, "w:1").await.error(404, "event_not_found");
     }
 
     async fn only_the_worker_is_required(server) {
-        let id = server.publish("a").await;
-        server.subscribe("a", "w:1").await.unwrap();
+        let id = server.publish_taken("a").await;
         let path = format!("/events/{id}/complete");
-        let error = server.post(&path, &json!({ "status_code": 200 })).await.error(400, "invalid");
-        assert!(error.contains("missing field `worker_id`"), "{error}");
+        let response = server.post(&path, &json!({ "status_code": 200 })).await;
+        let error = response.error(400, "invalid");
+        assert_eq!(error, "worker_id: is required: who held the event; or its lease");
         let done = server.post(&path, &json!({ "worker_id": "w:1" })).await.expect(200);
         assert_eq!((&done["status_code"], &done["execution_time_ms"]), (&Value::Null, &Value::Null));
     }
 
+    async fn completing_with_an_error_keeps_it(server) {
+        let id = server.publish_taken("a").await;
+        let report = json!({ "worker_id": "w:1", "error_message": "one address bounced" });
+        let done = server.post(&format!("/events/{id}/complete"), &report).await.expect(200);
+        assert_eq!(done["action"], "COMPLETED_WITH_ERRORS");
+        assert_eq!(done["error_message"], "one address bounced");
+        assert_eq!(server.status(id).await, "COMPLETED_WITH_ERRORS");
+    }
+
+    async fn what_will_never_work_is_given_up_at_once(server) {
+        let id = server.publish_taken("a").await;
+        let report = json!({ "worker_id": "w:1", "retry": false, "error_message": "no such user" });
+        let failed = server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
+        assert_eq!((&failed["action"], &failed["retry_scheduled"]), (&json!("FAILED"), &json!(false)));
+        assert_eq!(server.get(&format!("/dead-letters/{id}")).await.expect(200)["error"], "no such user");
+    }
+
+    async fn the_wait_before_the_next_try_can_be_chosen(server) {
+        let id = server.publish_taken("a").await;
+        let path = format!("/events/{id}/fail");
+        let both = json!({ "worker_id": "w:1", "retry": false, "retry_after_ms": 1 });
+        assert_eq!(server.post(&path, &both).await.bad_field(), "retry_after_ms");
+        let report = json!({ "worker_id": "w:1", "retry": true, "retry_after_ms": 10_000 });
+        let failed = server.post(&path, &report).await.expect(200);
+        assert_eq!(failed["next_retry_at"], "2025-12-24T10:30:10Z");
+        server.advance_secs(10);
+        assert!(server.subscribe("a", "w:1").await.is_some());
+    }
+
+    async fn numbers_that_no_database_keeps_are_refused(server) {
+        let id = server.publish_taken("a").await;
+        let cases = [
+            (json!({ "worker_id": "w:1", "execution_time_ms": u64::MAX }), "execution_time_ms"),
+            (json!({ "worker_id": "w:1", "status_code": 3_000_000_000u32 }), "status_code"),
+            (json!({ "worker_id": "w:1", "retry_after_ms": u64::MAX }), "delay_ms"),
+        ];
+        for (report, field) in cases {
+            let error = server.post(&format!("/events/{id}/fail"), &report).await.error(400, "invalid");
+            assert!(error.contains(field), "{error}");
+        }
+        assert_eq!(server.status(id).await, "PROCESSING");
+    }
+
+    async fn an_error_message_of_any_kind_is_kept(server) {
+        let id = server.publish_taken("a").await;
+        let report = json!({ "worker_id": "w:1", "error_message": format!("a\0b{}", "é".repeat(40_000)) });
+        server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
+        let message = server.show(id).await["error_message"].as_str().unwrap().to_owned();
+        assert!(message.starts_with("a\u{fffd}bé") && message.len() <= 66_000, "{}", message.len());
+    }
+
     async fn a_namespace_finishes_its_own_events_only(server) {
-        server.queue.put_namespace("orders", None, None).await.unwrap();
-        let id = server.publish("a").await;
-        server.subscribe("a", "w:1").await.unwrap();
+        server.put_namespace("orders").await;
+        let id = server.publish_taken("a").await;
         let report = json!({ "worker_id": "w:1" });
         server.post(&format!("/namespaces/orders/events/{id}/complete"), &report).await.error(404, "event_not_found");
         server.post(&format!("/namespaces/default/events/{id}/complete"), &report).await.expect(200);

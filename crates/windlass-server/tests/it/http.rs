@@ -30,10 +30,24 @@ impl Response {
     pub fn error(&self, status: u16, code: &str) -> String {
         let body = self.expect(status);
         assert_eq!(body["code"], code, "{body}");
-        assert_eq!(body.as_object().unwrap().len(), 2, "{body}");
+        let more: Vec<_> = body.as_object().unwrap().keys().filter(|key| !ERROR_KEYS.contains(&key.as_str())).collect();
+        assert!(more.is_empty(), "{body}");
         body["error"].as_str().unwrap().to_owned()
     }
+
+    /// The field that is not acceptable.
+    pub fn bad_field(&self) -> String {
+        self.error(400, "invalid");
+        self.json()["field"].as_str().unwrap_or_else(|| panic!("{self:?}")).to_owned()
+    }
+
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
 }
+
+const ERROR_KEYS: [&str; 3] = ["error", "code", "field"];
 
 /// Sends a request on a connection of its own.
 pub async fn request(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> Response {

@@ -2,19 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::http::{head, read};
 
 on_each_database! {
-    async fn health_is_that_of_the_database(server) {
-        assert_eq!(server.get("/healthz").await.expect(200), json!({ "status": "ok" }));
-        server.queue.close().await;
-        assert_eq!(server.get("/healthz").await.error(503, "closed"), "the queue is closed");
-    }
-
     async fn a_restart_loses_nothing(server) {
         let (waiting, taken, done) = (server.publish("a").await, server.publish("b").await, server.publish("c").await);
         server.subscribe("b", "w:1").await.unwrap();

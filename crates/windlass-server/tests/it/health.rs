@@ -1,0 +1,31 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+
+use serde_json::json;
+
+on_each_database! {
+    async fn a_server_is_well_whatever_its_database_does(server) {
+        let ok = json!({ "status": "ok" });
+        assert_eq!(server.get("/healthz").await.expect(200), ok);
+        assert_eq!(server.get("/readyz").await.expect(200), ok);
+        server.queue.close().await;
+        assert_eq!(server.get("/healthz").await.expect(200), ok);
+        let response = server.get("/readyz").await;
+        assert_eq!(response.error(503, "closed"), "the server is closing its database");
+        assert_eq!(response.header("retry-after"), Some("1"));
+    }
+
+    async fn the_server_counts_what_it_answers(server) {
+        server.publish("a").await;
+        server.get("/nowhere").await.error(404, "unknown_path");
+        let metrics = server.get("/metrics").await;
+        assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+        for line in [
+            "windlass_http_requests_total{status=\"201\"} 1",
+            "windlass_http_requests_total{status=\"404\"} 1",
+            "windlass_http_connections_refused_total 0",
+            "windlass_http_waiting_claims 0",
+        ] {
+            assert!(metrics.body.lines().any(|found| found == line), "{line}: {}", metrics.body);
+        }
+    }
+}
