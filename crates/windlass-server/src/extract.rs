@@ -71,6 +71,9 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Args<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Args<T>, ApiError> {
+        if parts.uri.query().is_some_and(|query| query.contains("%00")) {
+            return Err(bad_request("invalid", "query string: must not contain the character U+0000".to_owned()));
+        }
         match Query::from_request_parts(parts, app).await {
             Ok(Query(args)) => Ok(Args(args)),
             Err(rejection) => Err(bad_request("invalid", format!("query string: {}", reason(&rejection)))),

@@ -271,6 +271,9 @@ impl TryFrom<FilterRequest> for DeadLetterFilter {
             let problem = if all { "makes no sense with a filter" } else { "must be true where no filter is given" };
             return Err(ApiError::invalid("all", problem));
         }
+        if reason.as_ref().is_some_and(|reason| reason.contains('\0')) {
+            return Err(ApiError::invalid("reason", "must not contain the character U+0000"));
+        }
         let filter =
             DeadLetterFilter { event_ids, subscription, status, types, reason, failed_before, ..Default::default() };
         Ok(filter)
