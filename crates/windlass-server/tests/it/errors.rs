@@ -1,5 +1,8 @@
 //! What the server says to requests that it cannot serve.
 
+use serde_json::json;
+
+use crate::bed::JSON;
 use crate::http::request;
 
 on_each_database! {
@@ -43,6 +46,74 @@ on_each_database! {
         }
         let headers = "content-type: application/json; charset=utf-8\r\n";
         request(server.address, "POST", "/events", headers, br#"{"title":"t"}"#).await.expect(201);
+    }
+
+    async fn deep_json_is_refused(server) {
+        let nested = |depth: usize| format!(r#"{{"title":"t","payload":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(server.post_text("/events", &nested(128)).await.status, 201);
+        assert_eq!(server.post_text("/events", &nested(129)).await.bad_field(), "payload");
+        assert_eq!(server.post_text("/events", &nested(500_000)).await.bad_field(), "payload");
+        server.post_text("/events", &"[".repeat(1_000_000)).await.error(400, "invalid");
+    }
+
+    async fn garbage_is_refused(server) {
+        for garbage in [&b"\xff\xfe"[..], b"{\"title\":\"\xff\"}", b"{\"title\":\"t\",\"payload\":\"\xc3\"}", b"\0", b"{'title':1}"] {
+            let response = request(server.address, "POST", "/events", JSON, garbage).await;
+            assert_eq!(response.status, 400, "{response:?}");
+            assert!(response.json()["error"].is_string());
+        }
+        assert_eq!(server.get("/events").await.expect(200)["total"], 0);
+    }
+
+    async fn odd_text_in_a_payload_comes_back_as_it_was(server) {
+        for text in [r#""\u0000""#, r#""\ud800""#, "1e400", "-0", r#""\/""#, "\"\u{1f600}\u{2028}\""] {
+            let body = format!(r#"{{"title":"t","tags":"a","payload":{text}}}"#);
+            assert_eq!(server.post_text("/events", &body).await.status, 201);
+            let taken = server.get("/events/subscribe?tags=a&worker_id=w:1").await;
+            assert!(taken.body.contains(&format!(r#""payload":{text},"#)), "{taken:?}");
+        }
+    }
+
+    async fn characters_that_no_database_keeps_are_refused_by_field(server) {
+        for field in ["title", "description", "tags", "type", "group_id", "key", "producer"] {
+            let body = format!(r#"{{"title":"t","{field}":"a\u0000b"}}"#).replace(r#""title":"t","title""#, r#""title""#);
+            assert_eq!(server.post_text("/events", &body).await.bad_field(), field);
+        }
+    }
+
+    async fn a_body_may_be_called_json_of_some_kind(server) {
+        for kind in ["application/cloudevents+json", "Application/JSON"] {
+            let headers = format!("content-type: {kind}\r\n");
+            server.send("POST", "/events", &headers, r#"{"title":"t"}"#).await.expect(201);
+        }
+    }
+
+    async fn a_query_that_makes_no_sense_is_refused(server) {
+        for query in ["%FF=1", "limit=%FF", "=", "status=PENDING&status=FAILED"] {
+            server.get(&format!("/events?{query}")).await.error(400, "invalid");
+        }
+    }
+
+    async fn every_path_of_an_unknown_namespace_is_404(server) {
+        let report = json!({ "worker_id": "w" });
+        for path in ["events/batch", "events/finish"] {
+            let item = json!({ "title": "t" });
+            let body = match path {
+                "events/batch" => json!({ "events": [item] }),
+                _ => json!({ "items": [{ "event_id": 1, "outcome": "complete", "worker_id": "w" }] }),
+            };
+            let answer = server.post(&format!("/namespaces/nowhere/{path}"), &body).await;
+            answer.error(404, "namespace_not_found");
+        }
+        for path in ["events/1/complete", "events/1/start", "events/1/heartbeat", "events/claim"] {
+            assert_eq!(server.post(&format!("/namespaces/nowhere/{path}"), &report).await.status, 404, "{path}");
+        }
+        for path in ["events", "events/1", "dead-letters", "dead-letters/1", "stuck", "workers", "stats", "subscriptions", "subscriptions/main", "events/stream"] {
+            assert_eq!(server.get(&format!("/namespaces/nowhere/{path}")).await.status, 404, "{path}");
+        }
+        for path in ["events/1/reset", "events/1/cancel", "pause", "resume", "subscriptions/main/pause", "dead-letters/1/redrive"] {
+            assert_eq!(server.act(&format!("/namespaces/nowhere/{path}")).await.status, 404, "{path}");
+        }
     }
 
     async fn unknown_paths_and_methods_are_refused_in_json(server) {

@@ -1,0 +1,200 @@
+//! `/openapi.json`: what it says is so, and all there is is in it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::bed::{JSON, Server};
+
+/// Every operation: method, path, what the document says about it.
+fn operations(document: &Value) -> Vec<(String, String, Value)> {
+    let mut all = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            all.push((method.to_uppercase(), path.clone(), operation.clone()));
+        }
+    }
+    all
+}
+
+async fn document(server: &Server) -> Value {
+    server.get("/openapi.json").await.expect(200)
+}
+
+/// Calls `see` with every object in the value.
+fn walk(value: &Value, see: &mut impl FnMut(&serde_json::Map<String, Value>)) {
+    match value {
+        Value::Object(object) => {
+            see(object);
+            object.values().for_each(|value| walk(value, see));
+        }
+        Value::Array(list) => list.iter().for_each(|value| walk(value, see)),
+        _ => {}
+    }
+}
+
+/// The schema of an operation's body.
+fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Value> {
+    let schema = operation.pointer("/requestBody/content/application~1json/schema")?;
+    match schema["$ref"].as_str() {
+        Some(reference) => document.pointer(reference.trim_start_matches('#')),
+        None => Some(schema),
+    }
+}
+
+/// The paths within a namespace, with their methods.
+const WITHIN: [&str; 33] = [
+    "DELETE /dead-letters/{id}",
+    "DELETE /subscriptions/{subscription}",
+    "GET /dead-letters",
+    "GET /dead-letters/{id}",
+    "GET /events",
+    "GET /events/stream",
+    "GET /events/subscribe",
+    "GET /events/{id}",
+    "GET /stats",
+    "GET /stuck",
+    "GET /subscriptions",
+    "GET /subscriptions/{subscription}",
+    "GET /workers",
+    "POST /dead-letters/purge",
+    "POST /dead-letters/redrive",
+    "POST /dead-letters/{id}/redrive",
+    "POST /events",
+    "POST /events/batch",
+    "POST /events/claim",
+    "POST /events/finish",
+    "POST /events/{id}/cancel",
+    "POST /events/{id}/complete",
+    "POST /events/{id}/fail",
+    "POST /events/{id}/heartbeat",
+    "POST /events/{id}/release",
+    "POST /events/{id}/reset",
+    "POST /events/{id}/snooze",
+    "POST /events/{id}/start",
+    "POST /pause",
+    "POST /resume",
+    "POST /subscriptions",
+    "POST /subscriptions/{subscription}/pause",
+    "POST /subscriptions/{subscription}/resume",
+];
+
+/// The others.
+const OUTSIDE: [&str; 6] = [
+    "GET /healthz",
+    "GET /metrics",
+    "GET /namespaces",
+    "GET /namespaces/{namespace}",
+    "GET /readyz",
+    "PUT /namespaces/{namespace}",
+];
+
+on_each_database! {
+    async fn the_document_has_every_path_twice_and_nothing_else(server) {
+        let document = document(server).await;
+        let found: BTreeSet<String> = operations(&document).into_iter().map(|(m, path, _)| format!("{m} {path}")).collect();
+        let nested = |line: &&str| line.replacen(" /", " /namespaces/{namespace}/", 1);
+        let mut expected: BTreeSet<String> = WITHIN.iter().map(nested).collect();
+        expected.extend(WITHIN.iter().chain(&OUTSIDE).map(|line| (*line).to_owned()));
+        assert_eq!(found, expected);
+    }
+
+    async fn the_document_is_complete(server) {
+        let document = document(server).await;
+        assert_eq!(document["openapi"], "3.1.0");
+        assert!(document["info"]["title"].is_string() && document["info"]["version"].is_string());
+        let mut ids = BTreeSet::new();
+        for (method, path, operation) in operations(&document) {
+            let place = format!("{method} {path}");
+            assert!(ids.insert(operation["operationId"].as_str().expect(&place).to_owned()), "{place}");
+            assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{place}");
+            assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{place}");
+            let security = operation["security"][0].as_object().expect(&place);
+            let open = matches!(path.as_str(), "/healthz" | "/readyz");
+            assert_eq!(security.is_empty(), open, "{place}");
+            assert!(open || security["token"].as_array().is_some_and(|scopes| scopes.len() == 1), "{place}");
+        }
+        assert!(document["components"]["securitySchemes"]["token"].is_object());
+    }
+
+    async fn every_reference_leads_somewhere(server) {
+        let document = document(server).await;
+        let mut references = 0;
+        walk(&document, &mut |object| {
+            if let Some(reference) = object.get("$ref").and_then(Value::as_str) {
+                references += 1;
+                assert!(document.pointer(reference.strip_prefix('#').unwrap()).is_some(), "{reference}");
+            }
+        });
+        assert!(references > 100, "{references}");
+    }
+
+    async fn every_failure_is_described_as_one(server) {
+        for (method, path, operation) in operations(&document(server).await) {
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                assert!(response["description"].is_string(), "{method} {path} {status}");
+                let schema = response.pointer("/content/application~1json/schema/$ref");
+                let expected = json!("#/components/schemas/ErrorBody");
+                assert_eq!(schema == Some(&expected), status.as_str() >= "400", "{method} {path} {status}");
+            }
+        }
+    }
+
+    async fn every_part_of_a_path_is_declared(server) {
+        for (method, path, operation) in operations(&document(server).await) {
+            let in_path: BTreeSet<&str> = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+            let params = operation["parameters"].as_array().into_iter().flatten().filter(|param| param["in"] == "path");
+            let declared: Vec<&str> = params.map(|param| param["name"].as_str().unwrap()).collect();
+            assert_eq!(declared.len(), in_path.len(), "{method} {path}");
+            assert_eq!(declared.into_iter().collect::<BTreeSet<_>>(), in_path, "{method} {path}");
+        }
+    }
+
+    async fn every_path_is_answered(server) {
+        let event = server.publish_taken("a").await.to_string();
+        for (method, path, operation) in operations(&document(server).await) {
+            if path.ends_with("/events/stream") {
+                // It does not end; its own tests are in stream.rs.
+                continue;
+            }
+            let filled = path.replace("{namespace}", "default").replace("{id}", &event).replace("{subscription}", "main");
+            let has_body = operation["requestBody"].is_object();
+            let (headers, body) = if has_body { (JSON, "{}") } else { ("", "") };
+            let response = server.send(&method, &filled, headers, body).await;
+            let code = serde_json::from_str::<Value>(&response.body).map_or(Value::Null, |body| body["code"].clone());
+            assert!(code != "unknown_path" && response.status != 405, "{method} {path}: {response:?}");
+            let documented = operation["responses"].get(response.status.to_string()).is_some();
+            assert!(documented, "{method} {path}: {response:?}");
+        }
+    }
+
+    async fn the_examples_of_bodies_are_accepted(server) {
+        server.post("/subscriptions", &json!({ "subscription": "other" })).await.expect(201);
+        let document = document(server).await;
+        let mut tried = 0;
+        for (method, path, operation) in operations(&document) {
+            let Some(example) = body_schema(&document, &operation).and_then(|schema| schema.get("example")) else { continue };
+            // Who is said to hold an event does not: the request is understood all the same.
+            let filled = path.replace("{namespace}", "default").replace("{id}", "1").replace("{subscription}", "other");
+            let response = server.send(&method, &filled, JSON, &example.to_string()).await;
+            let understood = matches!(response.status, 200 | 201) || matches!(response.json()["code"].as_str(), Some("event_not_found" | "lost" | "exists"));
+            assert!(understood, "{method} {path} {example}: {response:?}");
+            tried += 1;
+        }
+        assert!(tried >= 23, "{tried}");
+    }
+
+    async fn parameters_of_the_query_are_known(server) {
+        for (method, path, operation) in operations(&document(server).await) {
+            let params = operation["parameters"].as_array().into_iter().flatten().filter(|param| param["in"] == "query");
+            for param in params.filter(|_| !path.ends_with("/stream")) {
+                let name = param["name"].as_str().unwrap();
+                let filled = path.replace("{namespace}", "default").replace("{id}", "1").replace("{subscription}", "main");
+                // No value is good for every parameter; an unknown one is refused by name.
+                let response = server.send(&method, &format!("{filled}?{name}=%00"), "", "").await;
+                assert!(!response.body.contains("unknown field"), "{method} {path} {name}: {response:?}");
+                assert_ne!(response.status, 500, "{method} {path} {name}: {response:?}");
+            }
+        }
+    }
+}

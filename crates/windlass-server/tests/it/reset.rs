@@ -1,0 +1,67 @@
+//! `POST /events/{id}/reset`.
+
+use serde_json::json;
+
+on_each_database! {
+    // H12
+    async fn an_event_that_is_held_is_pending_again_at_once(server) {
+        let id = server.publish_taken("a").await;
+        server.advance_secs(5);
+        let reset = server.act(&format!("/events/{id}/reset?reason=worker_timeout")).await.expect(200);
+        assert_eq!((&reset["id"], &reset["status"], &reset["retry_count"]), (&json!(id), &json!("PENDING"), &json!(0)));
+        let entry = server.show(id).await["logs"][1].clone();
+        assert_eq!((&entry["action"], &entry["error_message"]), (&json!("RESET"), &json!("worker_timeout")));
+        assert_eq!(entry["created_at"], "2025-12-24T10:30:05Z");
+        server.complete(id, "w:1").await.error(409, "lost");
+        assert_eq!(server.subscribe("a", "w:2").await.unwrap()["id"], id);
+    }
+
+    // H12
+    async fn without_a_reason_it_was_done_by_hand(server) {
+        let id = server.publish_taken("a").await;
+        server.act(&format!("/events/{id}/reset")).await.expect(200);
+        assert_eq!(server.show(id).await["logs"][1]["error_message"], "manual");
+    }
+
+    // H12
+    async fn an_event_that_failed_is_redriven(server) {
+        let id = server.publish_dead("t").await;
+        let reset = server.act(&format!("/events/{id}/reset")).await.expect(200);
+        assert_eq!((&reset["status"], &reset["retry_count"]), (&json!("PENDING"), &json!(0)));
+        assert_eq!(server.actions(id).await, ["PICKED", "FAILED", "REDRIVEN"]);
+        server.get(&format!("/dead-letters/{id}")).await.error(404, "dead_letter_not_found");
+        assert_eq!(server.claim_ids(&json!({ "worker_id": "w" })).await, [id]);
+    }
+
+    // H12
+    async fn what_is_neither_held_nor_dead_is_left_alone(server) {
+        let waiting = server.publish("b").await;
+        let done = server.publish_taken("a").await;
+        server.complete(done, "w:1").await.expect(200);
+        for (id, status) in [(waiting, "PENDING"), (done, "COMPLETED")] {
+            let error = server.act(&format!("/events/{id}/reset")).await.error(409, "wrong_status");
+            let allowed = "it can be reset only while PROCESSING, FAILED or EXPIRED";
+            assert_eq!(error, format!("event {id} is {status}; {allowed}"));
+        }
+        server.act("/events/4711/reset").await.error(404, "event_not_found");
+    }
+
+    async fn the_reset_of_a_subscription_is_its_own(server) {
+        server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
+        let id = server.publish_taken("a").await;
+        server.claim(&json!({ "worker_id": "w:1", "subscription": "audit" })).await;
+        let reset = server.act(&format!("/events/{id}/reset?subscription=audit")).await.expect(200);
+        assert_eq!(reset["status"], "PENDING");
+        assert_eq!(server.status(id).await, "PROCESSING");
+        let error = server.act(&format!("/events/{id}/reset?subscription=nobody")).await;
+        error.error(404, "subscription_not_found");
+    }
+
+    async fn a_reason_must_be_a_name(server) {
+        let id = server.publish_taken("a").await;
+        for reason in ["", "a%0Ab"] {
+            assert_eq!(server.act(&format!("/events/{id}/reset?reason={reason}")).await.bad_field(), "reason");
+        }
+        assert_eq!(server.status(id).await, "PROCESSING");
+    }
+}
