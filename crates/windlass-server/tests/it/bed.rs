@@ -7,14 +7,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use windlass::{Clock, ClockHand, Queue};
 use windlass_server::{ServeOptions, serve};
 
-use crate::http::{Response, request};
+use crate::http::{Response, head, request};
 
 /// Makes `sqlite::name` and `postgres::name` out of each function.
 macro_rules! on_each_database {
@@ -250,6 +251,25 @@ impl Server {
 
     pub async fn put_namespace(&self, namespace: &str) {
         self.put(&format!("/namespaces/{namespace}"), &json!({})).await.expect(201);
+    }
+
+    /// A claim that waits for an event with these tags, on a connection of its own.
+    pub async fn wait_for(&self, tags: &str) -> TcpStream {
+        let body = json!({ "worker_id": "w:1", "tags": tags, "wait_ms": 60_000 }).to_string();
+        self.begin(&(head("POST", "/events/claim", JSON, body.len()) + &body)).await
+    }
+
+    /// Until so many claims wait.
+    pub async fn until_waiting(&self, claims: usize) {
+        let line = format!("windlass_http_waiting_claims {claims}");
+        until(async || self.get("/metrics").await.body.lines().any(|found| found == line).then_some(())).await;
+    }
+
+    /// A connection on which this was sent.
+    pub async fn begin(&self, text: &str) -> TcpStream {
+        let mut connection = TcpStream::connect(self.address).await.unwrap();
+        connection.write_all(text.as_bytes()).await.unwrap();
+        connection
     }
 
     /// Starts again with these options.

@@ -4,22 +4,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::bed::{JSON, Server, until};
+use crate::bed::until;
 use crate::http::{head, read, request};
-
-/// Until so many claims wait.
-async fn until_waiting(server: &Server, claims: usize) {
-    let line = format!("windlass_http_waiting_claims {claims}");
-    until(async || server.get("/metrics").await.body.lines().any(|found| found == line).then_some(())).await;
-}
-
-/// A claim that waits for an event, on a connection of its own.
-async fn wait_for(server: &Server, tags: &str) -> TcpStream {
-    let mut connection = TcpStream::connect(server.address).await.unwrap();
-    let body = json!({ "worker_id": "w:1", "tags": tags, "wait_ms": 60_000 }).to_string();
-    connection.write_all((head("POST", "/events/claim", JSON, body.len()) + &body).as_bytes()).await.unwrap();
-    connection
-}
 
 on_each_database! {
     // H2
@@ -192,19 +178,19 @@ on_each_database! {
     }
 
     async fn a_waiting_claim_gets_what_is_published_meanwhile(server) {
-        let waiting = wait_for(server, "a").await;
-        until_waiting(server, 1).await;
+        let waiting = server.wait_for("a").await;
+        server.until_waiting(1).await;
         server.publish("b").await;
         let id = server.publish("a").await;
         assert_eq!(read(waiting).await.expect(200)["events"][0]["id"], id);
-        until_waiting(server, 0).await;
+        server.until_waiting(0).await;
     }
 
     async fn a_waiting_subscriber_gets_what_is_published_meanwhile(server) {
         let mut waiting = TcpStream::connect(server.address).await.unwrap();
         let path = "/events/subscribe?tags=a&worker_id=w:1&wait_ms=60000";
         waiting.write_all(head("GET", path, "", 0).as_bytes()).await.unwrap();
-        until_waiting(server, 1).await;
+        server.until_waiting(1).await;
         let id = server.publish("a").await;
         assert_eq!(read(waiting).await.expect(200)["id"], id);
     }
@@ -215,10 +201,10 @@ on_each_database! {
     }
 
     async fn a_client_that_left_takes_nothing(server) {
-        let gone = wait_for(server, "a").await;
-        until_waiting(server, 1).await;
+        let gone = server.wait_for("a").await;
+        server.until_waiting(1).await;
         drop(gone);
-        until_waiting(server, 0).await;
+        server.until_waiting(0).await;
         let id = server.publish("a").await;
         let taken = until(async || server.subscribe("a", "w:2").await).await;
         assert_eq!(taken["id"], id);

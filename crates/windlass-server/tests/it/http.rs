@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub fn head(method: &str, path: &str, headers: &str, length: usize) -> String {
     )
 }
 
-pub async fn read(mut connection: TcpStream) -> Response {
+pub async fn read(mut connection: impl AsyncRead + Unpin) -> Response {
     let mut text = String::new();
     connection.read_to_string(&mut text).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP answer: {text:?}"));

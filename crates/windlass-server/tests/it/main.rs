@@ -4,6 +4,7 @@
 mod bed;
 mod http;
 
+mod auth;
 mod batch;
 mod cancel;
 mod claim;
@@ -14,11 +15,14 @@ mod finish_many;
 mod health;
 mod hold;
 mod inspect;
+mod limits;
 mod maintain;
 mod namespace;
 mod openapi;
 mod publish;
 mod reset;
 mod serve;
+mod stream;
 mod subscription;
+mod tls;
 mod trail;

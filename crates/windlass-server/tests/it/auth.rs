@@ -1,0 +1,276 @@
+//! Who may do what.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use windlass::{NewToken, Scope};
+use windlass_server::Access;
+
+use crate::bed::{JSON, Server, until};
+use crate::http::Response;
+
+async fn token(server: &Server, scopes: impl IntoIterator<Item = Scope>) -> String {
+    server.queue.create_token(NewToken::new(scopes)).await.unwrap().secret
+}
+
+async fn send(server: &Server, token: &str, method: &str, path: &str) -> Response {
+    server.send(method, path, &format!("{JSON}authorization: Bearer {token}\r\n"), "{}").await
+}
+
+/// Whether the gate let the request pass; what became of it then is another matter.
+fn passed(response: &Response) -> bool {
+    !matches!(response.status, 401 | 403)
+}
+
+/// Until who has no token is refused: the server looks at the tokens once a second.
+async fn until_refused(server: &Server) {
+    until(async || (server.get("/events").await.status == 401).then_some(())).await;
+}
+
+async fn refused(server: &Server, token: &str, reason: &str) -> u64 {
+    let metrics = send(server, token, "GET", "/metrics").await.body;
+    let line = format!("windlass_http_refused_total{{reason=\"{reason}\"}} ");
+    metrics.lines().find_map(|found| found.strip_prefix(&line)).unwrap().parse().unwrap()
+}
+
+/// One path of each kind, with the scope that it needs.
+const PATHS: [(&str, &str, Scope); 22] = [
+    ("POST", "/events", Scope::Publish),
+    ("POST", "/events/batch", Scope::Publish),
+    ("GET", "/events/subscribe", Scope::Consume),
+    ("POST", "/events/claim", Scope::Consume),
+    ("POST", "/events/1/complete", Scope::Consume),
+    ("POST", "/events/1/heartbeat", Scope::Consume),
+    ("POST", "/events/finish", Scope::Consume),
+    ("GET", "/events", Scope::Read),
+    ("GET", "/events/1", Scope::Read),
+    ("GET", "/dead-letters", Scope::Read),
+    ("GET", "/stats", Scope::Read),
+    ("GET", "/metrics", Scope::Read),
+    ("GET", "/namespaces", Scope::Read),
+    ("GET", "/namespaces/default", Scope::Read),
+    ("PUT", "/namespaces/default", Scope::Admin),
+    ("POST", "/events/1/reset", Scope::Admin),
+    ("POST", "/events/1/cancel", Scope::Admin),
+    ("POST", "/dead-letters/redrive", Scope::Admin),
+    ("DELETE", "/dead-letters/1", Scope::Admin),
+    ("POST", "/subscriptions", Scope::Admin),
+    ("POST", "/pause?type=x", Scope::Admin),
+    ("POST", "/namespaces/default/events", Scope::Publish),
+];
+
+on_each_database! {
+    async fn once_there_is_a_token_who_has_none_is_refused(server) {
+        server.get("/events").await.expect(200);
+        let admin = token(server, [Scope::Admin]).await;
+        until_refused(server).await;
+        let response = server.post("/events", &json!({ "title": "t" })).await;
+        let error = response.error(401, "no_token");
+        assert_eq!(error, "an API token is needed: send `Authorization: Bearer <token>`");
+        assert_eq!(response.header("www-authenticate"), Some("bearer realm=\"windlass\""));
+        let list = send(server, &admin, "GET", "/events").await.expect(200);
+        assert_eq!(list["total"], 0);
+    }
+
+    async fn a_wrong_token_is_refused(server) {
+        let good = token(server, [Scope::Admin]).await;
+        let other = good.replace(['1', '2', '3', '4'], "5");
+        let cases = [
+            format!("Bearer {other}"),
+            format!("Bearer {}", good.to_uppercase()),
+            format!("Bearer {}x", good),
+            format!("Basic {good}"),
+            format!("Bearer{good}"),
+            good.clone(),
+            "Bearer ".into(),
+            "Bearer x".into(),
+            "x".into(),
+        ];
+        for case in cases {
+            let response = server.send("GET", "/events", &format!("authorization: {case}\r\n"), "").await;
+            response.error(401, "wrong_token");
+            assert_eq!(response.header("www-authenticate"), Some("bearer realm=\"windlass\""), "{case}");
+        }
+        let lower = server.send("GET", "/events", &format!("authorization: bearer  {good}\r\n"), "").await;
+        lower.expect(200);
+    }
+
+    async fn a_revoked_token_is_refused(server) {
+        let kept = token(server, [Scope::Read]).await;
+        let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
+        send(server, &created.secret, "GET", "/events").await.expect(200);
+        server.queue.revoke_token(&created.token.token_id).await.unwrap();
+        let response = until(async || {
+            let response = send(server, &created.secret, "GET", "/events").await;
+            (response.status != 200).then_some(response)
+        })
+        .await;
+        response.error(401, "wrong_token");
+        send(server, &kept, "GET", "/events").await.expect(200);
+    }
+
+    async fn revoking_the_last_token_opens_nothing(server) {
+        let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
+        server.get("/events").await.error(401, "no_token");
+        server.queue.revoke_token(&created.token.token_id).await.unwrap();
+        until(async || (send(server, &created.secret, "GET", "/events").await.status == 401).then_some(())).await;
+        server.get("/events").await.error(401, "no_token");
+    }
+
+    async fn an_expired_token_is_refused(server) {
+        let new = NewToken::new([Scope::Read]).expires_in(Duration::from_secs(60));
+        let secret = server.queue.create_token(new).await.unwrap().secret;
+        send(server, &secret, "GET", "/events").await.expect(200);
+        server.advance_secs(60);
+        send(server, &secret, "GET", "/events").await.error(401, "wrong_token");
+        server.get("/events").await.error(401, "no_token");
+    }
+
+    async fn a_token_in_the_url_is_refused(server) {
+        let secret = token(server, [Scope::Admin]).await;
+        for name in ["token", "access_token"] {
+            let response = server.get(&format!("/events?limit=1&{name}={secret}")).await;
+            response.error(401, "token_in_query");
+            assert!(!response.body.contains(&secret), "{response:?}");
+        }
+    }
+
+    async fn a_token_does_what_its_scope_says_and_nothing_else(server) {
+        server.publish("a").await;
+        let admin = token(server, [Scope::Admin]).await;
+        let mut tokens = Vec::new();
+        for scope in Scope::ALL {
+            tokens.push((scope, token(server, [scope]).await));
+        }
+        until_refused(server).await;
+        let mut wrong = 0;
+        for (method, path, needed) in PATHS {
+            for (scope, secret) in &tokens {
+                let response = send(server, secret, method, path).await;
+                assert_eq!(passed(&response), scope.includes(needed), "{scope}: {method} {path}: {response:?}");
+                if !passed(&response) {
+                    let error = response.error(403, "wrong_scope");
+                    assert_eq!(error, format!("this needs a token with the scope '{needed}'"));
+                    wrong += 1;
+                }
+            }
+            server.send(method, path, JSON, "{}").await.error(401, "no_token");
+        }
+        assert_eq!(refused(server, &admin, "wrong_scope").await, wrong);
+    }
+
+    async fn scopes_add_up(server) {
+        let secret = token(server, [Scope::Publish, Scope::Read]).await;
+        assert!(passed(&send(server, &secret, "POST", "/events").await));
+        assert!(passed(&send(server, &secret, "GET", "/events").await));
+        send(server, &secret, "POST", "/events/claim").await.error(403, "wrong_scope");
+    }
+
+    async fn who_may_read_takes_nothing(server) {
+        let id = server.publish("a").await;
+        let secret = token(server, [Scope::Read]).await;
+        until_refused(server).await;
+        let taken = send(server, &secret, "GET", "/events/subscribe?tags=a&worker_id=w:1").await;
+        taken.error(403, "wrong_scope");
+        assert_eq!(send(server, &secret, "GET", &format!("/events/{id}")).await.expect(200)["status"], "PENDING");
+    }
+
+    async fn a_token_is_for_its_namespaces_only(server) {
+        for namespace in ["orders", "billing"] {
+            server.queue.put_namespace(namespace, None, None).await.unwrap();
+        }
+        let new = NewToken::new([Scope::Admin]).namespaces(["orders", "later"]);
+        let secret = server.queue.create_token(new).await.unwrap().secret;
+        send(server, &secret, "GET", "/namespaces/orders/events").await.expect(200);
+        for path in ["/events", "/stats", "/namespaces/default/events", "/namespaces/billing", "/namespaces/billing/stats"] {
+            let error = send(server, &secret, "GET", path).await.error(403, "other_namespace");
+            assert!(error.starts_with("the token is not for the namespace '"), "{error}");
+        }
+        let list = send(server, &secret, "GET", "/namespaces").await.expect(200)["namespaces"].clone();
+        let names: Vec<&Value> = list.as_array().unwrap().iter().map(|namespace| &namespace["namespace"]).collect();
+        assert_eq!(names, ["orders"]);
+        send(server, &secret, "PUT", "/namespaces/later").await.expect(201);
+        send(server, &secret, "PUT", "/namespaces/other").await.error(403, "other_namespace");
+        assert_eq!(refused(server, &secret, "other_namespace").await, 6);
+    }
+
+    async fn what_says_nothing_about_events_is_open(server) {
+        token(server, [Scope::Admin]).await;
+        until_refused(server).await;
+        for path in ["/healthz", "/readyz", "/openapi.json"] {
+            server.get(path).await.expect(200);
+        }
+        server.get("/metrics").await.error(401, "no_token");
+    }
+
+    async fn head_needs_what_get_needs(server) {
+        let (publish, read) = (token(server, [Scope::Publish]).await, token(server, [Scope::Read]).await);
+        let consume = token(server, [Scope::Consume]).await;
+        let subscribe = "/events/subscribe?tags=a&worker_id=w";
+        assert_eq!(server.send("HEAD", "/events", "", "").await.status, 401);
+        for (secret, path, status) in [
+            (&publish, "/events", 403),
+            (&read, "/events", 200),
+            (&read, subscribe, 403),
+            (&consume, subscribe, 405),
+            (&consume, "/events", 200),
+        ] {
+            let headers = format!("authorization: Bearer {secret}\r\n");
+            assert_eq!(server.send("HEAD", path, &headers, "").await.status, status, "{path}");
+        }
+    }
+
+    async fn every_refusal_is_counted(server) {
+        let secret = token(server, [Scope::Read]).await;
+        server.get("/events").await.error(401, "no_token");
+        server.get("/events?token=x").await.error(401, "token_in_query");
+        send(server, "x", "GET", "/events").await.error(401, "wrong_token");
+        server.send("GET", "/events", "authorization: x\r\n", "").await.error(401, "wrong_token");
+        for (reason, count) in [("no_token", 1), ("token_in_query", 1), ("wrong_token", 2), ("wrong_scope", 0)] {
+            assert_eq!(refused(server, &secret, reason).await, count, "{reason}");
+        }
+    }
+
+    async fn an_open_server_asks_nobody(server) {
+        token(server, [Scope::Admin]).await;
+        server.restart_with(|options| options.access = Access::Open).await;
+        server.publish("a").await;
+        server.send("GET", "/events", "authorization: x\r\nsec-fetch-site: cross-site\r\n", "").await.expect(200);
+    }
+
+    async fn a_server_for_tokens_refuses_all_while_there_is_none(server) {
+        server.restart_with(|options| options.access = Access::Tokens).await;
+        server.get("/events").await.error(401, "no_token");
+        send(server, "x", "GET", "/events").await.error(401, "wrong_token");
+        server.get("/healthz").await.expect(200);
+        let secret = token(server, [Scope::Read]).await;
+        until(async || (send(server, &secret, "GET", "/events").await.status == 200).then_some(())).await;
+    }
+
+    async fn web_pages_of_other_sites_are_refused(server) {
+        for header in ["sec-fetch-site: cross-site", "sec-fetch-site: same-site"] {
+            let response = server.send("POST", "/events", &format!("{JSON}{header}\r\n"), r#"{"title":"t"}"#).await;
+            response.error(403, "cross_site");
+        }
+        for header in ["sec-fetch-site: none", "sec-fetch-site: same-origin"] {
+            server.send("GET", "/events", &format!("{header}\r\n"), "").await.expect(200);
+        }
+        let metrics = server.get("/metrics").await.body;
+        assert!(metrics.contains("windlass_http_refused_total{reason=\"cross_site\"} 2"), "{metrics}");
+        assert_eq!(server.get("/events").await.expect(200)["total"], 0);
+    }
+
+    async fn a_name_that_somebody_made_point_here_is_refused(server) {
+        for (host, status) in [("evil.example", 403), ("localhost.evil.example:80", 403), ("127.0.0.1:1", 200), ("[::1]", 200)] {
+            let request = format!("GET /events HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+            let response = crate::http::read(server.begin(&request).await).await;
+            assert_eq!(response.status, status, "{host}: {response:?}");
+        }
+    }
+
+    async fn with_a_token_it_does_not_matter_where_a_request_comes_from(server) {
+        let secret = token(server, [Scope::Read]).await;
+        let headers = format!("authorization: Bearer {secret}\r\nsec-fetch-site: cross-site\r\n");
+        server.send("GET", "/events", &headers, "").await.expect(200);
+    }
+}
