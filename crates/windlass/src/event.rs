@@ -215,19 +215,30 @@ pub(crate) fn check_json(field: &'static str, json: &str, max: usize, limits: &L
     if json.len() > max {
         return Err(Error::TooLarge { field, size: json.len(), max });
     }
-    if depth(json) > limits.payload_depth_max {
+    let (depth, decodable) = scan(json);
+    if depth > limits.payload_depth_max {
         return Err(Error::invalid(field, format!("must not nest deeper than {}", limits.payload_depth_max)));
+    }
+    if !decodable {
+        return Err(Error::invalid(field, "has a \\u escape that is half of a character: a lone surrogate"));
     }
     Ok(())
 }
 
-/// How deep valid JSON nests, found without parsing it into values.
-fn depth(json: &str) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
+/// How deep valid JSON nests, and whether its strings can be decoded, found without parsing it into values.
+fn scan(json: &str) -> (usize, bool) {
+    let bytes = json.as_bytes();
+    let (mut depth, mut deepest, mut in_string, mut decodable, mut at) = (0usize, 0usize, false, true, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if bytes.get(at + 1) == Some(&b'u') => match code_unit(&bytes[at..]) {
+                0xd800..0xdc00 if matches!(code_unit(bytes.get(at + 6..).unwrap_or_default()), 0xdc00..0xe000) => {
+                    at += 11
+                }
+                0xd800..0xe000 => (decodable, at) = (false, at + 5),
+                _ => at += 5,
+            },
+            b'\\' => at += 1,
             b'"' => in_string = !in_string,
             b'[' | b'{' if !in_string => {
                 depth += 1;
@@ -236,8 +247,16 @@ fn depth(json: &str) -> usize {
             b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
             _ => {}
         }
+        at += 1;
     }
-    deepest
+    (deepest, decodable)
+}
+
+/// The number of a `\uXXXX` at the beginning; 0 where there is none.
+fn code_unit(bytes: &[u8]) -> u32 {
+    let Some([b'\\', b'u', digits @ ..]) = bytes.get(..6) else { return 0 };
+    let digits = digits.iter().map(|digit| char::from(*digit).to_digit(16));
+    digits.fold(0, |number, digit| number * 16 + digit.unwrap_or(0))
 }
 
 /// The distinct tags of a comma-separated text, trimmed and in order.
@@ -314,9 +333,19 @@ mod tests {
 
     #[test]
     fn depth_counts_nesting_outside_strings() {
-        assert_eq!(depth("1"), 0);
-        assert_eq!(depth(r#"{"a":[1,{"b":[]}]}"#), 4);
-        assert_eq!(depth(r#"["[[[\"[["]"#), 1);
+        assert_eq!(scan("1").0, 0);
+        assert_eq!(scan(r#"{"a":[1,{"b":[]}]}"#).0, 4);
+        assert_eq!(scan(r#"["[[[\"[["]"#).0, 1);
+    }
+
+    #[test]
+    fn half_a_character_is_noticed() {
+        for fine in [r#""\u0041\ud83d\ude00x""#, r#""\\ud800""#, r#""\n""#, "1"] {
+            assert!(scan(fine).1, "{fine}");
+        }
+        for half in [r#""\ud800""#, r#"{"\udc00":1}"#, r#""\ud800\ud800""#, r#""\ud83dx\ude00""#] {
+            assert!(!scan(half).1, "{half}");
+        }
     }
 
     #[test]

@@ -87,9 +87,6 @@ impl Queue {
         if reports.len() > max {
             return Err(Error::invalid("items", format!("has {} items; the limit is {max}", reports.len())));
         }
-        if reports.is_empty() {
-            return Ok(Vec::new());
-        }
         let bad = |(held, report): &(Held, Report)| held.check().and_then(|()| check_report(report, self.limits()));
         let mut answers: Vec<Option<Result<Finished>>> = reports.iter().map(|item| bad(item).err().map(Err)).collect();
         let good = |(item, answer): (_, &Option<_>)| answer.is_none().then_some(item);
@@ -116,7 +113,10 @@ impl Queue {
 
 fn check_report(report: &Report, limits: &Limits) -> Result<()> {
     match &report.outcome {
-        Outcome::Retry { after: Some(delay) } | Outcome::Snooze { delay } if *delay > SPAN_MAX => {
+        Outcome::Retry { after: Some(after) } if *after > SPAN_MAX => {
+            return Err(Error::invalid("retry_after_ms", "must be at most 100 years"));
+        }
+        Outcome::Snooze { delay } if *delay > SPAN_MAX => {
             return Err(Error::invalid("delay_ms", "must be at most 100 years"));
         }
         Outcome::Dead { reason } => names::check_text("reason", reason, limits.title_bytes_max)?,

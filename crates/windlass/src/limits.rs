@@ -5,7 +5,7 @@
 pub struct Limits {
     /// The largest payload, in bytes of JSON. 1 MiB unless set.
     pub payload_bytes_max: usize,
-    /// How deep a payload may nest.
+    /// How deep a payload may nest; 100 unless set. Many parsers give up at 128, and answers wrap it.
     pub payload_depth_max: usize,
     /// The largest metadata, in bytes of JSON.
     pub metadata_bytes_max: usize,
@@ -41,7 +41,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             payload_bytes_max: 1 << 20,
-            payload_depth_max: 128,
+            payload_depth_max: 100,
             metadata_bytes_max: 16 << 10,
             title_bytes_max: 1_000,
             description_bytes_max: 10_000,

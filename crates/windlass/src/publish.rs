@@ -43,15 +43,15 @@ impl Queue {
         if events.len() > max {
             return Err(Error::invalid("events", format!("has {} events; the limit is {max}", events.len())));
         }
-        if events.is_empty() {
-            return Ok(Vec::new());
-        }
         let now = self.clock().now();
         for (index, event) in events.iter().enumerate() {
             let in_item = |error| Error::InItem { what: "events", index, error: Box::new(error) };
             event.check(self.limits(), now).map_err(|error| if events.len() > 1 { in_item(error) } else { error })?;
         }
         self.topology().await?;
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
         let weight = events.len();
         let mut published = self.lines().publish.call(events, weight).await?;
         for duplicate in published.iter_mut().filter(|published| published.duplicate) {

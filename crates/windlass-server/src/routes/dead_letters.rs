@@ -119,7 +119,6 @@ impl From<DeadLetter> for DeadLetterBody {
 /// List dead letters
 #[utoipa::path(
     get, path = "/dead-letters", tag = "dead letters", security(("token" = ["read"])),
-    operation_id = "list_dead_letters",
     params(ListArgs),
     responses(
         (status = 200, description = "A part of the list.", body = DeadLettersBody),
@@ -166,7 +165,6 @@ fn none(queue: &Queue, event_id: i64) -> ApiError {
 /// Show a dead letter
 #[utoipa::path(
     get, path = "/dead-letters/{id}", tag = "dead letters", security(("token" = ["read"])),
-    operation_id = "show_dead_letter",
     params(("id" = i64, Path, description = "The event."), OneArgs),
     responses(
         (status = 200, description = "The dead letter.", body = DeadLetterBody),
@@ -199,7 +197,6 @@ struct PurgedBody {
 /// It is PENDING again, with fresh retries.
 #[utoipa::path(
     post, path = "/dead-letters/{id}/redrive", tag = "dead letters", security(("token" = ["admin"])),
-    operation_id = "redrive_dead_letter",
     params(("id" = i64, Path, description = "The event."), OneArgs),
     responses(
         (status = 200, description = "Put back.", body = RedrivenBody),
@@ -222,7 +219,6 @@ async fn redrive_dead_letter(
 /// The event stays in the history.
 #[utoipa::path(
     delete, path = "/dead-letters/{id}", tag = "dead letters", security(("token" = ["admin"])),
-    operation_id = "purge_dead_letter",
     params(("id" = i64, Path, description = "The event."), OneArgs),
     responses(
         (status = 200, description = "Deleted.", body = PurgedBody),
@@ -289,7 +285,6 @@ impl TryFrom<FilterRequest> for DeadLetterFilter {
 /// All that match are PENDING again, with fresh retries.
 #[utoipa::path(
     post, path = "/dead-letters/redrive", tag = "dead letters", security(("token" = ["admin"])),
-    operation_id = "redrive_dead_letters",
     request_body = FilterRequest,
     responses(
         (status = 200, description = "Put back.", body = RedrivenBody),
@@ -308,7 +303,6 @@ async fn redrive_dead_letters(
 /// All that match. Their events stay in the history.
 #[utoipa::path(
     post, path = "/dead-letters/purge", tag = "dead letters", security(("token" = ["admin"])),
-    operation_id = "purge_dead_letters",
     request_body = FilterRequest,
     responses(
         (status = 200, description = "Deleted.", body = PurgedBody),

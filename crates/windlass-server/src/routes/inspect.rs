@@ -41,7 +41,6 @@ struct ShowArgs {
 /// How it stands and, if asked for, all that happened to it.
 #[utoipa::path(
     get, path = "/events/{id}", tag = "inspect", security(("token" = ["read"])),
-    operation_id = "show_event",
     params(("id" = i64, Path, description = "The event."), ShowArgs),
     responses(
         (status = 200, description = "The event.", body = EventBody),
@@ -145,7 +144,6 @@ pub(super) fn limit(given: Option<usize>) -> Result<usize, ApiError> {
 /// List events
 #[utoipa::path(
     get, path = "/events", tag = "inspect", security(("token" = ["read"])),
-    operation_id = "list_events",
     params(ListArgs),
     responses(
         (status = 200, description = "A part of the list.", body = EventsBody),

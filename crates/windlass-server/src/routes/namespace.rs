@@ -115,7 +115,6 @@ struct NamespacesBody {
 /// Those that the token is for.
 #[utoipa::path(
     get, path = "/namespaces", tag = "namespaces", security(("token" = ["read"])),
-    operation_id = "list_namespaces",
     responses((status = 200, description = "The namespaces, by name.", body = NamespacesBody))
 )]
 async fn list_namespaces(
@@ -130,7 +129,6 @@ async fn list_namespaces(
 /// Show a namespace
 #[utoipa::path(
     get, path = "/namespaces/{namespace}", tag = "namespaces", security(("token" = ["read"])),
-    operation_id = "show_namespace",
     params(("namespace" = String, Path, description = "Its name.")),
     responses(
         (status = 200, description = "The namespace.", body = NamespaceBody),
@@ -214,7 +212,6 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
 /// Create a namespace, or change it
 #[utoipa::path(
     put, path = "/namespaces/{namespace}", tag = "namespaces", security(("token" = ["admin"])),
-    operation_id = "put_namespace",
     params(("namespace" = String, Path, description = "1 to 63 ASCII letters, digits, `-`, `_` and `.`.")),
     request_body = PutRequest,
     responses(

@@ -31,7 +31,6 @@ struct SubscriptionsBody {
 /// List subscriptions
 #[utoipa::path(
     get, path = "/subscriptions", tag = "subscriptions", security(("token" = ["read"])),
-    operation_id = "list_subscriptions",
     responses(
         (status = 200, description = "The subscriptions, by name.", body = SubscriptionsBody),
         (status = 404, description = "No such namespace."),
@@ -64,7 +63,6 @@ struct AddRequest {
 /// It gets its own delivery of each event that matches.
 #[utoipa::path(
     post, path = "/subscriptions", tag = "subscriptions", security(("token" = ["admin"])),
-    operation_id = "add_subscription",
     request_body = AddRequest,
     responses(
         (status = 201, description = "Created.", body = Subscription),
@@ -89,7 +87,6 @@ async fn add_subscription(
 /// Show a subscription
 #[utoipa::path(
     get, path = "/subscriptions/{subscription}", tag = "subscriptions", security(("token" = ["read"])),
-    operation_id = "show_subscription",
     params(("subscription" = String, Path, description = "Its name.")),
     responses(
         (status = 200, description = "The subscription.", body = Subscription),
@@ -114,7 +111,6 @@ pub(super) async fn find(queue: &Queue, name: &str) -> Result<Subscription, ApiE
 /// With its waiting deliveries and dead letters. `main` stays.
 #[utoipa::path(
     delete, path = "/subscriptions/{subscription}", tag = "subscriptions", security(("token" = ["admin"])),
-    operation_id = "remove_subscription",
     params(("subscription" = String, Path, description = "Its name.")),
     responses(
         (status = 204, description = "Removed."),
@@ -134,7 +130,6 @@ async fn remove_subscription(
 /// Its deliveries still gather.
 #[utoipa::path(
     post, path = "/subscriptions/{subscription}/pause", tag = "subscriptions", security(("token" = ["admin"])),
-    operation_id = "pause_subscription",
     params(("subscription" = String, Path, description = "Its name.")),
     responses(
         (status = 200, description = "Paused.", body = Subscription),
@@ -152,7 +147,6 @@ async fn pause_subscription(
 /// Hand out to a subscription again
 #[utoipa::path(
     post, path = "/subscriptions/{subscription}/resume", tag = "subscriptions", security(("token" = ["admin"])),
-    operation_id = "resume_subscription",
     params(("subscription" = String, Path, description = "Its name.")),
     responses(
         (status = 200, description = "Resumed.", body = Subscription),
