@@ -130,6 +130,16 @@ pub(crate) fn status_after(action: Action) -> Status {
     }
 }
 
+/// Where something that happened to a delivery led to; `again`: it is, or was, to be tried again.
+pub(crate) fn status_led_to(action: Action, again: bool) -> Status {
+    match action {
+        Action::Published | Action::Redriven => Status::Pending,
+        Action::Picked | Action::Started => Status::Processing,
+        _ if again => Status::Pending,
+        _ => status_after(action),
+    }
+}
+
 /// Decides on a waiting delivery whose deadline has passed.
 pub(crate) fn decide_expired() -> (Action, Transition) {
     let reason = EXPIRED.to_owned();

@@ -231,7 +231,7 @@ pub struct StatRow {
 
 pub(crate) const PAGE_DEFAULT: usize = 20;
 
-fn check_page(limit: &mut usize, offset: usize, limits: &Limits) -> Result<()> {
+pub(crate) fn check_page(limit: &mut usize, offset: usize, limits: &Limits) -> Result<()> {
     if *limit == 0 {
         *limit = PAGE_DEFAULT.min(limits.page_max);
     }

@@ -51,6 +51,8 @@ impl Outcome {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Action {
+    /// The event was published. No entry of an event's log: only the feed of activity tells it.
+    Published,
     /// A worker claimed it.
     Picked,
     /// The worker said that it began.
@@ -78,7 +80,8 @@ pub enum Action {
 }
 
 impl Action {
-    const ALL: [Action; 12] = [
+    const ALL: [Action; 13] = [
+        Action::Published,
         Action::Picked,
         Action::Started,
         Action::Completed,
@@ -96,6 +99,7 @@ impl Action {
     /// Its name in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
+            Action::Published => "PUBLISHED",
             Action::Picked => "PICKED",
             Action::Started => "STARTED",
             Action::Completed => "COMPLETED",

@@ -218,6 +218,33 @@ pub(crate) struct Past {
     pub next: Option<i64>,
 }
 
+/// What was read before, of one namespace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Since {
+    /// Events up to this one.
+    pub event_id: i64,
+    /// Attempts up to this instant, in microseconds, and id.
+    pub ended: (i64, i64),
+}
+
+/// What happened lately, the newest first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Recent {
+    pub published: Vec<Head>,
+    /// With ids that tell attempts of one instant apart.
+    pub ended: Vec<(i64, Attempt)>,
+}
+
+/// What an event is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub event_id: i64,
+    pub event_type: String,
+    pub title: Option<String>,
+    pub tags: String,
+    pub created_at: Timestamp,
+}
+
 #[async_trait]
 pub(crate) trait Store: Send + Sync + 'static {
     /// How many batches of one kind the database takes at once.
@@ -225,6 +252,9 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Tells `wakes` of what other processes do, for as long as the store is open.
     async fn watch(&self, wakes: Arc<Wakes>);
+
+    /// The instant that a statement would use.
+    async fn now(&self, now: Option<Timestamp>) -> Result<Timestamp>;
 
     /// Stops; calls after this fail with `Closed`.
     async fn close(&self);
@@ -367,6 +397,13 @@ pub(crate) trait Store: Send + Sync + 'static {
     async fn log(&self, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>>;
 
     async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>>;
+
+    /// Events that were published and attempts that ended since then: of each at most `limit`, the newest. No
+    /// attempt is among them whose event would have been seen only later.
+    async fn recent(&self, namespace: &str, since: &Since, limit: usize) -> Result<Recent>;
+
+    /// What these events are about, as far as they are kept.
+    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>>;
 
     /// Deliveries held for longer than `older_than`, the earliest first.
     async fn stuck(

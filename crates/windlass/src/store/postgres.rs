@@ -18,7 +18,8 @@ use self::group::Freed;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored,
+    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Recent,
+    Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
@@ -34,6 +35,7 @@ use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::{Wakes, lock};
 
+mod activity;
 mod again;
 mod claim;
 mod connections;
@@ -176,6 +178,10 @@ impl Store for PgStore {
     async fn watch(&self, wakes: Arc<Wakes>) {
         let listen = notify::listen(self.options.clone(), wakes, self.marks.clone(), self.own);
         *lock(&self.listening) = Some(tokio::spawn(listen).abort_handle());
+    }
+
+    async fn now(&self, now: Option<Timestamp>) -> Result<Timestamp> {
+        activity::now(self, now).await
     }
 
     async fn close(&self) {
@@ -346,6 +352,14 @@ impl Store for PgStore {
 
     async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
         inspect::list(self, namespace, filter).await
+    }
+
+    async fn recent(&self, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {
+        activity::recent(self, namespace, since, limit).await
+    }
+
+    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>> {
+        activity::heads(self, namespace, event_ids).await
     }
 
     async fn stuck(

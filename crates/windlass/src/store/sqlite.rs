@@ -9,9 +9,10 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Store, Stored,
+    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Recent,
+    Since, Store, Stored,
 };
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -24,6 +25,7 @@ use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
+mod activity;
 mod claim;
 mod connection;
 mod dead_letters;
@@ -144,6 +146,10 @@ impl Store for SqliteStore {
 
     async fn watch(&self, wakes: Arc<Wakes>) {
         self.writer.watch(wakes);
+    }
+
+    async fn now(&self, now: Option<Timestamp>) -> Result<Timestamp> {
+        Ok(from_micros(SqliteStore::now(self, now)))
     }
 
     async fn close(&self) {
@@ -355,6 +361,16 @@ impl Store for SqliteStore {
     async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
         let (namespace, filter) = (namespace.to_owned(), filter.clone());
         self.read(move |conn| list::list(conn, &namespace, &filter)).await
+    }
+
+    async fn recent(&self, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {
+        let (namespace, since) = (namespace.to_owned(), *since);
+        self.read(move |conn| activity::recent(conn, &namespace, &since, limit)).await
+    }
+
+    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>> {
+        let (namespace, ids) = (namespace.to_owned(), event_ids.to_vec());
+        self.read(move |conn| activity::heads(conn, &namespace, &ids)).await
     }
 
     async fn stuck(

@@ -1,5 +1,6 @@
 //! What every store has to do, verb by verb. The numbers are those of the acceptance list.
 
+mod activity;
 mod admin;
 mod bad_input;
 mod claim;

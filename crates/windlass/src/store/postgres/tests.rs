@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
-use super::{HOT, PgStore, claim, group, hold, inspect, maintain, transition};
+use super::{HOT, PgStore, activity, claim, group, hold, inspect, maintain, transition};
 use crate::clock::Clock;
 
 /// A migrated database of its own, with a connection of the hot path and a plain one.
@@ -211,5 +211,44 @@ async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
     assert_eq!(taken, 10.0);
     // For ten deliveries: found, locked, changed, and read with their events.
     assert!(buffers < 100, "{buffers} buffers in {plan:#}");
+    database.drop().await;
+}
+
+/// A hundred thousand events and attempts of one namespace, and a few of another, of which one is new.
+const PAST: &str = "
+INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
+SELECT CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 't', '', '{}', 0, now() - interval '1 minute'
+FROM generate_series(1, 100000) n;
+INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action,
+    retry_count)
+SELECT n, 1, 1, CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 'main',
+       now() - interval '100 seconds' + n * interval '1 millisecond', 'COMPLETED', 0
+FROM generate_series(1, 100000) n";
+
+#[tokio::test]
+async fn what_is_new_is_found_without_reading_what_is_old() {
+    let mut database = database("past").await;
+    let Database { hot, plain, .. } = &mut database;
+    plain.execute(PAST).await.unwrap();
+    for state in ["not analysed", "analysed", "analysed when there was one namespace"] {
+        let statements = [
+            ("published", activity::PUBLISHED, ["'quiet'", "90000", "100"].to_vec()),
+            ("ended", activity::ENDED, ["'quiet'", "now() - interval '5 seconds'", "0", "100"].to_vec()),
+        ];
+        for (name, sql, arguments) in statements {
+            let plan = explain(hot, sql, &arguments, true).await;
+            let blocks = |key: &str| plan[0]["Plan"][key].as_u64().unwrap();
+            let buffers = blocks("Shared Hit Blocks") + blocks("Shared Read Blocks");
+            assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(1.0), "{name}, {state}");
+            assert!(buffers < 40, "{name}, {state}: {buffers} buffers in {plan:#}");
+        }
+        if state == "analysed" {
+            plain.execute("UPDATE windlass.events SET namespace = 'busy' WHERE namespace = 'quiet'").await.unwrap();
+        }
+        plain.execute("VACUUM ANALYZE windlass.events, windlass.event_attempts").await.unwrap();
+        if state == "analysed" {
+            plain.execute("UPDATE windlass.events SET namespace = 'quiet' WHERE id = 100000").await.unwrap();
+        }
+    }
     database.drop().await;
 }

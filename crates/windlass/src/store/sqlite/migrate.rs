@@ -10,8 +10,11 @@ use crate::error::{Error, Result};
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// In the order of their versions, which begin with 1.
-const MIGRATIONS: [(&str, &str); 2] =
-    [("engine", include_str!("migrations/0001_engine.sql")), ("tokens", include_str!("migrations/0002_tokens.sql"))];
+const MIGRATIONS: [(&str, &str); 3] = [
+    ("engine", include_str!("migrations/0001_engine.sql")),
+    ("tokens", include_str!("migrations/0002_tokens.sql")),
+    ("activity", include_str!("migrations/0003_activity.sql")),
+];
 
 /// The version this build needs.
 pub(super) const KNOWN: i64 = MIGRATIONS.len() as i64;

@@ -1,0 +1,1 @@
+-- Nothing to do here: attempts are appended in the order of time, so those of the last seconds are the last rows.
