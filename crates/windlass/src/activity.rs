@@ -14,7 +14,7 @@ use crate::inspect::check_page;
 use crate::outcome::{Action, Attempt};
 use crate::queue::Queue;
 use crate::store::{Head, Recent, Since};
-use crate::topology::MAIN;
+use crate::topology::{MAIN, wants};
 
 /// What a transaction did is seen if it commits at most this long after it began: ids and instants are
 /// given out before the commit, so what is seen later may lie before what was seen already.
@@ -28,6 +28,7 @@ pub struct Activity {
     /// The event.
     pub event_id: i64,
     /// Its type; empty where the event is no longer kept.
+    #[serde(rename = "type")]
     pub event_type: String,
     /// Its title.
     pub title: Option<String>,
@@ -47,6 +48,15 @@ pub struct Activity {
     pub error_message: Option<String>,
     /// When it happened.
     pub created_at: Timestamp,
+}
+
+impl Activity {
+    /// Whether it is of any of these types (by exact name, or by prefix ending in `*`) and has any of these
+    /// tags; an empty list asks for nothing in particular.
+    pub fn matches(&self, types: &[String], tags: &[String]) -> bool {
+        let own: Vec<String> = self.tags.split(',').map(|tag| tag.trim().to_owned()).collect();
+        wants(types, tags, &self.event_type, &own)
+    }
 }
 
 /// How far somebody has read. It belongs to one namespace.

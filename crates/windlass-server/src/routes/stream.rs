@@ -68,13 +68,7 @@ impl Wanted {
     }
 
     fn includes(&self, activity: &Activity) -> bool {
-        let of_type = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(prefix) => activity.event_type.starts_with(prefix),
-            None => *pattern == activity.event_type,
-        };
-        let tagged = || activity.tags.split(',').any(|tag| self.tags.iter().any(|wanted| wanted == tag.trim()));
-        (self.types.is_empty() || self.types.iter().any(of_type))
-            && (self.tags.is_empty() || tagged())
+        activity.matches(&self.types, &self.tags)
             && (self.statuses.is_empty() || self.statuses.contains(&activity.status))
             && self.subscription.as_ref().is_none_or(|wanted| *wanted == activity.subscription)
     }

@@ -238,7 +238,7 @@ on_each_database! {
         let cases = [
             (json!({ "worker_id": "w:1", "execution_time_ms": u64::MAX }), "execution_time_ms"),
             (json!({ "worker_id": "w:1", "status_code": 3_000_000_000u32 }), "status_code"),
-            (json!({ "worker_id": "w:1", "retry_after_ms": u64::MAX }), "delay_ms"),
+            (json!({ "worker_id": "w:1", "retry_after_ms": u64::MAX }), "retry_after_ms"),
         ];
         for (report, field) in cases {
             let error = server.post(&format!("/events/{id}/fail"), &report).await.error(400, "invalid");

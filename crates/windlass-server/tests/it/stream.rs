@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use windlass::{ClaimRequest, NewEvent, Report};
 
 use crate::bed::Server;
 
@@ -31,6 +32,23 @@ impl Reader {
         count > 0
     }
 
+    /// What the first so many activities were.
+    async fn told(&mut self, count: usize) -> Vec<Value> {
+        loop {
+            let told: Vec<Value> = self
+                .text
+                .split("event: activity\ndata: ")
+                .skip(1)
+                .filter_map(|rest| rest.split_once("\n\n"))
+                .map(|(data, _)| serde_json::from_str(data).unwrap())
+                .collect();
+            if told.len() >= count {
+                return told;
+            }
+            assert!(self.more().await, "{}", self.text);
+        }
+    }
+
     /// The first event of this name that was sent; its data.
     async fn first(&mut self, name: &str) -> Value {
         let begin = format!("event: {name}\ndata: ");
@@ -45,6 +63,44 @@ impl Reader {
 }
 
 on_each_database! {
+    // What the library does itself stands for what other processes do.
+    async fn the_whole_life_of_an_event_is_told(server) {
+        let mut reader = Reader::start(server, "/events/stream?tags=a").await;
+        let id = server.queue.publish(NewEvent::new("t").tags(["a"]).max_retries(1)).await.unwrap().event.id;
+        for delivery in server.queue.claim(ClaimRequest::new("w:1")).await.unwrap() {
+            assert!(!server.queue.finish(&delivery, Report::failed("no")).await.unwrap().is_lost());
+        }
+        server.post(&format!("/dead-letters/{id}/redrive"), &json!({})).await.expect(200);
+        server.queue.cancel(id, None).await.unwrap();
+        let told = reader.told(4).await;
+        let seen: Vec<_> = told.iter().map(|told| [&told["action"], &told["status"], &told["worker_id"]]).collect();
+        let expected = [
+            ["PUBLISHED", "PENDING", ""],
+            ["FAILED", "FAILED", "w:1"],
+            ["REDRIVEN", "PENDING", ""],
+            ["CANCELLED", "CANCELLED", ""],
+        ];
+        for (seen, expected) in seen.iter().zip(expected) {
+            assert_eq!(seen.map(|value| value.as_str().unwrap_or_default()), expected);
+        }
+        assert!(told.iter().all(|told| told["event_id"] == id && told["type"] == "t"), "{told:?}");
+    }
+
+    async fn who_cannot_be_told_everything_is_told_how_much_it_missed(server) {
+        let mut reader = Reader::start(server, "/events/stream").await;
+        server.queue.publish_all(vec![NewEvent::new("t"); 3_000]).await.unwrap();
+        let missed = reader.first("missed").await["missed"].as_u64().unwrap();
+        assert!((1..=2_000).contains(&missed), "{missed}");
+        // And it goes on.
+        let last = server.publish("last").await;
+        let mut more = Reader::start(server, "/events/stream?tags=later").await;
+        let later = server.publish("later").await;
+        assert_eq!(more.first("activity").await["event_id"], later);
+        while !reader.text.contains(&format!("\"event_id\":{last},")) {
+            assert!(reader.more().await);
+        }
+    }
+
     async fn what_is_picked_is_told(server) {
         let mut reader = Reader::start(server, "/events/stream?status=PROCESSING").await;
         assert!(reader.text.contains("content-type: text/event-stream"), "{}", reader.text);
