@@ -44,6 +44,12 @@ conformance! {
         assert_eq!(error, "payload: must not nest deeper than 100");
     }
 
+    async fn a_payload_with_half_a_character_is_refused(bed) {
+        let half = RawValue::from_string(r#"{"a":"\ud800 alone"}"#.to_owned()).unwrap();
+        let error = refused(&bed.queue, NewEvent::new("t").payload_raw(half)).await;
+        assert_eq!(error, r"payload: has a \u escape that is half of a character: a lone surrogate");
+    }
+
     async fn bad_names_of_an_event_are_refused(bed) {
         let (long, control) = ("x".repeat(201), "a\u{7}b");
         let queue = &bed.queue;
@@ -79,10 +85,10 @@ conformance! {
         let late = event().delay(secs(1)).expires_at(after(now, secs(1)));
         assert_eq!(refused(queue, late).await, "expires_at: must be after run_at: the event could never start");
         let both = event().delay(secs(1)).run_at(now);
-        assert_eq!(refused(queue, both).await, "delay: give either run_at or delay, not both");
+        assert_eq!(refused(queue, both).await, "delay_ms: give either run_at or a delay, not both");
         let far = event().run_at(now + chrono::TimeDelta::days(40_000));
         assert_eq!(refused(queue, far).await, "run_at: must be within 100 years from now");
-        assert_eq!(refused(queue, event().delay(Duration::MAX)).await, "delay: must be at most 100 years");
+        assert_eq!(refused(queue, event().delay(Duration::MAX)).await, "delay_ms: must be at most 100 years");
     }
 
     async fn batches_have_limits(bed) {
@@ -115,9 +121,9 @@ conformance! {
         invalid(refused(request().types(["a*b"])).await, "types");
         invalid(refused(request().tags([""])).await, "tags");
         invalid(refused(request().tags(vec!["x"; 33])).await, "tags");
-        invalid(refused(request().lease(Duration::ZERO)).await, "lease");
-        invalid(refused(request().lease(secs(8 * 86_400))).await, "lease");
-        invalid(refused(request().wait(secs(61))).await, "wait");
+        invalid(refused(request().lease(Duration::ZERO)).await, "lease_ms");
+        invalid(refused(request().lease(secs(8 * 86_400))).await, "lease_ms");
+        invalid(refused(request().wait(secs(61))).await, "wait_ms");
         let unknown = Error::SubscriptionNotFound { namespace: "default".into(), subscription: "nope".into() };
         assert_eq!(refused(request().subscription("nope")).await, unknown);
         assert_eq!(take(&bed.queue).await.attempts, 1);
@@ -128,8 +134,8 @@ conformance! {
         let delivery = take(&bed.queue).await;
         let before = everything(&bed.queue, event).await;
         let refused = async |report| bed.queue.finish(&delivery, report).await.unwrap_err();
-        invalid(refused(snooze(Duration::MAX)).await, "delay");
-        invalid(refused(Report::new(Outcome::Retry { after: Some(Duration::MAX) })).await, "delay");
+        invalid(refused(snooze(Duration::MAX)).await, "delay_ms");
+        invalid(refused(Report::new(Outcome::Retry { after: Some(Duration::MAX) })).await, "retry_after_ms");
         invalid(refused(Report::done().execution_time_ms(u64::MAX)).await, "execution_time_ms");
         let reason = |reason: String| Report::new(Outcome::Dead { reason });
         invalid(refused(reason("a\0b".into())).await, "reason");
@@ -137,8 +143,8 @@ conformance! {
         let detail = serde_json::value::to_raw_value(&"x".repeat(1 << 20)).unwrap();
         assert_eq!(refused(Report::done().detail(detail)).await.code(), "too_large");
         invalid(bed.queue.finish(Held::by_worker(event, ""), Report::done()).await.unwrap_err(), "worker_id");
-        invalid(bed.queue.extend(&delivery, Some(Duration::ZERO)).await.unwrap_err(), "lease");
-        invalid(bed.queue.extend(&delivery, Some(Duration::MAX)).await.unwrap_err(), "lease");
+        invalid(bed.queue.extend(&delivery, Some(Duration::ZERO)).await.unwrap_err(), "lease_ms");
+        invalid(bed.queue.extend(&delivery, Some(Duration::MAX)).await.unwrap_err(), "lease_ms");
         assert_eq!(bed.queue.reset(event, "main", "x".repeat(201).as_str()).await.unwrap_err().code(), "too_large");
         assert_eq!(everything(&bed.queue, event).await, before);
         done(&bed.queue, &delivery).await;

@@ -82,7 +82,7 @@ conformance! {
             r#"{"a": 1.0, "b":1e5 , "ü":"\u00e4"}"#,
             "[ 1,\n 2 ]",
             r#""\u0000""#,
-            r#""\ud800 alone""#,
+            r#""\ud83d\ude00 together""#,
             r#"{"a":1,"a":2}"#,
             "123456789012345678901234567890.00000000000000000001",
             "1e400",
@@ -127,7 +127,7 @@ conformance! {
         let good = || NewEvent::new("t").tags(["new"]);
         let bad = good().title("x".repeat(2_000));
         let error = bed.queue.publish_all(vec![good(), bad, good()]).await.unwrap_err();
-        assert_eq!(error.to_string(), "title is 2000 bytes; the limit is 1000 bytes");
+        assert_eq!(error.to_string(), "events[1]: title is 2000 bytes; the limit is 1000 bytes");
         assert_eq!(total(&bed.queue).await, 0);
         assert!(take_all(&bed.queue).await.is_empty());
     }
