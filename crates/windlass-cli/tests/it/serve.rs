@@ -94,6 +94,49 @@ fn an_address_that_others_can_reach_is_refused() {
 }
 
 #[test]
+fn with_a_token_others_may_reach_it_and_need_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = sqlite_url(folder.path());
+    let (code, created, stderr) = run(&["token", "create", "--database", &url, "--scope", "publish", "--json"]);
+    assert_eq!(code, 0, "{stderr}");
+    let created: serde_json::Value = serde_json::from_str(&created).unwrap();
+    let mut server = Server::start_with(&url, &["--listen", "0.0.0.0:0"]);
+    assert!(server.hello.contains("  open to    whoever has an API token\n"), "{}", server.hello);
+    assert_eq!(server.request("POST", "/events", EVENT).0, 401);
+    server.token = created["secret"].as_str().map(str::to_owned);
+    assert_eq!(server.request("POST", "/events", EVENT).0, 201);
+    assert_eq!(server.request("GET", "/events", "").0, 403);
+}
+
+#[test]
+fn an_insecure_server_asks_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start_with(&sqlite_url(folder.path()), &["--listen", "0.0.0.0:0", "--insecure"]);
+    assert!(server.hello.contains("  open to    anyone who can reach it\n"), "{}", server.hello);
+    assert_eq!(server.request("POST", "/events", EVENT).0, 201);
+}
+
+#[test]
+fn the_largest_payload_can_be_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--listen", "127.0.0.1:0", "--payload-bytes-max", "10"];
+    let server = Server::start_with(&sqlite_url(folder.path()), &args);
+    let (status, body) = server.request("POST", "/events", EVENT);
+    assert_eq!(status, 413, "{body}");
+    assert!(body.contains("payload is 14 bytes; the limit is 10 bytes"), "{body}");
+}
+
+#[test]
+fn a_certificate_needs_its_key_and_both_must_be_there() {
+    let (code, _, stderr) = run(&["serve", "--tls-cert", "nowhere.pem"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("--tls-key <PEM>"), "{stderr}");
+    let (code, _, stderr) = run(&["serve", "--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"]);
+    assert_eq!(code, 1);
+    assert!(stderr.starts_with("error: nowhere.pem: "), "{stderr}");
+}
+
+#[test]
 fn an_address_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -38,7 +38,12 @@ pub struct Server {
 
 impl Server {
     pub fn start(database: &str) -> Server {
-        let mut command = windlass(&["serve", "--database", database, "--listen", "127.0.0.1:0"]);
+        Server::start_with(database, &["--listen", "127.0.0.1:0"])
+    }
+
+    pub fn start_with(database: &str, args: &[&str]) -> Server {
+        let mut command = windlass(&["serve", "--database", database]);
+        command.args(args);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
         let mut hello = String::new();
