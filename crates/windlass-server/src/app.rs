@@ -1,6 +1,7 @@
 //! What every handler can reach.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use windlass::Queue;
@@ -26,7 +27,21 @@ pub(crate) struct Shared {
     /// Room for request bodies, in kibibytes.
     bodies: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
+    /// Requests that have no answer yet.
+    unanswered: watch::Sender<usize>,
 }
+
+/// A request that has no answer yet.
+pub(crate) struct Unanswered(App);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.unanswered.send_modify(|count| *count -= 1);
+    }
+}
+
+/// How long clients may take to read the last answers.
+const READ_MAX: Duration = Duration::from_secs(5);
 
 impl std::ops::Deref for App {
     type Target = Shared;
@@ -49,7 +64,21 @@ impl App {
             gate,
             metrics,
             stopping,
+            unanswered: watch::Sender::new(0),
         }))
+    }
+
+    /// Counts a request that has no answer yet, for as long as what is returned lives.
+    pub fn asked(&self) -> Unanswered {
+        self.unanswered.send_modify(|count| *count += 1);
+        Unanswered(self.clone())
+    }
+
+    /// Ready when every request has its answer, and the clients had a while to read it.
+    pub async fn answered_all(&self) {
+        // The sender is ours: it does not go away.
+        let _ = self.unanswered.subscribe().wait_for(|count| *count == 0).await;
+        tokio::time::sleep(READ_MAX).await;
     }
 
     /// Whether the server is about to end.

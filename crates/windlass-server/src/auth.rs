@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -110,13 +110,23 @@ impl Gate {
         }
     }
 
+    /// Whether the caller would still be admitted.
+    pub async fn still_admits(&self, queue: &Queue, caller: &Caller) -> Result<bool, ApiError> {
+        let Some(token) = &caller.0 else { return Ok(true) };
+        let known = self.known(queue).await?;
+        Ok(known.tokens.contains_key(&token.token_id) && !token.is_expired(queue.clock().now()))
+    }
+
     /// A server that asks for no token must not do the bidding of web pages: a browser says where a
     /// request comes from, and a page that makes its own name point here gives itself away by that name.
     fn check_site(&self, parts: &Parts) -> Result<(), ApiError> {
         let site = parts.headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-        let foreign = site.is_some_and(|site| !matches!(site, b"none" | b"same-origin"));
-        let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
-        if !foreign && host.is_none_or(is_local) {
+        let at_home = site.is_none_or(|site| matches!(site, b"none" | b"same-origin"));
+        // One that cannot be read is nobody's.
+        let host = parts.headers.get(HOST).map_or("localhost", |host| host.to_str().unwrap_or_default());
+        let origin = parts.headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
+        let own = origin.is_none_or(|origin| origin.split_once("://").is_some_and(|(_, name)| name == host));
+        if at_home && own && is_local(host) {
             return Ok(());
         }
         self.refused.cross_site.increment(1);
@@ -174,10 +184,11 @@ impl Gate {
         if let Some(fresh) = self.fresh() {
             return Ok(fresh);
         }
+        let read_at = Some(Instant::now());
         let tokens: HashMap<String, Token> =
             queue.tokens().await?.into_iter().map(|token| (token.token_id.clone(), token)).collect();
         self.seen_any.fetch_or(!tokens.is_empty(), Ordering::Relaxed);
-        let known = Arc::new(Known { tokens, read_at: Some(Instant::now()) });
+        let known = Arc::new(Known { tokens, read_at });
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known.clone();
         Ok(known)
     }

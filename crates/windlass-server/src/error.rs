@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use windlass::Error;
 
 /// Every code that an answer can carry. `docs/errors.md` has a section for each.
-pub(crate) const CODES: [&str; 32] = [
+pub(crate) const CODES: &[&str] = &[
     "closed",
     "cross_site",
     "database",
@@ -36,6 +36,7 @@ pub(crate) const CODES: [&str; 32] = [
     "timed_out",
     "token_in_query",
     "too_large",
+    "too_many_filters",
     "too_many_streams",
     "too_many_waiting",
     "unknown_path",
@@ -126,6 +127,7 @@ impl From<Error> for ApiError {
                 (StatusCode::NOT_FOUND, None)
             }
             Error::Exists { .. } | Error::WrongStatus { .. } => (StatusCode::CONFLICT, None),
+            Error::TooManyFilters { .. } => (StatusCode::TOO_MANY_REQUESTS, None),
             _ => return of_database(&error),
         };
         let answer = ApiError::new(status, error.code(), error.to_string());

@@ -60,7 +60,7 @@ impl FromRequestParts<App> for SubscriptionName {
 
 async fn path_part(parts: &mut Parts, name: &'static str) -> Result<Option<String>, ApiError> {
     let all = RawPathParams::from_request_parts(parts, &()).await;
-    let all = all.map_err(|rejection| ApiError::invalid(name, rejection.body_text()))?;
+    let all = all.map_err(|rejection| bad_request("invalid", format!("path: {}", rejection.body_text())))?;
     Ok(all.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()))
 }
 
@@ -93,12 +93,25 @@ pub(crate) struct JsonBody<T>(pub T, pub Room);
 pub(crate) struct BatchBody<T>(pub T, pub Room);
 
 /// Given back when the request is done.
-#[derive(Default)]
 pub(crate) struct Room {
-    _held: Vec<OwnedSemaphorePermit>,
+    permit: OwnedSemaphorePermit,
+    bytes: usize,
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
+impl Room {
+    /// Room for a body that has grown to this size. It is taken as the body comes, in steps, so that nobody
+    /// holds it by an announcement.
+    fn grow(&mut self, app: &App, size: usize) -> Result<(), ApiError> {
+        if size > self.bytes {
+            let more = (size - self.bytes).next_multiple_of(ROOM_STEP);
+            self.permit.merge(app.room(more)?);
+            self.bytes += more;
+        }
+        Ok(())
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<JsonBody<T>, ApiError> {
@@ -107,7 +120,7 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for BatchBody<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for BatchBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<BatchBody<T>, ApiError> {
@@ -125,7 +138,11 @@ fn event_bytes_max(limits: &Limits) -> usize {
 /// client is told so.
 const BODY_TIME: Duration = Duration::from_secs(20);
 
-async fn read_json<T: DeserializeOwned>(request: Request, app: &App, max: usize) -> Result<(T, Room), ApiError> {
+async fn read_json<T: DeserializeOwned + Send + 'static>(
+    request: Request,
+    app: &App,
+    max: usize,
+) -> Result<(T, Room), ApiError> {
     check_content_type(request.headers())?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let reading = read(request.into_body(), app, announced.unwrap_or(0).min(max), max);
@@ -133,14 +150,25 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App, max: usize)
         let error = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_request", error)
     })??;
-    match serde_json::from_slice(&bytes) {
-        Ok(value) => Ok((value, room)),
-        // Once more, slower, to say where it is wrong.
-        Err(error) => Err(match Json::<T>::from_bytes(&bytes) {
-            Err(rejection) => refused(&rejection),
-            Ok(_) => bad_request("invalid", format!("the body is not as expected: {error}")),
-        }),
+    if bytes.len() <= PARSED_AT_ONCE {
+        return Ok((parse(&bytes)?, room));
     }
+    // So that others are served meanwhile.
+    match tokio::task::spawn_blocking(move || parse(&bytes)).await {
+        Ok(parsed) => Ok((parsed?, room)),
+        Err(error) => Err(bad_request("invalid", format!("the body could not be read: {error}"))),
+    }
+}
+
+/// A body that is not larger than this is parsed in a millisecond or two.
+const PARSED_AT_ONCE: usize = 1 << 20;
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| match Json::<T>::from_bytes(bytes) {
+        // Once more, slower, to say where it is wrong.
+        Err(rejection) => refused(&rejection),
+        Ok(_) => bad_request("invalid", format!("the body is not as expected: {error}")),
+    })
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -159,24 +187,21 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 /// How much of a body that is too large is read and thrown away.
 const DISCARDED_MAX: usize = 64 << 20;
 
-/// Room for a body of unknown length is taken in such steps, however small its pieces are.
+/// Room for a body is taken in such steps.
 const ROOM_STEP: usize = 16 << 10;
 
 /// Reads the body, to its end even where it is too large: many clients do not look at the answer
 /// before they have sent everything, and would see nothing but a broken connection.
 async fn read(mut body: Body, app: &App, announced: usize, max: usize) -> Result<(Vec<u8>, Room), ApiError> {
-    let mut room = Room { _held: vec![app.room(announced)?] };
-    let (mut bytes, mut size, mut roomy) = (Vec::with_capacity(announced), 0usize, announced);
+    let first = announced.min(ROOM_STEP);
+    let mut room = Room { permit: app.room(first)?, bytes: first };
+    let (mut bytes, mut size) = (Vec::with_capacity(first), 0usize);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let frame = frame.map_err(|error| bad_request("invalid", format!("the body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         size = size.saturating_add(data.len());
         if size <= max {
-            if size > roomy {
-                let more = (size - roomy).next_multiple_of(ROOM_STEP);
-                room._held.push(app.room(more)?);
-                roomy += more;
-            }
+            room.grow(app, size)?;
             bytes.extend_from_slice(&data);
         } else if size > max.saturating_add(DISCARDED_MAX) {
             break;

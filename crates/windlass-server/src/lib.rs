@@ -10,6 +10,7 @@ mod listen;
 mod maintain;
 mod metrics;
 mod openapi;
+mod patience;
 mod routes;
 mod serve;
 mod stream;

@@ -8,15 +8,17 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::app::App;
 use crate::metrics::Counted;
+use crate::patience::Patience;
 
 /// A request's head may be this large, and so may what is read ahead of a body.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -32,20 +34,36 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 content-type: application/json\r\ncontent-length: 93\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
 {\"error\":\"the server has as many connections as it may; try again later\",\"code\":\"overloaded\"}";
 
-/// Accepts connections until `shutdown` is ready. What is returned waits for those that are still open.
+/// Connections that are open. They end with it.
+pub(crate) struct Open {
+    graceful: GracefulShutdown,
+    tasks: JoinSet<()>,
+}
+
+impl Open {
+    /// Until each connection has answered what it was asked, and is closed.
+    pub async fn close(self) {
+        let Open { graceful, mut tasks } = self;
+        graceful.shutdown().await;
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Accepts connections until `shutdown` is ready, and returns those that are still open.
 pub(crate) async fn accept(
     listener: &TcpListener,
     app: &App,
     router: Router,
     shutdown: impl Future<Output = ()>,
-) -> GracefulShutdown {
-    let open = GracefulShutdown::new();
+) -> Open {
+    let mut open = Open { graceful: GracefulShutdown::new(), tasks: JoinSet::new() };
     let places = Arc::new(Semaphore::new(app.options.connections_max));
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = &mut shutdown => return open,
+            Some(_) = open.tasks.join_next() => continue,
         };
         let connection = match accepted {
             Ok((connection, _)) => connection,
@@ -59,8 +77,8 @@ pub(crate) async fn accept(
             tokio::spawn(turn_away(connection, app.options.tls.is_some()));
             continue;
         };
-        let (app, router, watcher) = (app.clone(), router.clone(), open.watcher());
-        tokio::spawn(async move {
+        let (app, router, watcher) = (app.clone(), router.clone(), open.graceful.watcher());
+        open.tasks.spawn(async move {
             let _counted = Counted::new(&app.metrics.connections);
             if let Err(error) = connection.set_nodelay(true) {
                 tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -78,7 +96,7 @@ pub(crate) async fn accept(
     }
 }
 
-async fn serve_one<C>(connection: C, app: &App, router: Router, watcher: hyper_util::server::graceful::Watcher)
+async fn serve_one<C>(connection: C, app: &App, router: Router, watcher: Watcher)
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -86,7 +104,10 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(app.options.idle_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(connection), TowerToHyperService::new(router));
+        .serve_connection(
+            TokioIo::new(Patience::new(connection, app.options.idle_timeout)),
+            TowerToHyperService::new(router),
+        );
     if let Err(error) = watcher.watch(served).await {
         // The client's doing, nearly always.
         tracing::debug!(%error, "a connection failed");

@@ -8,6 +8,7 @@ mod finish;
 mod health;
 mod hold;
 mod inspect;
+mod list;
 mod names;
 mod namespace;
 mod publish;
@@ -43,8 +44,8 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick, reset::routes()))
         .merge(timed(quick, inspect::routes()))
         // Redriving many, or giving a new subscription its past, takes a while.
-        .merge(timed(quick + LONG, dead_letters::routes()))
-        .merge(timed(quick + LONG, subscription::routes()))
+        .merge(timed(quick + LONG_WORK, dead_letters::routes()))
+        .merge(timed(quick + LONG_WORK, subscription::routes()))
         .merge(timed(quick, namespace::routes()))
         .merge(stream::routes());
     let (router, api) = OpenApiRouter::default()
@@ -67,7 +68,7 @@ pub(crate) fn router(app: App) -> Router {
 }
 
 /// What long work may take beyond the usual.
-const LONG: Duration = Duration::from_secs(600);
+const LONG_WORK: Duration = Duration::from_secs(600);
 
 /// Whoever has no answer by then is told so.
 fn timed(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
@@ -78,7 +79,9 @@ fn timed(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
 }
 
 async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
+    let unanswered = app.asked();
     let response = next.run(request).await;
+    drop(unanswered);
     app.metrics.answered(response.status().as_u16());
     response
 }

@@ -27,7 +27,8 @@ pub struct ServeOptions {
     pub shutdown_grace: Duration,
     /// How long a request may take, beside the time that a claim waits. 30 s unless set.
     pub request_timeout: Duration,
-    /// How long a connection may stay silent between requests, or take to send a request's head. 60 s unless set.
+    /// How long a connection may stay silent between requests, take to send a request's head, or leave an
+    /// answer unread. 60 s unless set.
     pub idle_timeout: Duration,
     /// The most connections at once. 16,384 unless set.
     pub connections_max: usize,
@@ -85,13 +86,16 @@ pub async fn serve(
 
     let (stop, stopping) = watch::channel(false);
     let app = App::new(queue.clone(), options, stopping);
-    let connections = listen::accept(&listener, &app, routes::router(app.clone()), shutdown).await;
+    let open = listen::accept(&listener, &app, routes::router(app.clone()), shutdown).await;
     drop(listener);
     tracing::info!("stopping: requests under way are still answered");
     stop.send_replace(true);
+    queue.stop_waiting();
     let grace = app.options.shutdown_grace;
-    if tokio::time::timeout(grace, connections.shutdown()).await.is_err() {
-        tracing::warn!(?grace, "requests are still under way; they are cut off");
+    tokio::select! {
+        () = open.close() => {}
+        () = app.answered_all() => tracing::info!("clients that neither ask nor read are cut off"),
+        () = tokio::time::sleep(grace) => tracing::warn!(?grace, "requests are still under way; they are cut off"),
     }
     upkeep.shutdown().await;
     queue.close().await;

@@ -21,6 +21,9 @@ const PAGE: usize = 1_000;
 /// How far a reader may fall behind before it misses something.
 const BEHIND_MAX: usize = 4_096;
 
+/// What is told of an error; the event's log has the whole of it.
+const ERROR_BYTES_MAX: usize = 1 << 10;
+
 /// Something to tell.
 #[derive(Clone)]
 pub(crate) enum Told {
@@ -36,7 +39,10 @@ pub(crate) struct Happening {
 }
 
 impl Happening {
-    fn new(activity: Activity) -> Option<Happening> {
+    fn new(mut activity: Activity) -> Option<Happening> {
+        if let Some(error) = &mut activity.error_message {
+            error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
+        }
         let json = serde_json::to_string(&activity).ok()?;
         Some(Happening { activity, json })
     }
@@ -90,8 +96,9 @@ impl Hub {
     }
 
     async fn tell(self, queue: Queue, mut cursor: windlass::ActivityCursor) {
+        let page_max = PAGE.min(queue.limits().page_max);
         while let Some(feed) = self.still_heard(queue.namespace()) {
-            let wait = match queue.activity(&mut cursor, PAGE).await {
+            let wait = match queue.activity(&mut cursor, page_max).await {
                 Ok(page) => {
                     if page.missed > 0 {
                         let _ = feed.send(Told::Missed(page.missed));

@@ -153,10 +153,14 @@ impl Book {
         self.claimers.get(filter).filter(|claimer| !claimer.has_ended()).cloned()
     }
 
+    fn clean(&mut self) {
+        self.claimers.retain(|_, claimer| !claimer.has_ended());
+        self.clean_at = (self.claimers.len() * 2).max(CLEAN_MIN);
+    }
+
     fn insert(&mut self, filter: &Filter, claimer: &Claimer) {
         if self.claimers.len() >= self.clean_at {
-            self.claimers.retain(|_, claimer| !claimer.has_ended());
-            self.clean_at = (self.claimers.len() * 2).max(CLEAN_MIN);
+            self.clean();
         }
         self.claimers.insert(filter.clone(), claimer.clone());
     }
@@ -184,20 +188,28 @@ impl Queue {
         };
         // A claimer that was idle may end just as we find it; a new one does not.
         loop {
-            let claimer = self.claimer(&filter);
+            let claimer = self.claimer(&filter)?;
             if let Some(answer) = claimer.ask(&request.worker_id, request.max, request.wait).await {
                 return answer;
             }
         }
     }
 
-    fn claimer(&self, filter: &Filter) -> Claimer {
+    fn claimer(&self, filter: &Filter) -> Result<Claimer> {
         let mut book = lock(&self.claimers().0);
-        book.find(filter).unwrap_or_else(|| {
-            let claimer = Claimer::start(self.core().clone(), filter.clone());
-            book.insert(filter, &claimer);
-            claimer
-        })
+        if let Some(claimer) = book.find(filter) {
+            return Ok(claimer);
+        }
+        let max = self.limits().filters_max;
+        if book.claimers.len() >= max {
+            book.clean();
+            if book.claimers.len() >= max {
+                return Err(Error::TooManyFilters { max });
+            }
+        }
+        let claimer = Claimer::start(self.core().clone(), filter.clone());
+        book.insert(filter, &claimer);
+        Ok(claimer)
     }
 }
 

@@ -83,6 +83,12 @@ pub enum Error {
         /// The states in which that works.
         allowed: &'static str,
     },
+    /// Claims with as many different filters as there may be are under way, or were a moment ago.
+    #[error("claims with {max} different filters are under way; use fewer, or try again later")]
+    TooManyFilters {
+        /// How many there may be.
+        max: usize,
+    },
     /// The database URL names no database that this build knows.
     #[error("database URL '{url}': {problem}")]
     DatabaseUrl {
@@ -162,6 +168,7 @@ impl Error {
             Error::TokenNotFound { .. } => "token_not_found",
             Error::Exists { .. } => "exists",
             Error::WrongStatus { .. } => "wrong_status",
+            Error::TooManyFilters { .. } => "too_many_filters",
             Error::DatabaseUrl { .. } => "database_url",
             Error::DatabaseUnavailable { .. } => "database_unavailable",
             Error::DatabaseLocked { .. } => "database_locked",

@@ -255,6 +255,11 @@ pub(crate) fn check_filter(types: &[String], tags: &[String], limits: &Limits) -
 }
 
 impl Queue {
+    /// Refuses types and tags that no filter may ask for.
+    pub fn check_filter(&self, types: &[String], tags: &[String]) -> Result<()> {
+        check_filter(types, tags, self.limits())
+    }
+
     /// The event and how it stands with each subscription.
     pub async fn get(&self, event_id: i64) -> Result<EventView> {
         let views = self.store().get(self.namespace(), &[event_id]).await?;

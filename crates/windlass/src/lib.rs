@@ -11,6 +11,7 @@ compile_error!("windlass needs at least one of its features `sqlite` and `postgr
 struct Readme;
 
 mod activity;
+mod busy;
 mod cancel;
 mod change;
 mod claim;

@@ -4,6 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
+use crate::busy::Busy;
 use crate::claim::Claimers;
 use crate::clock::{Clock, Timestamp};
 use crate::coalesce::Coalescer;
@@ -54,6 +57,10 @@ pub(crate) struct Core {
     pub limits: Limits,
     pub wakes: Arc<Wakes>,
     /// Each with the moment at which loading it began.
+    /// Claims under way, and deliveries on their way back.
+    pub busy: Busy,
+    /// Nobody waits any more.
+    pub hurry: watch::Sender<bool>,
     topologies: Mutex<HashMap<String, (Arc<Topology>, Instant)>>,
 }
 
@@ -96,7 +103,15 @@ impl OpenOptions {
         let store = open_store(&self.url, self.clock.clone(), self.migrate).await?;
         let wakes = Arc::new(Wakes::default());
         store.watch(wakes.clone()).await;
-        let core = Core { store, clock: self.clock, limits: self.limits, wakes, topologies: Mutex::default() };
+        let core = Core {
+            store,
+            clock: self.clock,
+            limits: self.limits,
+            wakes,
+            busy: Busy::new(),
+            hurry: watch::Sender::new(false),
+            topologies: Mutex::default(),
+        };
         let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };
         Ok(Queue { shared: Arc::new(shared), namespace: DEFAULT_NAMESPACE.into() })
     }
@@ -200,8 +215,16 @@ impl Queue {
         self.store().exists(self.namespace(), &[]).await.map(drop)
     }
 
+    /// From now on no claim waits: those that do are answered with what there is. For the end of a process.
+    pub fn stop_waiting(&self) {
+        self.core().hurry.send_replace(true);
+    }
+
     /// Finishes what is under way and closes the connections. Later calls fail with [`Error::Closed`].
     pub async fn close(&self) {
+        self.stop_waiting();
+        // What was claimed for somebody who is gone is given back first. Without it, its lease would have to end.
+        let _ = tokio::time::timeout(GIVE_BACK_MAX, self.core().busy.idle()).await;
         self.store().close().await;
     }
 
@@ -275,6 +298,9 @@ impl Queue {
 /// Gathered batches grow to at most this many events: large enough to share a commit, small enough
 /// that nobody waits long for his neighbours.
 const BATCH_WEIGHT_MAX: usize = 1_000;
+
+/// How long closing waits for deliveries to be given back.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 
 impl Core {
     pub async fn topology(&self, namespace: &str) -> Result<Arc<Topology>> {

@@ -13,9 +13,9 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{ClaimRequest, Delivery, Queue, Status};
+use windlass::{ClaimRequest, Delivery, Outcome, Queue, Report, Status};
 
-use super::event::{EventOptions, take_options};
+use super::event::{EventOptions, fitting, take_options};
 use super::names::Names;
 use super::wrong_method;
 use crate::app::App;
@@ -222,7 +222,8 @@ fn trace_of(delivery: &Delivery) -> Option<HeaderValue> {
 
 /// Take many events
 ///
-/// Near deadlines first, then by priority, then the earliest. An empty list where there is nothing.
+/// Near deadlines first, then by priority, then the earliest. An empty list where there is nothing. Payloads of
+/// 32 MiB together are enough for one answer: the rest is left for the next.
 #[utoipa::path(
     post, path = "/events/claim", tag = "consume", security(("token" = ["consume"])),
     request_body = ClaimBody,
@@ -243,22 +244,26 @@ async fn claim(
 
 async fn take(app: &App, queue: &Queue, request: ClaimBody) -> Result<Vec<Delivery>, ApiError> {
     let waits = request.wait_ms.is_some_and(|ms| ms > 0);
-    let claim = ClaimRequest::from(request);
-    if !waits {
-        let taken = queue.claim(claim).await?;
-        app.hub.picked(queue.namespace(), &taken);
-        return Ok(taken);
+    let _place = waits.then(|| app.wait_place()).transpose()?;
+    let _counted = waits.then(|| Counted::new(&app.metrics.waiting_claims));
+    // When the server stops the queue ends the wait, so that nothing is taken for nobody.
+    let mut taken = queue.claim(request.into()).await?;
+    let rest = taken.split_off(fitting(taken.iter().map(|delivery| &*delivery.event.payload)));
+    give_back(queue, &rest).await?;
+    if waits && taken.is_empty() && app.is_stopping() {
+        return Err(shutting_down());
     }
-    let _place = app.wait_place()?;
-    let _counted = Counted::new(&app.metrics.waiting_claims);
-    let taken = tokio::select! {
-        // What was taken in the very last moment still goes to who asked.
-        biased;
-        taken = queue.claim(claim) => taken?,
-        () = app.stopping() => return Err(shutting_down()),
-    };
     app.hub.picked(queue.namespace(), &taken);
     Ok(taken)
+}
+
+/// What does not fit into the answer is anybody's again, at once.
+async fn give_back(queue: &Queue, rest: &[Delivery]) -> Result<(), ApiError> {
+    if !rest.is_empty() {
+        let released = rest.iter().map(|delivery| (delivery.into(), Report::new(Outcome::Release)));
+        queue.finish_all(released.collect()).await?;
+    }
+    Ok(())
 }
 
 fn shutting_down() -> ApiError {

@@ -10,8 +10,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{DeadLetter, DeadLetterFilter, Queue, Status};
 
-use super::event::{EventOptions, take_options};
+use super::event::{EventOptions, fitting, take_options};
 use super::inspect::limit;
+use super::list::List;
 use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
@@ -117,6 +118,9 @@ impl From<DeadLetter> for DeadLetterBody {
 }
 
 /// List dead letters
+///
+/// Payloads of 32 MiB together are enough for one answer: it may hold fewer than `limit`. Go on with the
+/// `offset` after the last.
 #[utoipa::path(
     get, path = "/dead-letters", tag = "dead letters", security(("token" = ["read"])),
     params(ListArgs),
@@ -129,7 +133,7 @@ async fn list_dead_letters(
     InNamespace(queue): InNamespace,
     Args(args): Args<ListArgs>,
 ) -> Result<Json<DeadLettersBody>, ApiError> {
-    let (limit, offset) = (limit(args.limit)?, args.offset.unwrap_or(0));
+    let (limit, offset) = (limit(args.limit, queue.limits())?, args.offset.unwrap_or(0));
     let filter = DeadLetterFilter {
         subscription: args.subscription,
         status: args.status.as_deref().map(str::parse).transpose()?,
@@ -141,7 +145,8 @@ async fn list_dead_letters(
         ..DeadLetterFilter::default()
     };
     let page = queue.dead_letters(filter).await?;
-    let dead_letters = page.items.into_iter().map(Into::into).collect();
+    let fitting = fitting(page.items.iter().map(|letter| &*letter.event.payload));
+    let dead_letters = page.items.into_iter().take(fitting).map(Into::into).collect();
     Ok(Json(DeadLettersBody { dead_letters, total: page.total, limit, offset }))
 }
 
@@ -242,8 +247,8 @@ async fn purge_dead_letter(
 #[schema(example = json!({ "types": "order.*", "failed_before": "2025-12-24T10:30:00Z" }))]
 struct FilterRequest {
     /// Of these events.
-    #[serde(default)]
-    event_ids: Vec<i64>,
+    #[schema(value_type = Option<Vec<i64>>)]
+    event_ids: Option<List<i64>>,
     /// Of this subscription.
     subscription: Option<String>,
     /// FAILED or EXPIRED.
@@ -264,6 +269,7 @@ impl TryFrom<FilterRequest> for DeadLetterFilter {
 
     fn try_from(request: FilterRequest) -> Result<DeadLetterFilter, ApiError> {
         let FilterRequest { event_ids, subscription, status, types, reason, failed_before, all } = request;
+        let event_ids = event_ids.map_or_else(Vec::new, |ids| ids.0);
         let (types, failed_before) = (types.unwrap_or_default().into_list(), failed_before.map(known));
         let nothing = event_ids.is_empty() && types.is_empty() && subscription.is_none() && status.is_none();
         let nothing = nothing && reason.is_none() && failed_before.is_none();

@@ -95,6 +95,19 @@ fn is_zero(priority: &i16) -> bool {
     *priority == 0
 }
 
+/// An answer with many events stops growing when their payloads have reached this size.
+pub(super) const PAYLOADS_BYTES_MAX: usize = 32 << 20;
+
+/// How many of these payloads an answer holds: at least one.
+pub(super) fn fitting<'a>(payloads: impl Iterator<Item = &'a RawValue>) -> usize {
+    let mut bytes = 0usize;
+    let fits = |(place, payload): &(usize, &RawValue)| {
+        bytes = bytes.saturating_add(payload.get().len());
+        *place == 0 || bytes <= PAYLOADS_BYTES_MAX
+    };
+    payloads.enumerate().take_while(fits).count()
+}
+
 /// An event's contents, and its options.
 pub(super) fn take_options(event: &mut Event) -> EventOptions {
     EventOptions {

@@ -13,6 +13,7 @@ use utoipa_axum::routes;
 use windlass::{Action, Attempt, Finished, Held, Outcome, Queue, Report};
 
 use super::hold::Holder;
+use super::list::List;
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
 use crate::extract::{BatchBody, EventId, InNamespace, JsonBody};
@@ -311,7 +312,8 @@ struct FinishRequest {
     /// For items that name none; `main` if absent.
     subscription: Option<String>,
     /// Each has its own result.
-    items: Vec<FinishItem>,
+    #[schema(value_type = Vec<FinishItem>, max_items = 10000)]
+    items: List<FinishItem>,
 }
 
 /// How an attempt ended.
@@ -396,7 +398,7 @@ async fn finish(
     InNamespace(queue): InNamespace,
     BatchBody(request, _room): BatchBody<FinishRequest>,
 ) -> Result<Json<FinishedBody>, ApiError> {
-    let FinishRequest { worker_id, subscription, items } = request;
+    let FinishRequest { worker_id, subscription, items: List(items) } = request;
     let mut results: Vec<Option<ItemResult>> = items.iter().map(|_| None).collect();
     let (mut sent, mut reports) = (Vec::new(), Vec::new());
     for (place, mut item) in items.into_iter().enumerate() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{EventView, ListFilter, MAIN, StatRow, Status, StuckDelivery, WorkerView};
+use windlass::{EventView, Limits, ListFilter, MAIN, StatRow, Status, StuckDelivery, WorkerView};
 
 use super::event::EventBody;
 use super::names::Names;
@@ -131,13 +131,13 @@ impl ListedBody {
 }
 
 /// How many a list shows unless told.
-pub(super) const LIMIT_DEFAULT: usize = 20;
+const LIMIT_DEFAULT: usize = 20;
 
 /// A limit that was given; the library takes 0 for "none given".
-pub(super) fn limit(given: Option<usize>) -> Result<usize, ApiError> {
+pub(super) fn limit(given: Option<usize>, limits: &Limits) -> Result<usize, ApiError> {
     match given {
         Some(0) => Err(ApiError::invalid("limit", "must be at least 1")),
-        given => Ok(given.unwrap_or(LIMIT_DEFAULT)),
+        given => Ok(given.unwrap_or(LIMIT_DEFAULT.min(limits.page_max))),
     }
 }
 
@@ -154,7 +154,7 @@ async fn list_events(
     InNamespace(queue): InNamespace,
     Args(args): Args<ListArgs>,
 ) -> Result<Json<EventsBody>, ApiError> {
-    let (limit, offset) = (limit(args.limit)?, args.offset.unwrap_or(0));
+    let (limit, offset) = (limit(args.limit, queue.limits())?, args.offset.unwrap_or(0));
     let filter = ListFilter {
         status: args.status.as_deref().map(str::parse).transpose()?,
         types: args.types.unwrap_or_default().into_list(),
@@ -170,7 +170,7 @@ async fn list_events(
 }
 
 /// Held for longer than this, or silent for longer: the source document's 30 seconds.
-const LONG: Duration = Duration::from_secs(30);
+const LONG_SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -201,8 +201,8 @@ struct StuckBody {
     )
 )]
 async fn list_stuck(InNamespace(queue): InNamespace, Args(args): Args<StuckArgs>) -> Result<Json<StuckBody>, ApiError> {
-    let older_than = args.older_than_ms.map_or(LONG, Duration::from_millis);
-    Ok(Json(StuckBody { stuck: queue.stuck(older_than, limit(args.limit)?).await? }))
+    let older_than = args.older_than_ms.map_or(LONG_SILENCE, Duration::from_millis);
+    Ok(Json(StuckBody { stuck: queue.stuck(older_than, limit(args.limit, queue.limits())?).await? }))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -234,7 +234,7 @@ async fn list_workers(
     InNamespace(queue): InNamespace,
     Args(args): Args<WorkersArgs>,
 ) -> Result<Json<WorkersBody>, ApiError> {
-    let stale_after = args.stale_after_ms.map_or(LONG, Duration::from_millis);
+    let stale_after = args.stale_after_ms.map_or(LONG_SILENCE, Duration::from_millis);
     Ok(Json(WorkersBody { workers: queue.workers(stale_after).await? }))
 }
 

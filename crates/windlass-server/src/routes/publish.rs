@@ -14,6 +14,7 @@ use utoipa_axum::routes;
 use windlass::{Error, NewEvent, Published};
 
 use super::event::EventBody;
+use super::list::List;
 use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
@@ -203,7 +204,8 @@ async fn publish(
 #[serde(deny_unknown_fields, expecting = "an object")]
 struct BatchRequest {
     /// All of them are stored, or none is.
-    events: Vec<PublishRequest>,
+    #[schema(value_type = Vec<PublishRequest>, max_items = 10000)]
+    events: List<PublishRequest>,
 }
 
 /// What became of a batch.
@@ -245,8 +247,11 @@ async fn publish_batch(
     headers: HeaderMap,
     BatchBody(request, _room): BatchBody<BatchRequest>,
 ) -> Result<(StatusCode, Json<StoredBatch>), ApiError> {
+    if headers.contains_key("idempotency-key") {
+        return Err(ApiError::invalid("key", "each event of a batch has its own; Idempotency-Key says nothing here"));
+    }
     let event = |event: PublishRequest| event.with_trace(&headers)?.into_event();
-    let events = request.events.into_iter().enumerate();
+    let events = request.events.0.into_iter().enumerate();
     let events = events.map(|(index, new)| event(new).map_err(|error| error.in_item("events", index)));
     let published = queue.publish_all(events.collect::<Result<_, _>>()?).await?;
     Ok((StatusCode::CREATED, Json(StoredBatch { events: published.into_iter().map(Into::into).collect() })))

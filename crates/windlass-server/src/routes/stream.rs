@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header::CACHE_CONTROL;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -10,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -19,6 +21,7 @@ use super::names::Names;
 use super::subscription::find;
 use super::wrong_method;
 use crate::app::App;
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::extract::{Args, InNamespace};
 use crate::stream::{Reader, Told};
@@ -77,7 +80,8 @@ impl Wanted {
 /// Follow what happens
 ///
 /// Server-sent events, from now on: `activity` with what happened to an event, `missed` with how many were
-/// left out because there were too many or the reader is too slow, and `bye` before the server stops.
+/// left out because there were too many or the reader is too slow, and `bye` before the server stops or when the
+/// token is revoked.
 #[utoipa::path(
     get, path = "/events/stream", tag = "inspect", security(("token" = ["read"])),
     params(StreamArgs),
@@ -89,37 +93,67 @@ impl Wanted {
 )]
 async fn stream(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     InNamespace(queue): InNamespace,
     Args(args): Args<StreamArgs>,
 ) -> Result<Response, ApiError> {
     let wanted = Wanted::new(args)?;
+    queue.check_filter(&wanted.types, &wanted.tags)?;
     // A stream of what is not there would be silent forever.
     find(&queue, wanted.subscription.as_deref().unwrap_or(MAIN)).await?;
     let reader = app.hub.listen(&queue).await?;
-    let told = unfold(Some((app, wanted, reader)), next);
-    let stream = Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let listening = Listening { app, caller, wanted, reader, check_at: Instant::now() + CHECK_EVERY };
+    let stream = Sse::new(unfold(Some(listening), next)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     Ok(([(CACHE_CONTROL, "no-store")], stream).into_response())
 }
 
-type Listening = Option<(App, Wanted, Reader)>;
+/// So often it is made sure that the reader may still listen.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-async fn next(listening: Listening) -> Option<(Result<Event, Infallible>, Listening)> {
-    let (app, wanted, mut reader) = listening?;
+struct Listening {
+    app: App,
+    caller: Caller,
+    wanted: Wanted,
+    reader: Reader,
+    check_at: Instant,
+}
+
+/// The next thing to tell, and how to go on; nothing more after a good-bye.
+async fn next(listening: Option<Listening>) -> Option<(Result<Event, Infallible>, Option<Listening>)> {
+    let mut listening = listening?;
     loop {
         let told = tokio::select! {
-            told = reader.told.recv() => told,
-            () = app.stopping() => return Some((Ok(event("bye", r#"{"reason":"shutting_down"}"#)), None)),
+            told = listening.reader.told.recv() => told,
+            () = listening.app.stopping() => return Some((Ok(bye("shutting_down")), None)),
+            () = tokio::time::sleep_until(listening.check_at) => {
+                if !listening.may_go_on().await {
+                    return Some((Ok(bye("wrong_token")), None));
+                }
+                continue;
+            }
         };
         let told = match told {
-            Ok(Told::Happened(happening)) if !wanted.includes(&happening.activity) => continue,
+            Ok(Told::Happened(happening)) if !listening.wanted.includes(&happening.activity) => continue,
             Ok(Told::Happened(happening)) => event("activity", &happening.json),
             Ok(Told::Missed(missed)) | Err(RecvError::Lagged(missed)) => {
                 event("missed", &format!(r#"{{"missed":{missed}}}"#))
             }
             Err(RecvError::Closed) => return None,
         };
-        return Some((Ok(told), Some((app, wanted, reader))));
+        return Some((Ok(told), Some(listening)));
     }
+}
+
+impl Listening {
+    /// Whether the token is still good. While the database is away nothing is told anyway.
+    async fn may_go_on(&mut self) -> bool {
+        self.check_at = Instant::now() + CHECK_EVERY;
+        self.app.gate.still_admits(&self.app.queue, &self.caller).await.unwrap_or(true)
+    }
+}
+
+fn bye(reason: &str) -> Event {
+    event("bye", &format!(r#"{{"reason":"{reason}"}}"#))
 }
 
 fn event(name: &str, data: &str) -> Event {

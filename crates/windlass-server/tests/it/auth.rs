@@ -248,15 +248,16 @@ on_each_database! {
     }
 
     async fn web_pages_of_other_sites_are_refused(server) {
-        for header in ["sec-fetch-site: cross-site", "sec-fetch-site: same-site"] {
+        let foreign = ["sec-fetch-site: cross-site", "sec-fetch-site: same-site", "origin: http://evil.example", "origin: null"];
+        for header in foreign {
             let response = server.send("POST", "/events", &format!("{JSON}{header}\r\n"), r#"{"title":"t"}"#).await;
             response.error(403, "cross_site");
         }
-        for header in ["sec-fetch-site: none", "sec-fetch-site: same-origin"] {
+        for header in ["sec-fetch-site: none", "sec-fetch-site: same-origin", "origin: http://localhost"] {
             server.send("GET", "/events", &format!("{header}\r\n"), "").await.expect(200);
         }
         let metrics = server.get("/metrics").await.body;
-        assert!(metrics.contains("windlass_http_refused_total{reason=\"cross_site\"} 2"), "{metrics}");
+        assert!(metrics.contains("windlass_http_refused_total{reason=\"cross_site\"} 4"), "{metrics}");
         assert_eq!(server.get("/events").await.expect(200)["total"], 0);
     }
 

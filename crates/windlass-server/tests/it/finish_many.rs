@@ -115,7 +115,8 @@ on_each_database! {
             assert!(error.contains(expected), "{error}");
         }
         let items = vec![good; 10_001];
-        assert_eq!(server.post("/events/finish", &json!({ "items": items })).await.bad_field(), "items");
+        let error = server.post("/events/finish", &json!({ "items": items })).await.error(400, "invalid");
+        assert!(error.contains("items: has more than 10000 items, which is the limit"), "{error}");
         assert_eq!(server.status(id).await, "PROCESSING");
     }
 

@@ -58,6 +58,31 @@ impl Lock {
 }
 
 on_each_database! {
+    async fn a_list_is_bounded_while_it_is_read(server) {
+        let many = format!(r#"{{"events":[{}]}}"#, vec!["{}"; 1_000_000].join(","));
+        let error = server.post_text("/events/batch", &many).await.error(400, "invalid");
+        assert!(error.contains("has more than 10000 items"), "{error}");
+        let many = format!(r#"{{"items":[{}]}}"#, vec![r#"{"event_id":1,"outcome":"complete"}"#; 10_001].join(","));
+        let error = server.post_text("/events/finish", &many).await.error(400, "invalid");
+        assert!(error.contains("has more than 10000 items"), "{error}");
+    }
+
+    async fn an_answer_holds_only_so_much_and_the_rest_is_left(server) {
+        let event = json!({ "type": "t", "payload": "x".repeat(1_000_000) });
+        for _ in 0..4 {
+            server.post("/events/batch", &json!({ "events": vec![&event; 10] })).await.expect(201);
+        }
+        let request = json!({ "worker_id": "w:1", "max": 100, "lease_ms": 600_000 });
+        let first = server.claim_ids(&request).await;
+        assert_eq!((first.len(), server.claim_ids(&request).await.len()), (33, 7));
+        for id in &first {
+            let dead = json!({ "worker_id": "w:1", "retry": false });
+            server.post(&format!("/events/{id}/fail"), &dead).await.expect(200);
+        }
+        let page = server.get("/dead-letters?limit=100").await.expect(200);
+        assert_eq!((page["dead_letters"].as_array().unwrap().len(), &page["total"]), (33, &json!(33)));
+    }
+
     async fn there_are_only_so_many_connections(server) {
         server.restart_with(|options| options.connections_max = 1).await;
         let mut only = server.begin("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
@@ -101,12 +126,20 @@ on_each_database! {
 
     async fn only_so_many_bytes_of_bodies_are_held(server) {
         server.restart_with(|options| options.bodies_bytes_max = 64 << 10).await;
-        let held = begin_publish(server, 60 << 10).await;
         let event = json!({ "title": "t", "payload": "x".repeat(10 << 10) });
-        let response = server.post("/events", &event).await;
+        // An announcement alone takes next to nothing from anybody.
+        let announced = begin_publish(server, 60 << 10).await;
+        server.post("/events", &event).await.expect(201);
+        drop(announced);
+        let (held, response) = until(async || {
+            let mut held = begin_publish(server, 60 << 10).await;
+            held.write_all(&[b' '; 59 << 10]).await.unwrap();
+            let response = server.post("/events", &event).await;
+            (response.status == 503).then_some((held, response))
+        })
+        .await;
         response.error(503, "overloaded");
         assert_eq!(response.header("retry-after"), Some("1"));
-        server.publish("a").await;
         drop(held);
         until(async || (server.post("/events", &event).await.status == 201).then_some(())).await;
     }

@@ -44,6 +44,44 @@ on_each_database! {
         assert_eq!(server.get(&format!("/events/{}", stored["id"])).await.expect(200)["title"], "late");
     }
 
+    async fn half_a_request_does_not_hold_up_the_end(server) {
+        server.restart_with(|options| options.shutdown_grace = Duration::from_secs(3_600)).await;
+        let _half = server.begin("GET /heal").await;
+        let mut unread = server.begin("GET /events/stream HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        assert!(unread.read(&mut [0; 1]).await.unwrap() > 0);
+        server.stop();
+        server.stopped().await;
+    }
+
+    // What was claimed for somebody who is told that the server stops would be held by nobody.
+    async fn whatever_the_end_interrupts_is_held_by_who_has_it(server) {
+        let waiting = |n: usize| format!(r#"{{"worker_id":"w:{n}","max":1000,"wait_ms":30000}}"#);
+        let mut pollers = Vec::new();
+        for n in 0..4 {
+            let body = waiting(n);
+            let head = head("POST", "/events/claim", crate::bed::JSON, body.len());
+            pollers.push(server.begin(&format!("{head}{body}")).await);
+        }
+        server.until_waiting(4).await;
+        let queue = server.queue.clone();
+        let publisher = tokio::spawn(async move {
+            while queue.publish_all(vec![windlass::NewEvent::new("t"); 200]).await.is_ok() {}
+        });
+        let mut held = 0;
+        server.stop();
+        for poller in pollers {
+            let answer = read(poller).await;
+            match answer.status {
+                200 => held += answer.json()["events"].as_array().unwrap().len(),
+                _ => drop(answer.error(503, "shutting_down")),
+            }
+        }
+        server.stopped().await;
+        publisher.await.unwrap();
+        server.start_again().await;
+        assert_eq!(server.get("/events?status=PROCESSING").await.expect(200)["total"], held);
+    }
+
     async fn a_request_that_never_ends_does_not_hold_up_the_end(server) {
         server.options.shutdown_grace = Duration::from_millis(100);
         server.restart().await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use windlass::{ClaimRequest, NewEvent, Report};
+use windlass::{ClaimRequest, NewEvent, NewToken, Report, Scope};
 
 use crate::bed::Server;
 
@@ -150,7 +150,17 @@ on_each_database! {
         server.stopped().await;
     }
 
+    async fn who_loses_its_token_is_told_no_more(server) {
+        let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
+        let head = format!("GET /events/stream HTTP/1.1\r\nauthorization: Bearer {}\r\n\r\n", created.secret);
+        let mut reader = Reader { connection: server.begin(&head).await, text: String::new() };
+        assert!(reader.more().await && reader.text.starts_with("HTTP/1.1 200"), "{}", reader.text);
+        server.queue.revoke_token(&created.token.token_id).await.unwrap();
+        assert_eq!(reader.first("bye").await, json!({ "reason": "wrong_token" }));
+    }
+
     async fn a_bad_question_is_refused(server) {
+        assert_eq!(server.get("/events/stream?types=a*b").await.bad_field(), "types");
         assert_eq!(server.get("/events/stream?status=DONE").await.bad_field(), "status");
         assert_eq!(server.get("/events/stream?status=FAILED,x").await.bad_field(), "status");
         server.get("/events/stream?state=FAILED").await.error(400, "invalid");

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Filter;
@@ -45,6 +45,7 @@ impl Claimer {
         let (asks, inbox) = mpsc::unbounded_channel();
         let place = core.wakes.register(&filter);
         let task = Task {
+            hurry: core.hurry.subscribe(),
             core,
             filter,
             inbox,
@@ -95,6 +96,8 @@ impl Lanes {
 }
 
 struct Task {
+    /// Nobody waits any more.
+    hurry: watch::Receiver<bool>,
     core: Arc<Core>,
     filter: Filter,
     inbox: mpsc::UnboundedReceiver<Ask>,
@@ -195,6 +198,7 @@ impl Task {
         if batch.is_empty() {
             return;
         }
+        let _busy = self.core.busy.begin();
         // While it claims, nobody looks for it: that would move marks back.
         self.place.rise();
         let slots: Vec<ClaimSlot> = batch.iter().map(|(_, ask)| ask.slot.clone()).collect();
@@ -342,7 +346,11 @@ impl Task {
 
     /// Answers those who will not wait any longer.
     fn answer_ended(&mut self) {
-        for ask in self.asking.take_ended(Instant::now()) {
+        let ended = match *self.hurry.borrow() {
+            true => self.asking.take_all().collect(),
+            false => self.asking.take_ended(Instant::now()),
+        };
+        for ask in ended {
             ask.answer(Ok(self.handed(Vec::new())));
         }
     }
@@ -359,6 +367,7 @@ impl Task {
             () = self.place.waiter.wait() => {}
             () = tokio::time::sleep_until(first_end) => {}
             Some(ask) = self.inbox.recv() => self.admit(ask),
+            () = hurried(&mut self.hurry) => {}
         }
     }
 
@@ -369,6 +378,12 @@ impl Task {
             tokio::spawn(watcher::watch(self.core.clone(), self.filter.namespace.clone()));
         }
     }
+}
+
+/// Until nobody waits any more.
+async fn hurried(hurry: &mut watch::Receiver<bool>) {
+    // The core has the other end, and the claimer has the core.
+    let _ = hurry.wait_for(|hurry| *hurry).await;
 }
 
 /// One sweep, and then the pause that keeps sweeps to their share of the time.

@@ -28,7 +28,11 @@ impl Drop for Handed {
         let (deliveries, Some(topology)) = (std::mem::take(&mut self.deliveries), self.topology.take()) else { return };
         let (core, Ok(runtime)) = (self.core.clone(), tokio::runtime::Handle::try_current()) else { return };
         if !deliveries.is_empty() {
-            runtime.spawn(give_back_all(core, topology, deliveries));
+            let busy = core.busy.begin();
+            runtime.spawn(async move {
+                give_back_all(core, topology, deliveries).await;
+                drop(busy);
+            });
         }
     }
 }

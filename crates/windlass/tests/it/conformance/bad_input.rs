@@ -44,6 +44,15 @@ conformance! {
         assert_eq!(error, "payload: must not nest deeper than 100");
     }
 
+    async fn only_so_many_filters_are_in_use_at_once(bed) {
+        let queue = limited(bed, Limits { filters_max: 2, ..Limits::default() }).await;
+        for tag in ["a", "b", "a"] {
+            assert!(queue.claim(ClaimRequest::new("w").tags([tag])).await.unwrap().is_empty());
+        }
+        let error = queue.claim(ClaimRequest::new("w").tags(["c"])).await.unwrap_err();
+        assert_eq!(error, Error::TooManyFilters { max: 2 });
+    }
+
     async fn a_payload_with_half_a_character_is_refused(bed) {
         let half = RawValue::from_string(r#"{"a":"\ud800 alone"}"#.to_owned()).unwrap();
         let error = refused(&bed.queue, NewEvent::new("t").payload_raw(half)).await;

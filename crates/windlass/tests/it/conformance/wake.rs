@@ -262,7 +262,20 @@ conformance! {
         let mut claim = Box::pin(claim);
         assert!(!futures_poll(claim.as_mut()).await);
         queue.close().await;
-        assert_eq!(claim.await.unwrap_err(), windlass::Error::Closed);
+        assert!(claim.await.unwrap().is_empty());
+        assert_eq!(queue.publish(NewEvent::new("t")).await.unwrap_err(), windlass::Error::Closed);
+    }
+
+    async fn who_waits_can_be_told_not_to(bed) {
+        let queue = bed.real_time().await;
+        let claim = queue.claim(ClaimRequest::new("w").wait(secs(60)));
+        let mut claim = Box::pin(claim);
+        assert!(!futures_poll(claim.as_mut()).await);
+        queue.stop_waiting();
+        assert!(claim.await.unwrap().is_empty());
+        assert!(queue.claim(ClaimRequest::new("w").wait(secs(60))).await.unwrap().is_empty());
+        let event = publish(&queue, "t").await;
+        assert_eq!(poll(&queue).await.unwrap().event.id, event.id);
     }
 
     // Whoever asks and goes away at any moment: nothing is kept from the others for longer than the lease.
