@@ -61,7 +61,22 @@ pub(crate) struct Core {
     pub busy: Busy,
     /// Nobody waits any more.
     pub hurry: watch::Sender<bool>,
-    topologies: Mutex<HashMap<String, (Arc<Topology>, Instant)>>,
+    topologies: Mutex<HashMap<String, Known>>,
+}
+
+/// A topology, and when loading it began and ended.
+#[derive(Clone)]
+struct Known {
+    topology: Arc<Topology>,
+    begun: Instant,
+    done: Instant,
+}
+
+impl Known {
+    /// Whether it came while the other was being loaded, and is newer.
+    fn outdates(&self, other: &Known) -> bool {
+        self.done >= other.begun && self.topology.edition() > other.topology.edition()
+    }
 }
 
 /// The coalesced calls of one namespace.
@@ -306,16 +321,16 @@ impl Core {
     pub async fn topology(&self, namespace: &str) -> Result<Arc<Topology>> {
         let known = lock(&self.topologies).get(namespace).cloned();
         match known {
-            Some((topology, _)) => Ok(topology),
+            Some(known) => Ok(known.topology),
             None => self.reload(namespace).await,
         }
     }
 
     /// Loads it anew unless somebody did so a moment ago.
     pub async fn refresh(&self, namespace: &str, moment: Duration) -> Result<()> {
-        let known = lock(&self.topologies).get(namespace).map(|(_, loaded_at)| *loaded_at);
+        let known = lock(&self.topologies).get(namespace).map(|known| known.begun);
         match known {
-            Some(loaded_at) if loaded_at.elapsed() < moment => Ok(()),
+            Some(begun) if begun.elapsed() < moment => Ok(()),
             _ => self.reload(namespace).await.map(drop),
         }
     }
@@ -330,14 +345,23 @@ impl Core {
         if lanes.all(|lane_id| known.lane(lane_id).is_some()) { Ok(known) } else { self.reload(namespace).await }
     }
 
+    /// Keeps a topology for everybody, unless somebody else has loaded a newer one meanwhile; the newer one.
+    fn remember(&self, namespace: &str, new: Known) -> Arc<Topology> {
+        let mut topologies = lock(&self.topologies);
+        if let Some(known) = topologies.get(namespace).filter(|known| known.outdates(&new)) {
+            return known.topology.clone();
+        }
+        topologies.insert(namespace.to_owned(), new.clone());
+        new.topology
+    }
+
     /// Loads it anew, also for everybody after.
     pub async fn reload(&self, namespace: &str) -> Result<Arc<Topology>> {
         let begun = Instant::now();
         match self.store.topology(namespace).await? {
             Some(topology) => {
-                let topology = Arc::new(topology);
-                lock(&self.topologies).insert(namespace.to_owned(), (topology.clone(), begun));
-                Ok(topology)
+                let new = Known { topology: Arc::new(topology), begun, done: Instant::now() };
+                Ok(self.remember(namespace, new))
             }
             None => {
                 lock(&self.topologies).remove(namespace);
@@ -350,10 +374,35 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Namespace;
 
     #[test]
     fn a_bad_url_is_shown_without_its_password() {
         let error = bad_url("mysql://me:secret@host/db", "no");
         assert_eq!(error.to_string(), "database URL 'mysql://…@host/db': no");
+    }
+
+    #[test]
+    fn a_slow_load_does_not_bring_back_an_old_topology() {
+        let namespace = Namespace {
+            namespace: "n".into(),
+            metadata: serde_json::value::RawValue::NULL.to_owned(),
+            policy: Default::default(),
+            paused: false,
+            paused_types: Vec::new(),
+            created_at: crate::clock::from_micros(0),
+        };
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let known = |version, begun, done| {
+            let topology = Topology::new(namespace.clone(), version, Vec::new(), Vec::new());
+            Known { topology: Arc::new(topology), begun: at(begun), done: at(done) }
+        };
+        let slow = known(1, 0, 9);
+        assert!(known(2, 2, 4).outdates(&slow));
+        assert!(!known(1, 2, 4).outdates(&slow));
+        assert!(!slow.outdates(&known(2, 2, 4)));
+        // What was there before is not: the database may have been put back to an earlier state.
+        assert!(!known(2, 0, 1).outdates(&known(1, 3, 4)));
     }
 }

@@ -312,7 +312,8 @@ impl Task {
     /// After an empty claim: looks for new lanes, changes, run-out leases and deliveries that
     /// committed late. `true` if claiming again may find something.
     async fn look(&mut self) -> Result<bool> {
-        if !self.pace.allows() {
+        // Under a test clock every claim is exact, however slow the machine.
+        if !self.pace.allows() && self.core.clock.overridden().is_none() {
             return Ok(false);
         }
         let (begun, namespace) = (Instant::now(), &self.filter.namespace);
