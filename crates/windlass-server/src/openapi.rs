@@ -29,6 +29,9 @@ const BODY_ERRORS: [(&str, &str); 3] = [
     ("415", "The body is not JSON, or does not say so."),
 ];
 
+/// What a namespace or a subscription may be called.
+const IDENTIFIER: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$";
+
 /// The whole document.
 pub(crate) fn document(api: &OpenApi) -> Value {
     // A document that was made from types can always be written.
@@ -64,11 +67,15 @@ fn complete(path: &str, operation: &mut Map<String, Value>) {
         let id = format!("{}_in_namespace", operation["operationId"].as_str().unwrap_or_default());
         operation.insert("operationId".into(), json!(id));
         let namespace = json!({
-            "name": "namespace", "in": "path", "required": true, "schema": { "type": "string" },
-            "description": "The namespace.",
+            "name": "namespace", "in": "path", "required": true, "description": "The namespace.",
         });
         let params = operation.entry("parameters").or_insert_with(|| json!([]));
         params.as_array_mut().into_iter().for_each(|params| params.insert(0, namespace.clone()));
+    }
+    for param in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+        if param["in"] == "path" && (param["name"] == "namespace" || param["name"] == "subscription") {
+            param["schema"] = json!({ "type": "string", "pattern": IDENTIFIER });
+        }
     }
     let has_body = operation.contains_key("requestBody");
     let errors = ERRORS.iter().chain(BODY_ERRORS.iter().filter(|_| has_body));
