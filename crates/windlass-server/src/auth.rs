@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use axum::extract::{MatchedPath, RawPathParams, Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode};
@@ -17,6 +17,7 @@ use windlass::{DEFAULT_NAMESPACE, Queue, Scope, Token};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::extract::path_part;
 use crate::metrics::Metrics;
 
 /// Whom the server answers.
@@ -242,21 +243,19 @@ async fn admit(app: &App, needs: &Needs, parts: &mut Parts) -> Result<Option<Tok
     let admitted = tokio::time::timeout(limit, app.gate.admit(&app.queue, parts)).await;
     let token = admitted.map_err(|_| ApiError::timed_out(limit))??;
     if let Some(token) = &token {
-        let namespace = namespace_of(&path, parts).await;
+        let namespace = namespace_of(&path, parts).await?;
         app.gate.check(token, scope, namespace.as_deref())?;
     }
     Ok(token)
 }
 
 /// The namespace that a request is about; `None` for what is about all of them, or none.
-async fn namespace_of(path: &str, parts: &mut Parts) -> Option<String> {
-    use axum::extract::FromRequestParts;
+async fn namespace_of(path: &str, parts: &mut Parts) -> Result<Option<String>, ApiError> {
     if matches!(path, "/namespaces" | "/metrics") {
-        return None;
+        return Ok(None);
     }
-    let params = RawPathParams::from_request_parts(parts, &()).await.ok();
-    let named = params.as_ref().and_then(|params| params.iter().find(|(key, _)| *key == "namespace"));
-    Some(named.map_or(DEFAULT_NAMESPACE, |(_, value)| value).to_owned())
+    let named = path_part(parts, "namespace").await?;
+    Ok(Some(named.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned())))
 }
 
 /// Who asks; without a token, anybody.

@@ -58,7 +58,8 @@ impl FromRequestParts<App> for SubscriptionName {
     }
 }
 
-async fn path_part(parts: &mut Parts, name: &'static str) -> Result<Option<String>, ApiError> {
+/// A part of the path that the route names, if it does.
+pub(crate) async fn path_part(parts: &mut Parts, name: &'static str) -> Result<Option<String>, ApiError> {
     let all = RawPathParams::from_request_parts(parts, &()).await;
     let all = all.map_err(|rejection| bad_request("invalid", format!("path: {}", rejection.body_text())))?;
     Ok(all.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned()))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
-use windlass::{Action, Activity, Delivery, Queue, Result, Status};
+use windlass::{Action, Activity, ActivityCursor, Delivery, Queue, Result, Status};
 
 use crate::error::ApiError;
 
@@ -27,24 +27,24 @@ const ERROR_BYTES_MAX: usize = 1 << 10;
 /// Something to tell.
 #[derive(Clone)]
 pub(crate) enum Told {
-    Happened(Arc<Happening>),
+    Happened(Arc<Line>),
     /// So many happenings were too many to tell.
     Missed(u64),
 }
 
 /// Something that happened, and how it is told.
-pub(crate) struct Happening {
+pub(crate) struct Line {
     pub activity: Activity,
     pub json: String,
 }
 
-impl Happening {
-    fn new(mut activity: Activity) -> Option<Happening> {
+impl Line {
+    fn new(mut activity: Activity) -> Option<Line> {
         if let Some(error) = &mut activity.error_message {
             error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
         }
         let json = serde_json::to_string(&activity).ok()?;
-        Some(Happening { activity, json })
+        Some(Line { activity, json })
     }
 }
 
@@ -72,9 +72,18 @@ impl Hub {
             let error = "as many streams are open as there may be; try again later";
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", error)
         })?;
-        // Whoever reads from here on misses nothing: the cursor is set before the answer begins.
-        let cursor = queue.activity_now().await?;
-        let told = match self.feeds().entry(queue.namespace().to_owned()) {
+        let read_already = self.feeds().get(queue.namespace()).map(broadcast::Sender::subscribe);
+        let told = match read_already {
+            Some(told) => told,
+            // The cursor is set before the answer begins: whoever reads from here on misses nothing.
+            None => self.feed(queue, queue.activity_now().await?),
+        };
+        Ok(Reader { told, _place: place })
+    }
+
+    /// A feed that begins at the cursor, unless somebody else has begun one meanwhile.
+    fn feed(&self, queue: &Queue, cursor: ActivityCursor) -> broadcast::Receiver<Told> {
+        match self.feeds().entry(queue.namespace().to_owned()) {
             Entry::Occupied(feed) => feed.get().subscribe(),
             Entry::Vacant(none) => {
                 let (feed, told) = broadcast::channel(BEHIND_MAX);
@@ -82,20 +91,19 @@ impl Hub {
                 tokio::spawn(self.clone().tell(queue.clone(), cursor));
                 told
             }
-        };
-        Ok(Reader { told, _place: place })
+        }
     }
 
     /// Claims made here are told at once; those of other processes when their attempt ends.
     pub fn picked(&self, namespace: &str, deliveries: &[Delivery]) {
         let Some(feed) = self.feeds().get(namespace).cloned() else { return };
-        for happening in deliveries.iter().filter_map(|delivery| Happening::new(picked(delivery))) {
+        for line in deliveries.iter().filter_map(|delivery| Line::new(picked(delivery))) {
             // Nobody may be listening any more.
-            let _ = feed.send(Told::Happened(Arc::new(happening)));
+            let _ = feed.send(Told::Happened(Arc::new(line)));
         }
     }
 
-    async fn tell(self, queue: Queue, mut cursor: windlass::ActivityCursor) {
+    async fn tell(self, queue: Queue, mut cursor: ActivityCursor) {
         let page_max = PAGE.min(queue.limits().page_max);
         while let Some(feed) = self.still_heard(queue.namespace()) {
             let wait = match queue.activity(&mut cursor, page_max).await {
@@ -103,8 +111,8 @@ impl Hub {
                     if page.missed > 0 {
                         let _ = feed.send(Told::Missed(page.missed));
                     }
-                    for happening in page.entries.into_iter().filter_map(Happening::new) {
-                        let _ = feed.send(Told::Happened(Arc::new(happening)));
+                    for line in page.entries.into_iter().filter_map(Line::new) {
+                        let _ = feed.send(Told::Happened(Arc::new(line)));
                     }
                     EVERY
                 }

@@ -87,16 +87,24 @@ impl Queue {
         if reports.len() > max {
             return Err(Error::invalid("items", format!("has {} items; the limit is {max}", reports.len())));
         }
-        let bad = |(held, report): &(Held, Report)| held.check().and_then(|()| check_report(report, self.limits()));
-        let mut answers: Vec<Option<Result<Finished>>> = reports.iter().map(|item| bad(item).err().map(Err)).collect();
-        let good = |(item, answer): (_, &Option<_>)| answer.is_none().then_some(item);
-        let good: Vec<(Held, Report)> = reports.into_iter().zip(&answers).filter_map(good).collect();
+        let (mut answers, mut good) = (Vec::with_capacity(reports.len()), Vec::with_capacity(reports.len()));
+        for (held, report) in reports {
+            let checked = held.check().and_then(|()| check_report(&report, self.limits()));
+            match checked {
+                Ok(()) => {
+                    good.push((held, report));
+                    answers.push(None);
+                }
+                Err(error) => answers.push(Some(Err(error))),
+            }
+        }
         self.topology().await?;
         if !good.is_empty() {
             let weight = good.len();
             let mut finished = self.lines().finish.call(good, weight).await?.into_iter();
             answers.iter_mut().filter(|answer| answer.is_none()).for_each(|answer| *answer = finished.next());
         }
+        // The line answers for each; it is closed where it does not.
         Ok(answers.into_iter().map(|answer| answer.unwrap_or(Err(Error::Closed))).collect())
     }
 

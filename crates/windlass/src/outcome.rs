@@ -162,11 +162,6 @@ impl Report {
         Report::new(Outcome::dead()).error(error)
     }
 
-    /// How the attempt ended.
-    pub fn outcome(&self) -> &Outcome {
-        &self.outcome
-    }
-
     /// A number of the worker's own, such as an HTTP status.
     pub fn status_code(mut self, status_code: i32) -> Report {
         self.status_code = Some(status_code);

@@ -45,8 +45,10 @@ impl Queue {
         }
         let now = self.clock().now();
         for (index, event) in events.iter().enumerate() {
-            let in_item = |error| Error::InItem { what: "events", index, error: Box::new(error) };
-            event.check(self.limits(), now).map_err(|error| if events.len() > 1 { in_item(error) } else { error })?;
+            event.check(self.limits(), now).map_err(|error| match events.len() {
+                1 => error,
+                _ => Error::InItem { what: "events", index, error: Box::new(error) },
+            })?;
         }
         self.topology().await?;
         if events.is_empty() {
@@ -54,21 +56,31 @@ impl Queue {
         }
         let weight = events.len();
         let mut published = self.lines().publish.call(events, weight).await?;
-        for duplicate in published.iter_mut().filter(|published| published.duplicate) {
-            self.show_first(duplicate).await;
-        }
+        self.show_first(&mut published).await;
         Ok(published)
     }
 
-    /// Puts the first event in the place of a duplicate. One that its policy did not keep is shown
-    /// with the contents it was published with again.
-    async fn show_first(&self, duplicate: &mut Published) {
-        match self.get(duplicate.event.id).await {
-            Ok(first) => duplicate.event = first.event,
-            // What was stored with it counts, whether or not the first one can be read.
-            Err(error) => {
-                tracing::debug!(%error, event_id = duplicate.event.id, "the first event of a key cannot be shown")
+    /// Puts the first event in the place of each duplicate. One that its policy did not keep is shown with
+    /// the contents it was published with again.
+    async fn show_first(&self, published: &mut [Published]) {
+        let duplicates = published.iter().filter(|published| published.duplicate);
+        // The same key may have come several times.
+        let ids: HashSet<i64> = duplicates.map(|duplicate| duplicate.event.id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        match self.store().get(self.namespace(), &ids.into_iter().collect::<Vec<_>>()).await {
+            Ok(found) => {
+                let first: HashMap<i64, Event> =
+                    found.into_iter().flatten().map(|view| (view.event.id, view.event)).collect();
+                for duplicate in published.iter_mut().filter(|published| published.duplicate) {
+                    if let Some(event) = first.get(&duplicate.event.id) {
+                        duplicate.event = event.clone();
+                    }
+                }
             }
+            // What was stored with them counts, whether or not the first ones can be read.
+            Err(error) => tracing::debug!(%error, "the first events of some keys cannot be shown"),
         }
     }
 }

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{Action, Attempt, Finished, Held, Outcome, Queue, Report};
 
-use super::hold::Holder;
+use super::hold::{Holder, HolderRequest};
 use super::list::List;
 use crate::app::App;
 use crate::error::{ApiError, ErrorBody};
@@ -70,19 +69,6 @@ struct FailRequest {
     retry: Option<bool>,
     /// When to try again, instead of the policy's backoff.
     retry_after_ms: Option<u64>,
-}
-
-/// The worker gives it back.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, expecting = "an object")]
-#[schema(example = json!({ "worker_id": "worker-02:8742" }))]
-struct ReleaseRequest {
-    /// Who held it. Needed unless `lease` is given.
-    worker_id: Option<String>,
-    /// The claim's token, for an exact guard.
-    lease: Option<String>,
-    /// `main` if absent.
-    subscription: Option<String>,
 }
 
 /// The worker puts it back for later.
@@ -162,9 +148,8 @@ async fn complete(
     JsonBody(request, _room): JsonBody<CompleteRequest>,
 ) -> Result<Json<ReportBody>, ApiError> {
     let CompleteRequest { worker_id, lease, subscription, execution_time_ms, status_code, error_message } = request;
-    let outcome = if error_message.is_some() { Outcome::DoneWithErrors } else { Outcome::Done };
-    let report = Details { execution_time_ms, status_code, error_message }.into_report(outcome);
-    report_one(&queue, Holder { event_id: id, worker_id, lease, subscription }, report).await
+    let item = FinishItem::new(id, Ending::Complete, worker_id, lease, subscription);
+    report_one(&queue, FinishItem { execution_time_ms, status_code, error_message, ..item }).await
 }
 
 /// The work failed
@@ -187,10 +172,10 @@ async fn fail(
     EventId(id): EventId,
     JsonBody(request, _room): JsonBody<FailRequest>,
 ) -> Result<Json<ReportBody>, ApiError> {
-    let FailRequest { worker_id, lease, subscription, execution_time_ms, status_code, error_message, .. } = request;
-    let outcome = failure(request.retry, request.retry_after_ms)?;
-    let report = Details { execution_time_ms, status_code, error_message }.into_report(outcome);
-    report_one(&queue, Holder { event_id: id, worker_id, lease, subscription }, report).await
+    let item = FinishItem::new(id, Ending::Fail, request.worker_id, request.lease, request.subscription);
+    let FailRequest { execution_time_ms, status_code, error_message, retry, retry_after_ms, .. } = request;
+    let item = FinishItem { execution_time_ms, status_code, error_message, retry, retry_after_ms, ..item };
+    report_one(&queue, item).await
 }
 
 /// Give the event back
@@ -199,7 +184,7 @@ async fn fail(
 #[utoipa::path(
     post, path = "/events/{id}/release", tag = "consume", security(("token" = ["consume"])),
     params(("id" = i64, Path, description = "The event.")),
-    request_body = ReleaseRequest,
+    request_body = HolderRequest,
     responses(
         (status = 200, description = "On record.", body = ReportBody),
         (status = 404, description = "No such event."),
@@ -209,11 +194,10 @@ async fn fail(
 async fn release(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
-    JsonBody(request, _room): JsonBody<ReleaseRequest>,
+    JsonBody(request, _room): JsonBody<HolderRequest>,
 ) -> Result<Json<ReportBody>, ApiError> {
-    let ReleaseRequest { worker_id, lease, subscription } = request;
-    let holder = Holder { event_id: id, worker_id, lease, subscription };
-    report_one(&queue, holder, Report::new(Outcome::Release)).await
+    let HolderRequest { worker_id, lease, subscription } = request;
+    report_one(&queue, FinishItem::new(id, Ending::Release, worker_id, lease, subscription)).await
 }
 
 /// Put the event back for later
@@ -235,57 +219,26 @@ async fn snooze(
     JsonBody(request, _room): JsonBody<SnoozeRequest>,
 ) -> Result<Json<ReportBody>, ApiError> {
     let SnoozeRequest { worker_id, lease, subscription, delay_ms } = request;
-    let outcome = Outcome::Snooze { delay: Duration::from_millis(delay_ms) };
-    report_one(&queue, Holder { event_id: id, worker_id, lease, subscription }, Report::new(outcome)).await
+    let item = FinishItem::new(id, Ending::Snooze, worker_id, lease, subscription);
+    report_one(&queue, FinishItem { delay_ms: Some(delay_ms), ..item }).await
 }
 
-/// What a worker may say about how it went.
-struct Details {
-    execution_time_ms: Option<u64>,
-    status_code: Option<i32>,
-    error_message: Option<String>,
-}
-
-impl Details {
-    fn into_report(self, outcome: Outcome) -> Report {
-        let mut report = Report::new(outcome);
-        if let Some(ms) = self.execution_time_ms {
-            report = report.execution_time_ms(ms);
-        }
-        if let Some(code) = self.status_code {
-            report = report.status_code(code);
-        }
-        if let Some(error) = self.error_message {
-            report = report.error(error);
-        }
-        report
-    }
-}
-
-fn failure(retry: Option<bool>, retry_after_ms: Option<u64>) -> Result<Outcome, ApiError> {
-    match (retry, retry_after_ms) {
-        (Some(false), Some(_)) => Err(ApiError::invalid("retry_after_ms", "makes no sense with retry: false")),
-        (Some(false), None) => Ok(Outcome::dead()),
-        (_, after) => Ok(Outcome::Retry { after: after.map(Duration::from_millis) }),
-    }
-}
-
-async fn report_one(queue: &Queue, holder: Holder, report: Report) -> Result<Json<ReportBody>, ApiError> {
-    let named = holder.to_string();
-    let may_retry = matches!(report.outcome(), Outcome::Retry { .. });
-    let finished = queue.finish(Held::try_from(holder)?, report).await?;
-    answer(&finished, may_retry, &named).map(Json)
+async fn report_one(queue: &Queue, item: FinishItem) -> Result<Json<ReportBody>, ApiError> {
+    let may_retry = item.may_retry();
+    let (holder, held, report) = item.into_report()?;
+    let finished = queue.finish(held, report).await?;
+    answer(&finished, &holder, may_retry).map(Json)
 }
 
 /// The answer to a report, alone or among many.
-fn answer(finished: &Finished, may_retry: bool, holder: &str) -> Result<ReportBody, ApiError> {
+fn answer(finished: &Finished, holder: &Holder, may_retry: bool) -> Result<ReportBody, ApiError> {
     match finished {
         Finished::Applied(attempt) => match used_up(attempt) {
             Some(max_retries) if may_retry => Err(ApiError::max_retries_exceeded(attempt.retry_count, max_retries)),
             _ => Ok(attempt.into()),
         },
         Finished::Repeated(attempt) => Ok(attempt.into()),
-        Finished::Lost => Err(lost(holder)),
+        Finished::Lost => Err(holder.lost()),
     }
 }
 
@@ -293,10 +246,6 @@ fn answer(finished: &Finished, may_retry: bool, holder: &str) -> Result<ReportBo
 fn used_up(attempt: &Attempt) -> Option<u32> {
     let failed = attempt.action == Action::Failed && attempt.next_retry_at.is_none();
     attempt.max_retries.filter(|max| failed && attempt.retry_count >= *max)
-}
-
-pub(super) fn lost(holder: &str) -> ApiError {
-    ApiError::new(StatusCode::CONFLICT, "lost", format!("{holder}; nothing was changed"))
 }
 
 /// Many reports.
@@ -404,35 +353,67 @@ async fn finish(
     for (place, mut item) in items.into_iter().enumerate() {
         item.worker_id = item.worker_id.or_else(|| worker_id.clone());
         item.subscription = item.subscription.or_else(|| subscription.clone());
-        let event_id = item.event_id;
+        let (event_id, may_retry) = (item.event_id, item.may_retry());
         match item.into_report() {
-            Ok((holder, named, report)) => {
-                sent.push((place, event_id, named, matches!(report.outcome(), Outcome::Retry { .. })));
-                reports.push((holder, report));
+            Ok((holder, held, report)) => {
+                sent.push((place, holder, may_retry));
+                reports.push((held, report));
             }
             Err(error) => results[place] = Some(ItemResult::new(event_id, Err(error))),
         }
     }
     let finished = queue.finish_all(reports).await?;
-    for ((place, event_id, named, may_retry), finished) in sent.into_iter().zip(finished) {
-        let answer = finished.map_err(ApiError::from).and_then(|finished| answer(&finished, may_retry, &named));
-        results[place] = Some(ItemResult::new(event_id, answer));
+    for ((place, holder, may_retry), finished) in sent.into_iter().zip(finished) {
+        let answer = finished.map_err(ApiError::from).and_then(|finished| answer(&finished, &holder, may_retry));
+        results[place] = Some(ItemResult::new(holder.event_id, answer));
     }
     Ok(Json(FinishedBody { results: results.into_iter().flatten().collect() }))
 }
 
 impl FinishItem {
-    fn into_report(self) -> Result<(Held, String, Report), ApiError> {
-        let outcome = self.outcome()?;
+    fn new(
+        event_id: i64,
+        outcome: Ending,
+        worker_id: Option<String>,
+        lease: Option<String>,
+        subscription: Option<String>,
+    ) -> FinishItem {
+        FinishItem {
+            event_id,
+            outcome,
+            worker_id,
+            lease,
+            subscription,
+            execution_time_ms: None,
+            status_code: None,
+            error_message: None,
+            retry: None,
+            retry_after_ms: None,
+            delay_ms: None,
+        }
+    }
+
+    /// Whether it is a failure that the worker would like to be tried again.
+    fn may_retry(&self) -> bool {
+        self.outcome == Ending::Fail && self.retry != Some(false)
+    }
+
+    /// Who reports, the proof of holding the event, and what is reported.
+    fn into_report(self) -> Result<(Holder, Held, Report), ApiError> {
+        let mut report = Report::new(self.outcome()?);
+        if let Some(ms) = self.execution_time_ms {
+            report = report.execution_time_ms(ms);
+        }
+        if let Some(code) = self.status_code {
+            report = report.status_code(code);
+        }
+        if let Some(error) = self.error_message {
+            report = report.error(error);
+        }
         let FinishItem { event_id, worker_id, lease, subscription, .. } = self;
         let holder = Holder { event_id, worker_id, lease, subscription };
-        let named = holder.to_string();
-        let details = Details {
-            execution_time_ms: self.execution_time_ms,
-            status_code: self.status_code,
-            error_message: self.error_message,
-        };
-        Ok((Held::try_from(holder)?, named, details.into_report(outcome)))
+        let held = holder.held()?;
+        Ok((holder, held, report))
     }
 
     fn outcome(&self) -> Result<Outcome, ApiError> {
@@ -446,7 +427,11 @@ impl FinishItem {
         match self.outcome {
             Ending::Complete if self.error_message.is_some() => Ok(Outcome::DoneWithErrors),
             Ending::Complete => Ok(Outcome::Done),
-            Ending::Fail => failure(self.retry, self.retry_after_ms),
+            Ending::Fail => match (self.retry, self.retry_after_ms) {
+                (Some(false), Some(_)) => Err(ApiError::invalid("retry_after_ms", "makes no sense with retry: false")),
+                (Some(false), None) => Ok(Outcome::dead()),
+                (_, after) => Ok(Outcome::Retry { after: after.map(Duration::from_millis) }),
+            },
             Ending::Release => Ok(Outcome::Release),
             Ending::Snooze => {
                 let ms = self.delay_ms.ok_or_else(|| ApiError::invalid("delay_ms", "is required to snooze"))?;

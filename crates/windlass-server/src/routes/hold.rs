@@ -1,9 +1,9 @@
 //! `POST /events/{id}/start` and `heartbeat`: a worker speaks up while it holds an event.
 
-use std::fmt;
 use std::time::Duration;
 
 use axum::Json;
+use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,7 +11,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{Action, Held, MAIN};
 
-use super::finish::lost;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::{EventId, InNamespace, JsonBody};
@@ -28,30 +27,26 @@ pub(super) struct Holder {
     pub subscription: Option<String>,
 }
 
-impl TryFrom<Holder> for Held {
-    type Error = ApiError;
-
-    fn try_from(holder: Holder) -> Result<Held, ApiError> {
-        let held = match (holder.lease, holder.worker_id) {
-            (Some(lease), _) => Held::by_lease(holder.event_id, lease.parse()?),
-            (None, Some(worker_id)) => Held::by_worker(holder.event_id, worker_id),
+impl Holder {
+    pub fn held(&self) -> Result<Held, ApiError> {
+        let held = match (&self.lease, &self.worker_id) {
+            (Some(lease), _) => Held::by_lease(self.event_id, lease.parse()?),
+            (None, Some(worker_id)) => Held::by_worker(self.event_id, worker_id),
             (None, None) => {
                 return Err(ApiError::invalid("worker_id", "is required: who held the event; or its lease"));
             }
         };
-        Ok(held.of_subscription(holder.subscription.as_deref().unwrap_or(MAIN)))
+        Ok(held.of_subscription(self.subscription.as_deref().unwrap_or(MAIN)))
     }
-}
 
-/// For the sentence that it does not.
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.lease, &self.worker_id) {
-            (None, Some(worker)) => {
-                write!(f, "worker '{}' does not hold event {}", worker.escape_debug(), self.event_id)
-            }
-            _ => write!(f, "the lease on event {} is not the current one", self.event_id),
-        }
+    /// It does not.
+    pub fn lost(&self) -> ApiError {
+        let event_id = self.event_id;
+        let error = match (&self.lease, &self.worker_id) {
+            (None, Some(worker)) => format!("worker '{}' does not hold event {event_id}", worker.escape_debug()),
+            _ => format!("the lease on event {event_id} is not the current one"),
+        };
+        ApiError::new(StatusCode::CONFLICT, "lost", format!("{error}; nothing was changed"))
     }
 }
 
@@ -59,13 +54,13 @@ impl fmt::Display for Holder {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
 #[schema(example = json!({ "worker_id": "worker-02:8742" }))]
-struct StartRequest {
+pub(super) struct HolderRequest {
     /// Who holds it. Needed unless `lease` is given.
-    worker_id: Option<String>,
+    pub worker_id: Option<String>,
     /// The claim's token, for an exact guard.
-    lease: Option<String>,
+    pub lease: Option<String>,
     /// `main` if absent.
-    subscription: Option<String>,
+    pub subscription: Option<String>,
 }
 
 /// The log entry.
@@ -85,7 +80,7 @@ struct StartedBody {
 #[utoipa::path(
     post, path = "/events/{id}/start", tag = "consume", security(("token" = ["consume"])),
     params(("id" = i64, Path, description = "The event.")),
-    request_body = StartRequest,
+    request_body = HolderRequest,
     responses(
         (status = 200, description = "On record.", body = StartedBody),
         (status = 404, description = "No such event."),
@@ -95,14 +90,12 @@ struct StartedBody {
 async fn start(
     InNamespace(queue): InNamespace,
     EventId(event_id): EventId,
-    JsonBody(request, _room): JsonBody<StartRequest>,
+    JsonBody(request, _room): JsonBody<HolderRequest>,
 ) -> Result<Json<StartedBody>, ApiError> {
-    let StartRequest { worker_id, lease, subscription } = request;
-    let holder = Holder { event_id, worker_id: worker_id.clone(), lease, subscription };
-    let named = holder.to_string();
-    let started = queue.start(Held::try_from(holder)?).await?;
-    let created_at = started.ok_or_else(|| lost(&named))?;
-    Ok(Json(StartedBody { event_id, worker_id, action: Action::Started, created_at }))
+    let HolderRequest { worker_id, lease, subscription } = request;
+    let holder = Holder { event_id, worker_id, lease, subscription };
+    let created_at = queue.start(holder.held()?).await?.ok_or_else(|| holder.lost())?;
+    Ok(Json(StartedBody { event_id, worker_id: holder.worker_id, action: Action::Started, created_at }))
 }
 
 /// Who holds it, and for how much longer.
@@ -146,8 +139,7 @@ async fn heartbeat(
 ) -> Result<Json<HeldBody>, ApiError> {
     let HeartbeatRequest { worker_id, lease, subscription, lease_ms } = request;
     let holder = Holder { event_id, worker_id, lease, subscription };
-    let named = holder.to_string();
-    let extended = queue.extend(Held::try_from(holder)?, lease_ms.map(Duration::from_millis)).await?;
-    let lease_expires_at = extended.ok_or_else(|| lost(&named))?;
+    let extended = queue.extend(holder.held()?, lease_ms.map(Duration::from_millis)).await?;
+    let lease_expires_at = extended.ok_or_else(|| holder.lost())?;
     Ok(Json(HeldBody { event_id, lease_expires_at }))
 }

@@ -133,8 +133,8 @@ async fn next(listening: Option<Listening>) -> Option<(Result<Event, Infallible>
             }
         };
         let told = match told {
-            Ok(Told::Happened(happening)) if !listening.wanted.includes(&happening.activity) => continue,
-            Ok(Told::Happened(happening)) => event("activity", &happening.json),
+            Ok(Told::Happened(line)) if !listening.wanted.includes(&line.activity) => continue,
+            Ok(Told::Happened(line)) => event("activity", &line.json),
             Ok(Told::Missed(missed)) | Err(RecvError::Lagged(missed)) => {
                 event("missed", &format!(r#"{{"missed":{missed}}}"#))
             }

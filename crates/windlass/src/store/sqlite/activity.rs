@@ -4,7 +4,6 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row;
 use crate::error::Result;
-use crate::outcome::Attempt;
 use crate::store::{Head, Recent, Since};
 
 /// Both from one state of the database, so that no attempt comes before its event.
@@ -12,7 +11,9 @@ pub(super) fn recent(conn: &Connection, namespace: &str, since: &Since, limit: u
     let mut published = conn.prepare_cached(PUBLISHED)?;
     let mut ended = conn.prepare_cached(ENDED)?;
     let published = published.query_map((namespace, since.event_id, limit as i64), head)?;
-    let ended = ended.query_map((namespace, since.ended.0, since.ended.1, limit as i64), attempt)?;
+    let ended = ended.query_map((namespace, since.ended.0, since.ended.1, limit as i64), |row| {
+        Ok((row.get(0)?, row::attempt(row, 1)?))
+    })?;
     Ok(Recent {
         published: published.collect::<rusqlite::Result<_>>()?,
         ended: ended.collect::<rusqlite::Result<_>>()?,
@@ -42,24 +43,6 @@ FROM event_attempts
 WHERE rowid > coalesce((SELECT rowid FROM event_attempts WHERE finished_at < ?2 ORDER BY rowid DESC LIMIT 1), 0)
   AND namespace = ?1 AND (finished_at, rowid) > (?2, ?3)
 ORDER BY rowid DESC LIMIT ?4";
-
-fn attempt(row: &Row) -> rusqlite::Result<(i64, Attempt)> {
-    let attempt = Attempt {
-        event_id: row.get(1)?,
-        subscription: row.get(2)?,
-        attempt: row.get(3)?,
-        worker_id: row.get(4)?,
-        action: row::word(row, 5)?,
-        status_code: row.get(6)?,
-        execution_time_ms: row.get::<_, Option<i64>>(7)?.map(i64::unsigned_abs),
-        error_message: row.get(8)?,
-        next_retry_at: row::instant_if_any(row, 9)?,
-        retry_count: row.get(10)?,
-        max_retries: row.get(11)?,
-        finished_at: row::instant(row, 12)?,
-    };
-    Ok((row.get(0)?, attempt))
-}
 
 const HEAD: &str = "SELECT id, event_type, title, tags, created_at FROM events WHERE id = ?2 AND namespace = ?1";
 

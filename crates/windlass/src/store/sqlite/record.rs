@@ -95,8 +95,8 @@ pub(super) fn forget(conn: &Connection, namespace: &str, event_id: i64, subscrip
 }
 
 const RECORDED: &str = "
-SELECT attempt, worker_id, action, status_code, execution_time_ms, error_message, next_retry_at, retry_count,
-       max_retries, finished_at
+SELECT event_id, subscription, attempt, worker_id, action, status_code, execution_time_ms, error_message,
+       next_retry_at, retry_count, max_retries, finished_at
 FROM event_attempts INDEXED BY event_attempts_by_event
 WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3 AND (?4 IS NULL OR lease = ?4)
   AND (?5 IS NULL OR worker_id = ?5)
@@ -109,21 +109,7 @@ pub(super) fn recorded(conn: &Connection, namespace: &str, holder: &Holder) -> R
         HeldBy::Anyone => (None, None),
     };
     let mut select = conn.prepare_cached(RECORDED)?;
-    let found = select.query_row((holder.event_id, namespace, &holder.subscription, lease, worker_id), |row| {
-        Ok(Attempt {
-            event_id: holder.event_id,
-            subscription: holder.subscription.clone(),
-            attempt: row.get(0)?,
-            worker_id: row.get(1)?,
-            action: row::word(row, 2)?,
-            status_code: row.get(3)?,
-            execution_time_ms: row.get::<_, Option<i64>>(4)?.map(i64::unsigned_abs),
-            error_message: row.get(5)?,
-            next_retry_at: row::instant_if_any(row, 6)?,
-            retry_count: row.get(7)?,
-            max_retries: row.get(8)?,
-            finished_at: row::instant(row, 9)?,
-        })
-    });
+    let key = (holder.event_id, namespace, &holder.subscription, lease, worker_id);
+    let found = select.query_row(key, |row| row::attempt(row, 0));
     Ok(found.optional()?)
 }

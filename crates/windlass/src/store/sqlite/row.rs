@@ -8,6 +8,7 @@ use crate::clock::{Timestamp, from_micros};
 use crate::delivery::{Lease, Live};
 use crate::error::Result;
 use crate::event::Event;
+use crate::outcome::Attempt;
 
 /// The instant that never comes: a delivery waits for its group.
 pub(super) const INFINITY: i64 = i64::MAX;
@@ -101,4 +102,22 @@ const VERSION: &str = "SELECT version FROM namespaces WHERE namespace = ?1";
 /// The namespace's version; `None` for an unknown one.
 pub(super) fn version(conn: &Connection, namespace: &str) -> Result<Option<i64>> {
     Ok(conn.prepare_cached(VERSION)?.query_row([namespace], |row| row.get(0)).optional()?)
+}
+
+/// An attempt that has ended, from its columns in the order of the struct's fields, the first at `from`.
+pub(super) fn attempt(row: &Row, from: usize) -> rusqlite::Result<Attempt> {
+    Ok(Attempt {
+        event_id: row.get(from)?,
+        subscription: row.get(from + 1)?,
+        attempt: row.get(from + 2)?,
+        worker_id: row.get(from + 3)?,
+        action: word(row, from + 4)?,
+        status_code: row.get(from + 5)?,
+        execution_time_ms: row.get::<_, Option<i64>>(from + 6)?.map(i64::unsigned_abs),
+        error_message: row.get(from + 7)?,
+        next_retry_at: instant_if_any(row, from + 8)?,
+        retry_count: row.get(from + 9)?,
+        max_retries: row.get(from + 10)?,
+        finished_at: instant(row, from + 11)?,
+    })
 }

@@ -55,6 +55,12 @@ conformance! {
         assert_eq!(queue.publish(keyed("k")).await.unwrap().event.id, second.id);
     }
 
+    async fn every_repeat_in_a_batch_shows_the_first_event(bed) {
+        let first = publish_new(&bed.queue, keyed("k").title("first")).await;
+        let again = bed.queue.publish_all(vec![keyed("k").title("second"); 3]).await.unwrap();
+        assert!(again.iter().all(|again| again.duplicate && json(&again.event) == json(&first)));
+    }
+
     async fn a_batch_stores_a_key_once(bed) {
         let batch = vec![keyed("k").title("1"), keyed("x"), keyed("k").title("2"), NewEvent::new("t")];
         let published = bed.queue.publish_all(batch).await.unwrap();
