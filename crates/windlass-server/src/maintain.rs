@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use windlass::{Queue, Result};
 
-/// A backfill goes on by itself only if whoever began it died: looking for one now and then is enough.
-const BACKFILL_ROUNDS: u64 = 30;
+/// A backfill goes on by itself only if whoever began it died, and leftovers are in nobody's way: looking for them now
+/// and then is enough.
+const SLOW_ROUNDS: u64 = 30;
 /// After a failure the next round waits at least this long, twice as long after each further one, …
 const RETRY_MIN: Duration = Duration::from_secs(2);
 /// … and at most this long.
@@ -17,7 +18,7 @@ pub(crate) async fn run(queue: Queue, every: Duration) {
     for round in 1.. {
         // Jittered, so that servers started together do not all come at once.
         tokio::time::sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
-        wait = match maintain_once(&queue, round % BACKFILL_ROUNDS == 0).await {
+        wait = match maintain_once(&queue, round % SLOW_ROUNDS == 0).await {
             Ok(()) => every,
             Err(error) => {
                 let next = (wait * 2).clamp(RETRY_MIN, RETRY_MAX);
@@ -29,11 +30,11 @@ pub(crate) async fn run(queue: Queue, every: Duration) {
 }
 
 /// One round over all namespaces. A namespace that fails does not keep the others from theirs.
-async fn maintain_once(queue: &Queue, backfill: bool) -> Result<()> {
+async fn maintain_once(queue: &Queue, slow: bool) -> Result<()> {
     let mut result = Ok(());
     for namespace in queue.namespaces().await? {
         let namespace = queue.in_namespace(&namespace.namespace)?;
-        if let Err(error) = maintain_namespace(&namespace, backfill).await {
+        if let Err(error) = maintain_namespace(&namespace, slow).await {
             tracing::debug!(%error, namespace = namespace.namespace(), "upkeep of a namespace failed");
             result = Err(error);
         }
@@ -41,12 +42,12 @@ async fn maintain_once(queue: &Queue, backfill: bool) -> Result<()> {
     result
 }
 
-async fn maintain_namespace(queue: &Queue, backfill: bool) -> Result<()> {
+async fn maintain_namespace(queue: &Queue, slow: bool) -> Result<()> {
     let swept = queue.sweep_once().await?;
     let expired = queue.expire_once().await?;
-    let added = if backfill { queue.backfill_once().await? } else { 0 };
-    if swept + expired + added > 0 {
-        tracing::info!(namespace = queue.namespace(), swept, expired, added, "upkeep");
+    let (added, pruned) = if slow { (queue.backfill_once().await?, queue.prune_once().await?) } else { (0, 0) };
+    if swept + expired + added + pruned > 0 {
+        tracing::info!(namespace = queue.namespace(), swept, expired, added, pruned, "upkeep");
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(crate) fn change(
     (action, transition): (Action, Transition),
 ) -> Change {
     let pass_group = passes_group(&topology.policy_of(&live));
-    Change { live, guard, pass_group, action, transition, record: Record::default() }
+    Change { live, guard, pass_group, action, transition, record: Record::default(), results: Vec::new() }
 }
 
 pub(crate) fn passes_group(policy: &Policy) -> bool {

@@ -180,6 +180,13 @@ pub(crate) struct Live {
     pub group_id: Option<String>,
 }
 
+impl Live {
+    /// Whether an attempt has ended before the one that is under way, if one is.
+    pub fn was_tried(&self) -> bool {
+        self.attempts > u32::from(self.lease.is_some())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

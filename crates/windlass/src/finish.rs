@@ -13,6 +13,7 @@ use crate::limits::Limits;
 use crate::names;
 use crate::outcome::{Action, Finished, Outcome, Report};
 use crate::queue::{Core, Queue};
+use crate::results;
 use crate::store::{Change, Guard, HeldBy, Holder, Record};
 use crate::topology::{MAIN, Topology};
 
@@ -133,6 +134,7 @@ fn check_report(report: &Report, limits: &Limits) -> Result<()> {
     if report.execution_time_ms.is_some_and(|ms| i64::try_from(ms).is_err()) {
         return Err(Error::invalid("execution_time_ms", "is too large"));
     }
+    results::check(&report.handler_results, limits)?;
     match &report.detail {
         Some(detail) => check_json("detail", detail.get(), limits.payload_bytes_max, limits),
         None => Ok(()),
@@ -228,11 +230,12 @@ fn reported(core: &Core, topology: &Topology, live: &Live, lease: Lease, report:
             error: report.error.as_deref().map(|error| fit(error, core.limits.error_bytes_max)),
             detail: report.detail.clone(),
         },
+        results: report.handler_results.iter().map(|result| results::fitted(result, &core.limits)).collect(),
     }
 }
 
 /// An error message that the database can keep: without U+0000, and not too long.
-fn fit(error: &str, max: usize) -> String {
+pub(crate) fn fit(error: &str, max: usize) -> String {
     let mut end = error.len().min(max);
     while !error.is_char_boundary(end) {
         end -= 1;

@@ -34,6 +34,7 @@ mod publish;
 mod queue;
 mod redrive;
 mod reset;
+mod results;
 mod retry;
 mod scope;
 mod store;
@@ -55,7 +56,7 @@ pub use inspect::{
 };
 pub use limits::Limits;
 pub use names::NAME_BYTES_MAX;
-pub use outcome::{Action, Attempt, Finished, Outcome, Report};
+pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled};
 pub use publish::Published;
 pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};

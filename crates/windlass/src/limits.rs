@@ -25,6 +25,8 @@ pub struct Limits {
     pub claim_batch_max: usize,
     /// The most outcomes in one finish.
     pub finish_batch_max: usize,
+    /// The most handler results in one report.
+    pub handlers_max: usize,
     /// The most different filters (subscription, types, tags, lease) that claims of one process use at once.
     pub filters_max: usize,
     /// The longest page of a list.
@@ -53,6 +55,7 @@ impl Default for Limits {
             publish_batch_max: 10_000,
             claim_batch_max: 1_000,
             finish_batch_max: 10_000,
+            handlers_max: 100,
             filters_max: 20_000,
             page_max: 1_000,
             lanes_max: 10_000,

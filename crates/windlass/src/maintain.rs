@@ -1,6 +1,7 @@
 //! Upkeep that every process may do at any time; guards make each change happen once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::change::{apply_counted, change};
 use crate::decide::{decide_abandoned, decide_expired};
@@ -10,6 +11,9 @@ use crate::publish::route;
 use crate::queue::{Core, Queue};
 use crate::store::{Guard, NewDelivery};
 use crate::topology::Subscription;
+
+/// How long a node is remembered that is not heard of.
+const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How many deliveries one statement of upkeep takes.
 const BATCH: usize = 500;
@@ -45,6 +49,20 @@ impl Queue {
             added += self.backfill(subscription).await?;
         }
         Ok(added)
+    }
+
+    /// Deletes what nobody needs any more: handler results of deliveries that are gone, nodes that were not heard of
+    /// for a week, and keys whose window is over; how many.
+    pub async fn prune_once(&self) -> Result<usize> {
+        self.reload().await?;
+        let mut pruned = 0;
+        loop {
+            let batch = self.store().prune(self.namespace(), NODE_KEPT, BATCH, self.now()).await?;
+            pruned += batch;
+            if batch < BATCH {
+                return Ok(pruned);
+            }
+        }
     }
 
     pub(crate) async fn backfill(&self, subscription: &Subscription) -> Result<usize> {

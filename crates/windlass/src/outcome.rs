@@ -131,6 +131,18 @@ impl FromStr for Action {
     }
 }
 
+/// What one of several handlers came to. The next attempt need not run it again; a handler that is to be tried again
+/// has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerResult {
+    /// Its name, unique among the handlers of the event's type.
+    pub handler: String,
+    /// It is done; if not, it failed for good.
+    pub succeeded: bool,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
 /// What a worker reports at the end of an attempt.
 #[derive(Debug, Clone)]
 pub struct Report {
@@ -139,12 +151,20 @@ pub struct Report {
     pub(crate) execution_time_ms: Option<u64>,
     pub(crate) error: Option<String>,
     pub(crate) detail: Option<Box<RawValue>>,
+    pub(crate) handler_results: Vec<HandlerResult>,
 }
 
 impl Report {
     /// A report of this outcome, with nothing more to say.
     pub fn new(outcome: Outcome) -> Report {
-        Report { outcome, status_code: None, execution_time_ms: None, error: None, detail: None }
+        Report {
+            outcome,
+            status_code: None,
+            execution_time_ms: None,
+            error: None,
+            detail: None,
+            handler_results: Vec::new(),
+        }
     }
 
     /// It is done.
@@ -183,6 +203,13 @@ impl Report {
     /// More about it, as JSON.
     pub fn detail(mut self, detail: Box<RawValue>) -> Report {
         self.detail = Some(detail);
+        self
+    }
+
+    /// What has finished of the handlers that share the delivery, so that the next attempt runs only the others:
+    /// see [`Queue::handler_results`](crate::Queue::handler_results).
+    pub fn handler_results(mut self, results: Vec<HandlerResult>) -> Report {
+        self.handler_results = results;
         self
     }
 }

@@ -17,7 +17,7 @@ use crate::event::{Event, NewEvent};
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
-use crate::outcome::{Action, Attempt};
+use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
@@ -176,6 +176,8 @@ pub(crate) struct Change {
     pub action: Action,
     pub transition: Transition,
     pub record: Record,
+    /// What was reported of its handlers; see `results.rs` for what is kept of them.
+    pub results: Vec<HandlerResult>,
 }
 
 /// What is written down with an attempt.
@@ -293,7 +295,7 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Grows the version. Says whether there was one.
     async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool>;
 
-    /// Removes it with its lanes, live deliveries, groups and dead letters; grows the version.
+    /// Removes it with its lanes, live deliveries, groups, dead letters and handler results; grows the version.
     async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool>;
 
     /// Creates the lanes that are missing. Harmless when several processes do it at once.
@@ -356,8 +358,11 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// The live delivery each holder speaks of; `None` where it does not hold it.
     async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>>;
 
-    /// Applies each change whose guard holds, and moves on the groups concerned.
+    /// Applies each change whose guard holds, with what it says of handler results, and moves on the groups concerned.
     async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied>;
+
+    /// The handler results that are kept of each delivery, by name.
+    async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>>;
 
     /// The newest attempt that each holder ended (for `Anyone`: the newest of all), if any.
     async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>>;
@@ -385,8 +390,14 @@ pub(crate) trait Store: Send + Sync + 'static {
         now: Option<Timestamp>,
     ) -> Result<usize>;
 
-    /// Deletes up to `limit` dead letters that match; how many.
+    /// Deletes up to `limit` dead letters that match, and their handler results; how many letters.
     async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize>;
+
+    // -- leftovers
+
+    /// Deletes handler results whose delivery is neither live nor a dead letter, nodes that were not heard of for
+    /// `node_kept`, and keys whose window is over: of each at most `limit`. How many in all.
+    async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize>;
 
     // -- inspection
 

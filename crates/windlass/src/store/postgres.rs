@@ -28,7 +28,7 @@ use crate::event::Event;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
-use crate::outcome::Attempt;
+use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
 use crate::token::Token;
@@ -49,7 +49,9 @@ mod maintain;
 mod marks;
 mod migrate;
 mod notify;
+mod prune;
 mod publish;
+mod results;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -304,6 +306,10 @@ impl Store for PgStore {
         transition::transition(self, namespace, changes, now).await
     }
 
+    async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {
+        results::of(self, namespace, live).await
+    }
+
     async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
         hold::recorded(self, namespace, holders).await
     }
@@ -336,6 +342,10 @@ impl Store for PgStore {
 
     async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
         dead_letters::purge(self, namespace, filter, limit).await
+    }
+
+    async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {
+        despite_deadlocks!(prune::prune(self, namespace, node_kept, limit, now))
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

@@ -19,7 +19,7 @@ use crate::event::Event;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
-use crate::outcome::Attempt;
+use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
@@ -40,8 +40,10 @@ mod look;
 mod maintain;
 mod migrate;
 mod others;
+mod prune;
 mod publish;
 mod record;
+mod results;
 mod row;
 mod stats;
 mod token;
@@ -299,6 +301,11 @@ impl Store for SqliteStore {
         self.write(now, move |conn, now| transition::transition(conn, &namespace, &changes, now)).await
     }
 
+    async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {
+        let (namespace, live) = (namespace.to_owned(), live.to_vec());
+        self.read(move |conn| live.iter().map(|live| results::of(conn, &namespace, live)).collect()).await
+    }
+
     async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
         let (namespace, holders) = (namespace.to_owned(), holders.to_vec());
         self.read(move |conn| holders.iter().map(|holder| record::recorded(conn, &namespace, holder)).collect()).await
@@ -341,6 +348,11 @@ impl Store for SqliteStore {
     async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
         let (namespace, filter) = (namespace.to_owned(), filter.clone());
         self.write(None, move |conn, _| dead_letters::purge(conn, &namespace, &filter, limit)).await
+    }
+
+    async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, now| prune::prune(conn, &namespace, node_kept, limit, now)).await
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

@@ -104,6 +104,19 @@ CREATE TABLE events (
     created_at        INTEGER NOT NULL
 );
 
+CREATE TABLE handler_results (
+    event_id     INTEGER NOT NULL,
+    lane_id      INTEGER NOT NULL,
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    handler      TEXT NOT NULL,
+    succeeded    INTEGER NOT NULL,
+    error        TEXT,
+    attempt      INTEGER NOT NULL,
+    created_at   INTEGER NOT NULL,
+    PRIMARY KEY (event_id, lane_id, handler)
+) WITHOUT ROWID;
+
 CREATE TABLE lanes (
     lane_id      INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace    TEXT NOT NULL,
@@ -122,6 +135,19 @@ CREATE TABLE namespaces (
     paused_types TEXT NOT NULL DEFAULT '[]',
     version      INTEGER NOT NULL DEFAULT 1,
     created_at   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE nodes (
+    namespace      TEXT NOT NULL,
+    node_id        TEXT NOT NULL,
+    display_name   TEXT,
+    description    TEXT,
+    metadata       TEXT NOT NULL DEFAULT '{}',
+    event_types    TEXT NOT NULL DEFAULT '[]',
+    registered_at  INTEGER NOT NULL,
+    last_heartbeat INTEGER NOT NULL,
+    stopped_at     INTEGER,
+    PRIMARY KEY (namespace, node_id)
 ) WITHOUT ROWID;
 
 CREATE TABLE subscriptions (
@@ -146,6 +172,8 @@ CREATE TABLE windlass_migrations (
 CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
 
 CREATE INDEX event_attempts_by_event ON event_attempts (event_id);
+
+CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
 
 CREATE INDEX event_queue_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease)
     WHERE expires_at IS NOT NULL AND lease IS NULL;

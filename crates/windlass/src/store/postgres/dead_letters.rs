@@ -157,10 +157,17 @@ fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestam
 
 const PURGE: &str = concat!(
     "
-DELETE FROM windlass.dead_letters WHERE (event_id, lane_id) IN (
-    SELECT d.event_id, d.lane_id FROM windlass.dead_letters d WHERE ",
+WITH gone AS (
+    DELETE FROM windlass.dead_letters WHERE (event_id, lane_id) IN (
+        SELECT d.event_id, d.lane_id FROM windlass.dead_letters d WHERE ",
     matching!(),
-    " ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)"
+    " ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)
+    RETURNING event_id, lane_id
+), cleared AS (
+    DELETE FROM windlass.handler_results r USING gone
+    WHERE r.event_id = gone.event_id AND r.lane_id = gone.lane_id AND r.namespace = $1
+)
+SELECT FROM gone"
 );
 
 pub(super) async fn purge(store: &PgStore, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {

@@ -3,8 +3,10 @@
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
-use super::{HOT, PgStore, activity, claim, group, hold, inspect, maintain, transition};
+use super::{HOT, PgStore, activity, claim, group, hold, inspect, maintain, prune, results, transition};
 use crate::clock::Clock;
+use crate::delivery::{Lease, Live};
+use crate::outcome::HandlerResult;
 
 /// A migrated database of its own, with a connection of the hot path and a plain one.
 struct Database {
@@ -117,6 +119,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{t,f}'", "NULL"]),
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
+        ("prune", prune::RESULTS, vec!["'default'", "500"]),
         ("bury", transition::BURY, with(&["'{FAILED,FAILED}'", "'{r,r}'", "'{t,t}'"])),
     ]
 }
@@ -250,5 +253,43 @@ async fn what_is_new_is_found_without_reading_what_is_old() {
             plain.execute("UPDATE windlass.events SET namespace = 'quiet' WHERE id = 100000").await.unwrap();
         }
     }
+    database.drop().await;
+}
+
+fn held(lease: i64) -> Live {
+    Live {
+        event_id: 10,
+        lane_id: 1,
+        lease: Some(Lease(lease)),
+        attempts: 1,
+        attempts_limit: 20,
+        retry_count: 0,
+        max_retries: None,
+        subscription: "main".into(),
+        group_id: None,
+    }
+}
+
+// Q12
+#[tokio::test]
+async fn a_result_is_noted_only_with_the_lease_and_holds_the_delivery() {
+    let mut database = database("note").await;
+    let Database { hot, plain, .. } = &mut database;
+    plain.execute(FILL).await.unwrap();
+    let result = HandlerResult { handler: "h".into(), succeeded: true, error: None };
+    let mut tx = hot.begin().await.unwrap();
+    assert_eq!(results::note(&mut tx, "default", &held(8), &result, None).await, Ok(false));
+    assert_eq!(results::note(&mut tx, "other", &held(7), &result, None).await, Ok(false));
+    assert_eq!(results::note(&mut tx, "default", &held(7), &result, None).await, Ok(true));
+    assert_eq!(results::note(&mut tx, "default", &held(7), &result, None).await, Ok(true));
+    // Until the transaction ends, nobody takes it away, …
+    plain.execute("SET lock_timeout = '50ms'").await.unwrap();
+    assert!(plain.execute("UPDATE windlass.event_queue SET lease = NULL WHERE event_id = 10").await.is_err());
+    // … and another handler of it need not wait.
+    let second = HandlerResult { handler: "i".into(), succeeded: false, error: Some("e".into()) };
+    assert_eq!(results::note(plain, "default", &held(7), &second, None).await, Ok(true));
+    tx.commit().await.unwrap();
+    let count = plain.fetch_one("SELECT count(*) FROM windlass.handler_results").await.unwrap();
+    assert_eq!(count.get::<i64, _>(0), 2);
     database.drop().await;
 }

@@ -193,12 +193,13 @@ pub(super) async fn pause_subscription(store: &PgStore, namespace: &str, name: &
     Ok(paused)
 }
 
-const REMOVE_SUBSCRIPTION: [&str; 5] = [
+const REMOVE_SUBSCRIPTION: [&str; 6] = [
     "DELETE FROM windlass.subscriptions WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.lanes WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.event_queue WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.event_groups WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.dead_letters WHERE namespace = $1 AND subscription = $2",
+    "DELETE FROM windlass.handler_results WHERE namespace = $1 AND subscription = $2",
 ];
 
 pub(super) async fn remove_subscription(store: &PgStore, namespace: &str, name: &str) -> Result<bool> {

@@ -1,6 +1,6 @@
 //! Applying what was decided: one statement for each kind of change, in one transaction.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
@@ -10,6 +10,7 @@ use super::again::{self, despite_deadlocks, fill, missed};
 use super::enqueue::column;
 use super::error::from_sqlx;
 use super::group::{self, Freed, Groups};
+use super::results;
 use super::row::{attempt, get};
 use crate::clock::{Timestamp, micros};
 use crate::decide::{Transition, When};
@@ -45,7 +46,8 @@ async fn once(
     let groups: Groups<bool> =
         changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
     let mut connection = store.writes.get().await?;
-    let (rows, freed) = if groups.is_empty() && kinds.is_one_statement() && !locking {
+    let alone = groups.is_empty() && !changes.iter().any(Change::concerns_results);
+    let (rows, freed) = if alone && kinds.is_one_statement() && !locking {
         (kinds.apply(&mut connection, namespace, now).await?, Vec::new())
     } else {
         let mut tx = connection.begin().await.map_err(from_sqlx)?;
@@ -57,6 +59,7 @@ async fn once(
         }
         let rows = kinds.apply(&mut tx, namespace, now).await?;
         forget(&mut tx, namespace, &rows).await?;
+        results::write(&mut tx, namespace, &applied(changes, &rows)?, now).await?;
         let freed = move_groups_on(&mut tx, namespace, &groups, changes, &rows, now).await?;
         tx.commit().await.map_err(from_sqlx)?;
         (rows, freed)
@@ -392,6 +395,15 @@ async fn move_groups_on(
         group::leave(connection, namespace, &left).await?;
     }
     if moving.is_empty() { Ok(Vec::new()) } else { group::advance(connection, namespace, &moving, now).await }
+}
+
+/// The changes whose guard held.
+fn applied<'a>(changes: &'a [Change], rows: &[PgRow]) -> Result<Vec<&'a Change>> {
+    let mut keys: HashSet<(i64, i64)> = HashSet::with_capacity(rows.len());
+    for row in rows {
+        keys.insert((get(row, "event_id")?, get(row, "lane_id")?));
+    }
+    Ok(changes.iter().filter(|change| keys.contains(&(change.live.event_id, change.live.lane_id))).collect())
 }
 
 fn in_order(changes: &[Change], rows: &[PgRow]) -> Result<Vec<Option<Attempt>>> {

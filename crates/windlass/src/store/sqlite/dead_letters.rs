@@ -6,10 +6,11 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use super::enqueue::{Entry, enqueue};
 use super::error::from_json;
 use super::record::{self, Ended};
-use super::row;
+use super::{results, row};
 use crate::error::Result;
 use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
 use crate::outcome::Action;
+use crate::results::Clear;
 use crate::store::NewDelivery;
 
 /// Patterns are compared by length, not with LIKE or GLOB: types may contain `%`, `_`, `?` and `[`.
@@ -192,8 +193,9 @@ const DELETE: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND lane_id =
 pub(super) fn purge(conn: &Connection, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
     let found = matching(conn, namespace, filter, limit, 0)?;
     let mut delete = conn.prepare_cached(DELETE)?;
-    for key in &found {
-        delete.execute(*key)?;
+    for (event_id, lane_id) in &found {
+        delete.execute((event_id, lane_id))?;
+        results::clear(conn, *event_id, *lane_id, Clear::All)?;
     }
     Ok(found.len())
 }

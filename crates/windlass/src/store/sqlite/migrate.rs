@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// In the order of their versions, which begin with 1.
-const MIGRATIONS: [(&str, &str); 3] = [
+const MIGRATIONS: [(&str, &str); 4] = [
     ("engine", include_str!("migrations/0001_engine.sql")),
     ("tokens", include_str!("migrations/0002_tokens.sql")),
     ("activity", include_str!("migrations/0003_activity.sql")),
+    ("nodes", include_str!("migrations/0004_nodes.sql")),
 ];
 
 /// The version this build needs.

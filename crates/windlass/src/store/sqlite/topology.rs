@@ -179,13 +179,14 @@ pub(super) fn pause_subscription(conn: &Connection, namespace: &str, name: &str,
 }
 
 /// All that belongs to a subscription, and last itself. The indexes of the queue are partial, hence two deletes from it.
-const REMOVE: [&str; 6] = [
+const REMOVE: [&str; 7] = [
     "DELETE FROM event_queue INDEXED BY event_queue_free WHERE lease IS NULL
      AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)",
     "DELETE FROM event_queue INDEXED BY event_queue_held WHERE lease IS NOT NULL
      AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)",
     "DELETE FROM event_groups WHERE namespace = ?1 AND subscription = ?2",
     "DELETE FROM dead_letters WHERE namespace = ?1 AND subscription = ?2",
+    "DELETE FROM handler_results WHERE namespace = ?1 AND subscription = ?2",
     "DELETE FROM lanes WHERE namespace = ?1 AND subscription = ?2",
     "DELETE FROM subscriptions WHERE namespace = ?1 AND subscription = ?2",
 ];

@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::group::{self, Group};
 use super::record::{self, Ended};
+use super::results;
 use super::row::INFINITY;
 use crate::clock::micros;
 use crate::decide::{Transition, When};
@@ -52,6 +53,7 @@ fn apply(
             bury(conn, namespace, change, &row, (*status, reason, failed), now)?;
         }
     }
+    results::write(conn, namespace, change, now)?;
     let ended = row.ended(change, failed, next_retry_at, now);
     if kept {
         record::insert(conn, namespace, &ended)?;

@@ -1,0 +1,52 @@
+//! Deleting what nobody needs any more. Several processes may do it at once: what one is at, the others pass over.
+
+use std::time::Duration;
+
+use super::PgStore;
+use super::error::from_sqlx;
+use crate::clock::{Timestamp, micros};
+use crate::error::Result;
+
+// OFFSET 0 keeps the planner from reading the whole queue for a join.
+pub(super) const RESULTS: &str = "
+DELETE FROM windlass.handler_results WHERE ctid = ANY(ARRAY(
+    SELECT r.ctid FROM windlass.handler_results r
+    WHERE r.namespace = $1
+      AND NOT EXISTS (SELECT FROM windlass.event_queue q
+                      WHERE q.event_id = r.event_id AND q.lane_id = r.lane_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM windlass.dead_letters d
+                      WHERE d.event_id = r.event_id AND d.lane_id = r.lane_id OFFSET 0)
+    LIMIT $2 FOR UPDATE OF r SKIP LOCKED)) AND namespace = $1";
+
+const NODES: &str = "
+DELETE FROM windlass.nodes WHERE ctid = ANY(ARRAY(
+    SELECT n.ctid FROM windlass.nodes n
+    WHERE n.namespace = $1 AND n.last_heartbeat < coalesce($3, now()) - $4 * interval '1 microsecond'
+    LIMIT $2 FOR UPDATE SKIP LOCKED)) AND namespace = $1";
+
+const KEYS: &str = "
+DELETE FROM windlass.event_keys WHERE ctid = ANY(ARRAY(
+    SELECT k.ctid FROM windlass.event_keys k
+    WHERE k.namespace = $1 AND k.expires_at <= coalesce($3, now())
+    ORDER BY k.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)) AND namespace = $1";
+
+pub(super) async fn prune(
+    store: &PgStore,
+    namespace: &str,
+    node_kept: Duration,
+    limit: usize,
+    now: Option<Timestamp>,
+) -> Result<usize> {
+    let limit = limit as i64;
+    let mut connection = store.sweeps.get().await?;
+    let mut pruned = 0;
+    for prune in [
+        sqlx::query(RESULTS).bind(namespace).bind(limit),
+        sqlx::query(NODES).bind(namespace).bind(limit).bind(now).bind(micros(node_kept)),
+        sqlx::query(KEYS).bind(namespace).bind(limit).bind(now),
+    ] {
+        pruned += prune.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
+    }
+    connection.done();
+    Ok(pruned as usize)
+}

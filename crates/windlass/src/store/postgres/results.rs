@@ -1,0 +1,130 @@
+//! What the handlers of a delivery came to.
+
+use sqlx::PgConnection;
+
+use super::PgStore;
+use super::enqueue::{column, signed};
+use super::error::from_sqlx;
+use super::row::get;
+use crate::clock::Timestamp;
+use crate::delivery::Live;
+use crate::error::Result;
+use crate::outcome::HandlerResult;
+use crate::results::Clear;
+use crate::store::Change;
+
+/// For changes whose guard held, in their transaction.
+pub(super) async fn write(
+    connection: &mut PgConnection,
+    namespace: &str,
+    changes: &[&Change],
+    now: Option<Timestamp>,
+) -> Result<()> {
+    let concerned: Vec<&Change> = changes.iter().copied().filter(|change| change.concerns_results()).collect();
+    let mut kept: Vec<(&Live, &HandlerResult)> = Vec::new();
+    for change in &concerned {
+        kept.extend(change.kept_results().map(|result| (&change.live, result)));
+    }
+    if !kept.is_empty() {
+        put(connection, namespace, &kept, now).await?;
+    }
+    let cleared: Vec<&Change> =
+        concerned.into_iter().filter(|change| change.clears_results() != Clear::Nothing).collect();
+    if cleared.is_empty() { Ok(()) } else { clear(connection, namespace, &cleared).await }
+}
+
+const PUT: &str = "
+INSERT INTO windlass.handler_results (event_id, lane_id, namespace, subscription, handler, succeeded, error, attempt,
+    created_at)
+SELECT i.event_id, i.lane_id, $1, i.subscription, i.handler, i.succeeded, i.error, i.attempt, coalesce($2, now())
+FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::boolean[], $8::text[], $9::integer[])
+  AS i(event_id, lane_id, subscription, handler, succeeded, error, attempt)
+ON CONFLICT (event_id, lane_id, handler) DO UPDATE SET succeeded = excluded.succeeded, error = excluded.error,
+    attempt = excluded.attempt, created_at = excluded.created_at";
+
+async fn put(
+    connection: &mut PgConnection,
+    namespace: &str,
+    results: &[(&Live, &HandlerResult)],
+    now: Option<Timestamp>,
+) -> Result<()> {
+    let put = sqlx::query(PUT)
+        .bind(namespace)
+        .bind(now)
+        .bind(column(results, |(live, _)| live.event_id))
+        .bind(column(results, |(live, _)| live.lane_id))
+        .bind(column(results, |(live, _)| live.subscription.as_str()))
+        .bind(column(results, |(_, result)| result.handler.as_str()))
+        .bind(column(results, |(_, result)| result.succeeded))
+        .bind(column(results, |(_, result)| result.error.as_deref()))
+        .bind(column(results, |(live, _)| signed(live.attempts)));
+    put.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+// OFFSET 0, like a LIMIT, keeps the planner from turning the join around.
+pub(super) const CLEAR: &str = "
+DELETE FROM windlass.handler_results r
+USING unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS i(event_id, lane_id, all_of_them)
+CROSS JOIN LATERAL (
+    SELECT f.ctid AS tid FROM windlass.handler_results f
+    WHERE f.event_id = i.event_id AND f.lane_id = i.lane_id AND f.namespace = $1 AND (i.all_of_them OR NOT f.succeeded)
+    OFFSET 0) AS f
+WHERE r.ctid = f.tid AND r.namespace = $1";
+
+async fn clear(connection: &mut PgConnection, namespace: &str, changes: &[&Change]) -> Result<()> {
+    let clear = sqlx::query(CLEAR)
+        .bind(namespace)
+        .bind(column(changes, |change| change.live.event_id))
+        .bind(column(changes, |change| change.live.lane_id))
+        .bind(column(changes, |change| change.clears_results() == Clear::All));
+    clear.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+// Shared, so that handlers of one delivery, each in its own transaction, do not wait for each other; whoever would
+// take the delivery away does.
+const HOLD: &str = "
+SELECT FROM windlass.event_queue WHERE event_id = $2 AND lane_id = $3 AND namespace = $1 AND lease = $4 FOR SHARE";
+
+/// Keeps one result while its attempt is under way, in the caller's transaction; `false`: the lease is lost, and
+/// nothing was kept. Whoever notes a result also reports it: a first attempt that ends without a report of any clears
+/// none.
+#[allow(dead_code, reason = "for handlers that run in a transaction")]
+pub(super) async fn note(
+    connection: &mut PgConnection,
+    namespace: &str,
+    live: &Live,
+    result: &HandlerResult,
+    now: Option<Timestamp>,
+) -> Result<bool> {
+    let lease = live.lease.map(|lease| lease.0);
+    let hold = sqlx::query(HOLD).bind(namespace).bind(live.event_id).bind(live.lane_id).bind(lease);
+    let holds = hold.fetch_optional(&mut *connection).await.map_err(from_sqlx)?.is_some();
+    if holds {
+        put(connection, namespace, &[(live, result)], now).await?;
+    }
+    Ok(holds)
+}
+
+pub(super) const OF: &str = "
+SELECT i.n, r.handler, r.succeeded, r.error
+FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS i(event_id, lane_id, n)
+CROSS JOIN LATERAL (
+    SELECT r.handler, r.succeeded, r.error FROM windlass.handler_results r
+    WHERE r.event_id = i.event_id AND r.lane_id = i.lane_id AND r.namespace = $1
+    ORDER BY r.handler) AS r";
+
+pub(super) async fn of(store: &PgStore, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {
+    let mut connection = store.writes.get().await?;
+    let query = sqlx::query(OF)
+        .bind(namespace)
+        .bind(column(live, |live| live.event_id))
+        .bind(column(live, |live| live.lane_id));
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let mut results = vec![Vec::new(); live.len()];
+    for row in &rows {
+        let (handler, succeeded, error) = (get(row, "handler")?, get(row, "succeeded")?, get(row, "error")?);
+        results[get::<i64>(row, "n")? as usize - 1].push(HandlerResult { handler, succeeded, error });
+    }
+    Ok(results)
+}

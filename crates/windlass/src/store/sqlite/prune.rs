@@ -1,0 +1,32 @@
+//! Deleting what nobody needs any more.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::clock::micros;
+use crate::error::Result;
+
+const RESULTS: &str = "
+DELETE FROM handler_results WHERE (event_id, lane_id, handler) IN (
+    SELECT event_id, lane_id, handler FROM handler_results r
+    WHERE namespace = ?1
+      AND NOT EXISTS (SELECT 1 FROM event_queue q WHERE q.event_id = r.event_id AND q.lane_id = r.lane_id)
+      AND NOT EXISTS (SELECT 1 FROM dead_letters d WHERE d.event_id = r.event_id AND d.lane_id = r.lane_id)
+    LIMIT ?2)";
+
+const NODES: &str = "
+DELETE FROM nodes WHERE namespace = ?1 AND node_id IN (
+    SELECT node_id FROM nodes WHERE namespace = ?1 AND last_heartbeat < ?3 LIMIT ?2)";
+
+const KEYS: &str = "
+DELETE FROM event_keys WHERE namespace = ?1 AND key IN (
+    SELECT key FROM event_keys WHERE namespace = ?1 AND expires_at <= ?3 ORDER BY expires_at LIMIT ?2)";
+
+pub(super) fn prune(conn: &Connection, namespace: &str, node_kept: Duration, limit: usize, now: i64) -> Result<usize> {
+    let limit = limit as i64;
+    let results = conn.prepare_cached(RESULTS)?.execute((namespace, limit))?;
+    let nodes = conn.prepare_cached(NODES)?.execute((namespace, limit, now.saturating_sub(micros(node_kept))))?;
+    let keys = conn.prepare_cached(KEYS)?.execute((namespace, limit, now))?;
+    Ok(results + nodes + keys)
+}

@@ -1,0 +1,121 @@
+//! What the handlers of a delivery came to.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use crate::delivery::Live;
+use crate::error::Result;
+use crate::outcome::HandlerResult;
+use crate::results::Clear;
+use crate::store::Change;
+
+/// For a change whose guard held.
+pub(super) fn write(conn: &Connection, namespace: &str, change: &Change, now: i64) -> Result<()> {
+    if !change.concerns_results() {
+        return Ok(());
+    }
+    for result in change.kept_results() {
+        put(conn, namespace, &change.live, result, now)?;
+    }
+    clear(conn, change.live.event_id, change.live.lane_id, change.clears_results())
+}
+
+const HOLDS: &str = "
+SELECT 1 FROM event_queue WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3 AND lease = ?4";
+
+/// Keeps one result while its attempt is under way; `false`: the lease is lost, and nothing was kept. Whoever notes a
+/// result also reports it: a first attempt that ends without a report of any clears none.
+#[allow(dead_code, reason = "for handlers that run in a transaction")]
+pub(super) fn note(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, now: i64) -> Result<bool> {
+    let key = (live.event_id, live.lane_id, namespace, live.lease.map(|lease| lease.0));
+    let holds = conn.prepare_cached(HOLDS)?.query_row(key, |_| Ok(())).optional()?.is_some();
+    if holds {
+        put(conn, namespace, live, result, now)?;
+    }
+    Ok(holds)
+}
+
+const PUT: &str = "
+INSERT INTO handler_results (event_id, lane_id, namespace, subscription, handler, succeeded, error, attempt, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+ON CONFLICT DO UPDATE SET succeeded = excluded.succeeded, error = excluded.error, attempt = excluded.attempt,
+    created_at = excluded.created_at";
+
+fn put(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, now: i64) -> Result<()> {
+    conn.prepare_cached(PUT)?.execute((
+        live.event_id,
+        live.lane_id,
+        namespace,
+        &live.subscription,
+        &result.handler,
+        result.succeeded,
+        &result.error,
+        live.attempts,
+        now,
+    ))?;
+    Ok(())
+}
+
+const CLEAR: &str = "DELETE FROM handler_results WHERE event_id = ?1 AND lane_id = ?2 AND (?3 OR NOT succeeded)";
+
+pub(super) fn clear(conn: &Connection, event_id: i64, lane_id: i64, clear: Clear) -> Result<()> {
+    if clear != Clear::Nothing {
+        conn.prepare_cached(CLEAR)?.execute((event_id, lane_id, clear == Clear::All))?;
+    }
+    Ok(())
+}
+
+const OF: &str = "
+SELECT handler, succeeded, error FROM handler_results
+WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3 ORDER BY handler";
+
+pub(super) fn of(conn: &Connection, namespace: &str, live: &Live) -> Result<Vec<HandlerResult>> {
+    let mut select = conn.prepare_cached(OF)?;
+    let found = select.query_map((live.event_id, live.lane_id, namespace), result)?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+/// From the columns of `OF`.
+fn result(row: &Row) -> rusqlite::Result<HandlerResult> {
+    Ok(HandlerResult { handler: row.get(0)?, succeeded: row.get(1)?, error: row.get(2)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::Lease;
+
+    const SCHEMA: &str = concat!(
+        include_str!("migrations/0001_engine.sql"),
+        include_str!("migrations/0004_nodes.sql"),
+        "INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, lease, \
+         updated_at, created_at) VALUES (10, 1, 'default', 'main', 0, 20, 7, 0, 0);"
+    );
+
+    fn held(lease: i64) -> Live {
+        Live {
+            event_id: 10,
+            lane_id: 1,
+            lease: Some(Lease(lease)),
+            attempts: 1,
+            attempts_limit: 20,
+            retry_count: 0,
+            max_retries: None,
+            subscription: "main".into(),
+            group_id: None,
+        }
+    }
+
+    // Q12
+    #[test]
+    fn a_result_is_noted_only_with_the_lease() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(SCHEMA).unwrap();
+        let result = HandlerResult { handler: "h".into(), succeeded: true, error: None };
+        assert_eq!(note(&conn, "default", &held(8), &result, 0), Ok(false));
+        assert_eq!(note(&conn, "other", &held(7), &result, 0), Ok(false));
+        assert_eq!(of(&conn, "default", &held(7)), Ok(vec![]));
+        assert_eq!(note(&conn, "default", &held(7), &result, 0), Ok(true));
+        assert_eq!(note(&conn, "default", &held(7), &result, 0), Ok(true));
+        assert_eq!(of(&conn, "default", &held(7)), Ok(vec![result]));
+    }
+}
