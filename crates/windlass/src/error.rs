@@ -57,6 +57,14 @@ pub enum Error {
         /// The event's id.
         event_id: i64,
     },
+    /// The node is not registered in its namespace, or no longer.
+    #[error("node '{node_id}' is not registered in namespace '{namespace}'")]
+    NodeNotFound {
+        /// The namespace that was searched.
+        namespace: String,
+        /// The node's id.
+        node_id: String,
+    },
     /// The API token does not exist, or no longer.
     #[error("token '{token_id}' does not exist")]
     TokenNotFound {
@@ -165,6 +173,7 @@ impl Error {
             Error::NamespaceNotFound { .. } => "namespace_not_found",
             Error::SubscriptionNotFound { .. } => "subscription_not_found",
             Error::EventNotFound { .. } => "event_not_found",
+            Error::NodeNotFound { .. } => "node_not_found",
             Error::TokenNotFound { .. } => "token_not_found",
             Error::Exists { .. } => "exists",
             Error::WrongStatus { .. } => "wrong_status",

@@ -207,7 +207,7 @@ impl NewEvent {
 /// The largest `max_retries`.
 pub(crate) const MAX_RETRIES_MAX: u32 = 10_000;
 
-fn to_raw<T: Serialize + ?Sized>(field: &'static str, value: &T) -> Result<Box<RawValue>> {
+pub(crate) fn to_raw<T: Serialize + ?Sized>(field: &'static str, value: &T) -> Result<Box<RawValue>> {
     serde_json::value::to_raw_value(value).map_err(|error| Error::invalid(field, error.to_string()))
 }
 

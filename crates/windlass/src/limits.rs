@@ -35,6 +35,10 @@ pub struct Limits {
     pub lanes_max: usize,
     /// The most subscriptions in a namespace.
     pub subscriptions_max: usize,
+    /// The most nodes in a namespace, those included that were not heard of for long.
+    pub nodes_max: usize,
+    /// The most event types that one node may name.
+    pub node_types_max: usize,
     /// The most API tokens in a database, expired ones included.
     pub tokens_max: usize,
     /// The most namespaces that one API token may name.
@@ -60,6 +64,8 @@ impl Default for Limits {
             page_max: 1_000,
             lanes_max: 10_000,
             subscriptions_max: 100,
+            nodes_max: 10_000,
+            node_types_max: 1_000,
             tokens_max: 1_000,
             token_namespaces_max: 32,
         }

@@ -19,6 +19,7 @@ use crate::inspect::{
 };
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
+use crate::register::NodeView;
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
 use crate::topology::{Edition, LaneKey, Namespace, Subscription, Topology};
@@ -212,6 +213,16 @@ pub(crate) struct PreparedToken {
     pub expires_in: Option<Duration>,
 }
 
+/// A node with everything resolved, ready to be registered.
+#[derive(Debug, Clone)]
+pub(crate) struct PreparedNode {
+    pub node_id: String,
+    pub display_name: Option<String>,
+    pub description: Option<String>,
+    pub metadata: Box<RawValue>,
+    pub event_types: Vec<String>,
+}
+
 /// A page of past events that a new subscription may want.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
@@ -326,6 +337,27 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Says whether there was one.
     async fn remove_token(&self, token_id: &str) -> Result<bool>;
+
+    // -- nodes; their status is not the store's to tell
+
+    /// Adds it, or replaces what is known of it but for when it was registered, and notes that it was heard of. `None`:
+    /// it would be new, and the namespace has `max` of them.
+    async fn register_node(
+        &self,
+        namespace: &str,
+        node: &PreparedNode,
+        max: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Option<NodeView>>;
+
+    /// Notes that it was heard of. Says whether there is one.
+    async fn touch_node(&self, namespace: &str, node_id: &str, now: Option<Timestamp>) -> Result<bool>;
+
+    /// Notes that it stopped, unless that is noted. Says whether there is one.
+    async fn stop_node(&self, namespace: &str, node_id: &str, now: Option<Timestamp>) -> Result<bool>;
+
+    /// All of them, or the one of this id, by id.
+    async fn nodes(&self, namespace: &str, node_id: Option<&str>) -> Result<Vec<NodeView>>;
 
     // -- the work
 

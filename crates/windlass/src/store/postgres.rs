@@ -18,8 +18,8 @@ use self::group::Freed;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Recent,
-    Since, Store, Stored,
+    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
+    PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
@@ -31,6 +31,7 @@ use crate::inspect::{
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
+use crate::register::NodeView;
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::{Wakes, lock};
@@ -51,6 +52,7 @@ mod migrate;
 mod notify;
 mod prune;
 mod publish;
+mod register;
 mod results;
 mod row;
 #[cfg(test)]
@@ -265,6 +267,28 @@ impl Store for PgStore {
 
     async fn remove_token(&self, token_id: &str) -> Result<bool> {
         token::remove(self, token_id).await
+    }
+
+    async fn register_node(
+        &self,
+        namespace: &str,
+        node: &PreparedNode,
+        max: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Option<NodeView>> {
+        register::register(self, namespace, node, max, now).await
+    }
+
+    async fn touch_node(&self, namespace: &str, node_id: &str, now: Option<Timestamp>) -> Result<bool> {
+        register::touch(self, namespace, node_id, now).await
+    }
+
+    async fn stop_node(&self, namespace: &str, node_id: &str, now: Option<Timestamp>) -> Result<bool> {
+        register::stop(self, namespace, node_id, now).await
+    }
+
+    async fn nodes(&self, namespace: &str, node_id: Option<&str>) -> Result<Vec<NodeView>> {
+        register::nodes(self, namespace, node_id).await
     }
 
     async fn publish(

@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedToken, Recent,
-    Since, Store, Stored,
+    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
+    PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
@@ -21,6 +21,7 @@ use crate::inspect::{
 };
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
+use crate::register::NodeView;
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
@@ -43,6 +44,7 @@ mod others;
 mod prune;
 mod publish;
 mod record;
+mod register;
 mod results;
 mod row;
 mod stats;
@@ -247,6 +249,32 @@ impl Store for SqliteStore {
     async fn remove_token(&self, token_id: &str) -> Result<bool> {
         let token_id = token_id.to_owned();
         self.write(None, move |conn, _| token::remove(conn, &token_id)).await
+    }
+
+    async fn register_node(
+        &self,
+        namespace: &str,
+        node: &PreparedNode,
+        max: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Option<NodeView>> {
+        let (namespace, node) = (namespace.to_owned(), node.clone());
+        self.write(now, move |conn, now| register::register(conn, &namespace, &node, max, now)).await
+    }
+
+    async fn touch_node(&self, namespace: &str, node_id: &str, now: Option<Timestamp>) -> Result<bool> {
+        let (namespace, node_id) = (namespace.to_owned(), node_id.to_owned());
+        self.write(now, move |conn, now| register::touch(conn, &namespace, &node_id, now)).await
+    }
+
+    async fn stop_node(&self, namespace: &str, node_id: &str, now: Option<Timestamp>) -> Result<bool> {
+        let (namespace, node_id) = (namespace.to_owned(), node_id.to_owned());
+        self.write(now, move |conn, now| register::stop(conn, &namespace, &node_id, now)).await
+    }
+
+    async fn nodes(&self, namespace: &str, node_id: Option<&str>) -> Result<Vec<NodeView>> {
+        let (namespace, node_id) = (namespace.to_owned(), node_id.map(str::to_owned));
+        self.read(move |conn| register::nodes(conn, &namespace, node_id.as_deref())).await
     }
 
     async fn publish(

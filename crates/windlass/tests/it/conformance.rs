@@ -14,6 +14,7 @@ mod hold;
 mod inspect;
 mod keys;
 mod namespaces;
+mod nodes;
 mod pause;
 mod prune;
 mod publish;
