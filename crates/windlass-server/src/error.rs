@@ -28,6 +28,7 @@ pub(crate) const CODES: &[&str] = &[
     "max_retries_exceeded",
     "namespace_not_found",
     "no_token",
+    "node_not_found",
     "other_namespace",
     "overloaded",
     "shutting_down",
@@ -123,9 +124,10 @@ impl From<Error> for ApiError {
         let (status, field) = match error.in_item() {
             Error::Invalid { field, .. } => (StatusCode::BAD_REQUEST, Some(*field)),
             Error::TooLarge { field, .. } => (too_large(field), Some(*field)),
-            Error::NamespaceNotFound { .. } | Error::SubscriptionNotFound { .. } | Error::EventNotFound { .. } => {
-                (StatusCode::NOT_FOUND, None)
-            }
+            Error::NamespaceNotFound { .. }
+            | Error::SubscriptionNotFound { .. }
+            | Error::EventNotFound { .. }
+            | Error::NodeNotFound { .. } => (StatusCode::NOT_FOUND, None),
             Error::Exists { .. } | Error::WrongStatus { .. } => (StatusCode::CONFLICT, None),
             Error::TooManyFilters { .. } => (StatusCode::TOO_MANY_REQUESTS, None),
             _ => return of_database(&error),

@@ -58,6 +58,17 @@ impl FromRequestParts<App> for SubscriptionName {
     }
 }
 
+/// The `{node_id}` of the path.
+pub(crate) struct NodeId(pub String);
+
+impl FromRequestParts<App> for NodeId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<NodeId, ApiError> {
+        path_part(parts, "node_id").await.map(|id| NodeId(id.unwrap_or_default()))
+    }
+}
+
 /// A part of the path that the route names, if it does.
 pub(crate) async fn path_part(parts: &mut Parts, name: &'static str) -> Result<Option<String>, ApiError> {
     let all = RawPathParams::from_request_parts(parts, &()).await;

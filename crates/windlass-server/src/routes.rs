@@ -11,6 +11,7 @@ mod inspect;
 mod list;
 mod names;
 mod namespace;
+mod nodes;
 mod publish;
 mod reset;
 mod stream;
@@ -47,6 +48,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick + LONG_WORK, dead_letters::routes()))
         .merge(timed(quick + LONG_WORK, subscription::routes()))
         .merge(timed(quick, namespace::routes()))
+        .merge(timed(quick, nodes::routes()))
         .merge(stream::routes());
     let (router, api) = OpenApiRouter::default()
         .merge(timed(quick, health::routes()))

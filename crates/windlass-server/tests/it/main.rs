@@ -18,6 +18,7 @@ mod inspect;
 mod limits;
 mod maintain;
 mod namespace;
+mod nodes;
 mod openapi;
 mod publish;
 mod reset;

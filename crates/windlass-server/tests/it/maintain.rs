@@ -28,4 +28,10 @@ on_each_database! {
         assert_eq!(server.status(id).await, "EXPIRED");
         assert_eq!(server.subscribe("a", "w:1").await, None);
     }
+
+    async fn leftovers_are_cleared_away(server) {
+        server.put("/nodes/n", &json!({})).await.expect(200);
+        server.advance_secs(8 * 24 * 3600);
+        until(async || server.get("/nodes").await.expect(200)["nodes"].as_array()?.is_empty().then_some(())).await;
+    }
 }

@@ -43,8 +43,9 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
 }
 
 /// The paths within a namespace, with their methods.
-const WITHIN: [&str; 33] = [
+const WITHIN: [&str; 37] = [
     "DELETE /dead-letters/{id}",
+    "DELETE /nodes/{node_id}",
     "DELETE /subscriptions/{subscription}",
     "GET /dead-letters",
     "GET /dead-letters/{id}",
@@ -52,6 +53,7 @@ const WITHIN: [&str; 33] = [
     "GET /events/stream",
     "GET /events/subscribe",
     "GET /events/{id}",
+    "GET /nodes",
     "GET /stats",
     "GET /stuck",
     "GET /subscriptions",
@@ -72,11 +74,13 @@ const WITHIN: [&str; 33] = [
     "POST /events/{id}/reset",
     "POST /events/{id}/snooze",
     "POST /events/{id}/start",
+    "POST /nodes/{node_id}/heartbeat",
     "POST /pause",
     "POST /resume",
     "POST /subscriptions",
     "POST /subscriptions/{subscription}/pause",
     "POST /subscriptions/{subscription}/resume",
+    "PUT /nodes/{node_id}",
 ];
 
 /// The others.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use windlass::{Error, NamespacePolicy, NewToken, Queue, Report, SchemaVersion, Scope, schema_version};
+use windlass::{Error, NamespacePolicy, NewNode, NewToken, Queue, Report, SchemaVersion, Scope, schema_version};
 
 use crate::bed::{Database, Kind, run_on_empty};
 use crate::postgres as server;
@@ -185,6 +185,8 @@ async fn the_first_version_is_brought_up_to_date_with_all_that_is_in_it(database
     assert!(shop.tokens().await.unwrap().is_empty());
     let created = shop.create_token(NewToken::new([Scope::Read])).await.unwrap();
     assert_eq!(shop.tokens().await.unwrap(), [created.token]);
+    shop.register_node(NewNode::new("n")).await.unwrap();
+    assert_eq!(shop.nodes().await.unwrap().len(), 1);
 }
 
 macro_rules! on_an_empty_database {
