@@ -307,6 +307,9 @@ pub struct Event {
     /// Who published it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub producer: Option<String>,
+    /// The scheduled task that published it: a UUID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_task_id: Option<String>,
     /// Not before this instant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,

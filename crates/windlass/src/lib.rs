@@ -31,6 +31,7 @@ mod namespace;
 mod outcome;
 mod policy;
 mod publish;
+mod publish_in;
 mod queue;
 mod redrive;
 mod register;
@@ -60,6 +61,7 @@ pub use names::NAME_BYTES_MAX;
 pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled};
 pub use publish::Published;
+pub use publish_in::PublishIn;
 pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};
 pub use register::{HEARTBEAT, NewNode, NodeStatus, NodeView};
 pub use retry::Backoff;
@@ -67,3 +69,10 @@ pub use scope::Scope;
 pub use subscription::SubscriptionSpec;
 pub use token::{CreatedToken, NewToken, Token};
 pub use topology::{DEFAULT_NAMESPACE, MAIN, Namespace, Subscription};
+
+/// The driver of SQLite, in the version that [`Queue::publish_in`] takes transactions of.
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
+/// The driver of PostgreSQL, in the version that [`Queue::publish_in`] takes transactions of.
+#[cfg(feature = "postgres")]
+pub use sqlx;

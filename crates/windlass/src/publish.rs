@@ -28,7 +28,7 @@ pub(crate) type PublishUnit = Vec<NewEvent>;
 pub(crate) type PublishedUnit = Vec<Published>;
 
 /// How often a publish starts over because the topology changed under it.
-const ROUNDS_MAX: usize = 10;
+pub(crate) const ROUNDS_MAX: usize = 10;
 
 impl Queue {
     /// Publishes one event. When this returns, the event is stored and synced.
@@ -39,6 +39,19 @@ impl Queue {
 
     /// Publishes events together: all of them are stored, or none is.
     pub async fn publish_all(&self, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+        self.check_events(&events)?;
+        self.topology().await?;
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        let weight = events.len();
+        let mut published = self.lines().publish.call(events, weight).await?;
+        self.show_first(&mut published).await;
+        Ok(published)
+    }
+
+    /// Refuses what cannot be stored, before anything is.
+    pub(crate) fn check_events(&self, events: &[NewEvent]) -> Result<()> {
         let max = self.limits().publish_batch_max;
         if events.len() > max {
             return Err(Error::invalid("events", format!("has {} events; the limit is {max}", events.len())));
@@ -50,37 +63,36 @@ impl Queue {
                 _ => Error::InItem { what: "events", index, error: Box::new(error) },
             })?;
         }
-        self.topology().await?;
-        if events.is_empty() {
-            return Ok(Vec::new());
-        }
-        let weight = events.len();
-        let mut published = self.lines().publish.call(events, weight).await?;
-        self.show_first(&mut published).await;
-        Ok(published)
+        Ok(())
     }
 
-    /// Puts the first event in the place of each duplicate. One that its policy did not keep is shown with
-    /// the contents it was published with again.
     async fn show_first(&self, published: &mut [Published]) {
-        let duplicates = published.iter().filter(|published| published.duplicate);
-        // The same key may have come several times.
-        let ids: HashSet<i64> = duplicates.map(|duplicate| duplicate.event.id).collect();
+        let ids = duplicates(published);
         if ids.is_empty() {
             return;
         }
-        match self.store().get(self.namespace(), &ids.into_iter().collect::<Vec<_>>()).await {
-            Ok(found) => {
-                let first: HashMap<i64, Event> =
-                    found.into_iter().flatten().map(|view| (view.event.id, view.event)).collect();
-                for duplicate in published.iter_mut().filter(|published| published.duplicate) {
-                    if let Some(event) = first.get(&duplicate.event.id) {
-                        duplicate.event = event.clone();
-                    }
-                }
-            }
+        match self.store().get(self.namespace(), &ids).await {
+            Ok(found) => put_first(published, found.into_iter().flatten().map(|view| view.event)),
             // What was stored with them counts, whether or not the first ones can be read.
             Err(error) => tracing::debug!(%error, "the first events of some keys cannot be shown"),
+        }
+    }
+}
+
+/// The first events of the keys that were known; each once, though its key may have come several times.
+pub(crate) fn duplicates(published: &[Published]) -> Vec<i64> {
+    let duplicates = published.iter().filter(|published| published.duplicate);
+    let ids: HashSet<i64> = duplicates.map(|duplicate| duplicate.event.id).collect();
+    ids.into_iter().collect()
+}
+
+/// Puts the first event in the place of each duplicate. One that its policy did not keep is shown with
+/// the contents it was published with again.
+pub(crate) fn put_first(published: &mut [Published], first: impl Iterator<Item = Event>) {
+    let first: HashMap<i64, Event> = first.map(|event| (event.id, event)).collect();
+    for duplicate in published.iter_mut().filter(|published| published.duplicate) {
+        if let Some(event) = first.get(&duplicate.event.id) {
+            duplicate.event = event.clone();
         }
     }
 }
@@ -116,7 +128,7 @@ pub(crate) async fn run(
     }
 }
 
-fn unrouted(event: NewEvent) -> Prepared {
+pub(crate) fn unrouted(event: NewEvent) -> Prepared {
     Prepared { event, key_window: Default::default(), deliveries: Vec::new() }
 }
 
@@ -133,7 +145,11 @@ async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Resul
             None => drop(core.reload(namespace).await?),
         }
     }
-    Err(Error::Database { detail: format!("namespace '{namespace}' keeps changing; try again") })
+    Err(keeps_changing(namespace))
+}
+
+pub(crate) fn keeps_changing(namespace: &str) -> Error {
+    Error::Database { detail: format!("namespace '{namespace}' keeps changing; try again") }
 }
 
 fn wake(core: &Core, namespace: &str, prepared: &[Prepared], stored: &[Stored]) {
@@ -152,20 +168,14 @@ async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> R
         if missing.is_empty() {
             return Ok(topology);
         }
-        let max = core.limits.lanes_max;
-        if topology.lanes.len() + missing.len() > max {
-            let problem =
-                format!("namespace '{namespace}' would have more than {max} combinations of type, tags and priority");
-            return Err(Error::invalid("tags", problem));
-        }
-        core.store.add_lanes(namespace, &missing.into_iter().collect::<Vec<_>>()).await?;
+        core.store.add_lanes(namespace, &missing).await?;
         topology = core.reload(namespace).await?;
     }
     Err(Error::Database { detail: format!("the lanes of namespace '{namespace}' keep disappearing") })
 }
 
-/// The deliveries of all events, or the lanes they still need.
-fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<HashSet<LaneKey>> {
+/// The deliveries of all events, or the lanes they still need, as far as there may be so many.
+pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
     let mut missing = HashSet::new();
     // Events of one batch are often alike: each kind is routed once.
     let mut known: HashMap<(String, String, i16), Vec<NewDelivery>> = HashMap::new();
@@ -186,7 +196,14 @@ fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Res
             prepared.deliveries.iter_mut().for_each(|delivery| delivery.max_retries = event.max_retries);
         }
     }
-    Ok(missing)
+    let max = core.limits.lanes_max;
+    if !missing.is_empty() && topology.lanes.len() + missing.len() > max {
+        let namespace = &topology.namespace.namespace;
+        let problem =
+            format!("namespace '{namespace}' would have more than {max} combinations of type, tags and priority");
+        return Err(Error::invalid("tags", problem));
+    }
+    Ok(missing.into_iter().collect())
 }
 
 fn routes(
@@ -231,7 +248,7 @@ pub(crate) fn route(
     })
 }
 
-fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Published {
+pub(crate) fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Published {
     let main = prepared.deliveries.iter().find(|delivery| delivery.subscription == MAIN);
     let max_retries = main.and_then(|delivery| delivery.max_retries);
     let new = prepared.event;
@@ -247,6 +264,7 @@ fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Published {
         key: new.key,
         priority: new.priority,
         producer: new.producer,
+        scheduled_task_id: None,
         run_at: new.run_at.or(new.delay.map(|delay| after(stored.created_at, delay))),
         expires_at: new.expires_at,
         metadata: new.metadata,

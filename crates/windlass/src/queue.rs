@@ -319,11 +319,14 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 
 impl Core {
     pub async fn topology(&self, namespace: &str) -> Result<Arc<Topology>> {
-        let known = lock(&self.topologies).get(namespace).cloned();
-        match known {
-            Some(known) => Ok(known.topology),
+        match self.known_topology(namespace) {
+            Some(known) => Ok(known),
             None => self.reload(namespace).await,
         }
+    }
+
+    pub fn known_topology(&self, namespace: &str) -> Option<Arc<Topology>> {
+        lock(&self.topologies).get(namespace).map(|known| known.topology.clone())
     }
 
     /// Loads it anew unless somebody did so a moment ago.

@@ -263,6 +263,17 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// How many batches of one kind the database takes at once.
     fn batches_in_flight(&self) -> usize;
 
+    /// Itself, if it is this one: a caller's own connection fits only one kind.
+    #[cfg(feature = "sqlite")]
+    fn sqlite(&self) -> Option<&sqlite::SqliteStore> {
+        None
+    }
+
+    #[cfg(feature = "postgres")]
+    fn postgres(&self) -> Option<&postgres::PgStore> {
+        None
+    }
+
     /// Tells `wakes` of what other processes do, for as long as the store is open.
     async fn watch(&self, wakes: Arc<Wakes>);
 

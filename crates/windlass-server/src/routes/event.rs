@@ -89,6 +89,9 @@ pub(super) struct EventOptions {
     /// Who published it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub producer: Option<String>,
+    /// The scheduled task that published it: a UUID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_task_id: Option<String>,
 }
 
 fn is_zero(priority: &i16) -> bool {
@@ -118,6 +121,7 @@ pub(super) fn take_options(event: &mut Event) -> EventOptions {
         expires_at: event.expires_at,
         metadata: event.metadata.take(),
         producer: event.producer.take(),
+        scheduled_task_id: event.scheduled_task_id.take(),
     }
 }
 

@@ -54,12 +54,15 @@ mod prune;
 mod publish;
 mod register;
 mod results;
+mod publish_in;
 mod row;
 #[cfg(test)]
 mod tests;
 mod token;
 mod topology;
 mod transition;
+
+pub(crate) use publish_in::Transaction;
 
 /// Every statement of the hot path has one right plan, by index, whatever the statistics say.
 const HOT: &str = "
@@ -109,7 +112,7 @@ impl PgStore {
         migrate::add_default_namespace(&mut connection, clock.overridden()).await?;
         connection.done();
         let (ready, inbox) = mpsc::unbounded_channel();
-        let own = fastrand::u64(..);
+        let own = fastrand::u64(notify::NOBODY + 1..);
         tokio::spawn(notify::send(inbox, reads.clone(), own));
         Ok(PgStore {
             claims: Connections::new(options.clone(), HOT, CLAIMS),
@@ -177,6 +180,10 @@ fn to_json<T: Serialize>(value: &T) -> Result<String> {
 impl Store for PgStore {
     fn batches_in_flight(&self) -> usize {
         2
+    }
+
+    fn postgres(&self) -> Option<&PgStore> {
+        Some(self)
     }
 
     async fn watch(&self, wakes: Arc<Wakes>) {

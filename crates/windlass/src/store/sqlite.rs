@@ -43,6 +43,7 @@ mod migrate;
 mod others;
 mod prune;
 mod publish;
+mod publish_in;
 mod record;
 mod register;
 mod results;
@@ -55,9 +56,11 @@ mod writer;
 
 use connection::Readers;
 use instants::Instants;
+pub(crate) use publish_in::Transaction;
 use writer::{Durability, Writer};
 
 pub(crate) struct SqliteStore {
+    file: PathBuf,
     writer: Writer,
     readers: Arc<Readers>,
     instants: Arc<Instants>,
@@ -109,13 +112,13 @@ impl SqliteStore {
             blocking(move || open_and_migrate(&path, &instants, migrate)).await?
         };
         let readers = Arc::new(Readers::new(path.clone()));
-        let stale = readers.clone();
+        let (stale, file) = (readers.clone(), path.clone());
         let reopen = move || {
             stale.clear();
             connection::open_writer(&path, false)
         };
         let writer = Writer::start(conn, instants.clone(), reopen)?;
-        Ok(SqliteStore { writer, readers, instants })
+        Ok(SqliteStore { file, writer, readers, instants })
     }
 
     /// Runs `work` in a transaction, and returns once that is committed and synced.
@@ -146,6 +149,10 @@ impl Store for SqliteStore {
     /// While one is being synced the next waits at the writer's door, which then never idles.
     fn batches_in_flight(&self) -> usize {
         2
+    }
+
+    fn sqlite(&self) -> Option<&SqliteStore> {
+        Some(self)
     }
 
     async fn watch(&self, wakes: Arc<Wakes>) {

@@ -19,6 +19,7 @@ mod pause;
 mod prune;
 mod publish;
 mod results;
+mod publish_in;
 mod retry;
 mod subscriptions;
 mod tokens;

@@ -3,6 +3,7 @@
 #[macro_use]
 mod bed;
 mod conformance;
+mod own;
 mod postgres;
 mod support;
 
@@ -10,3 +11,4 @@ mod crash;
 mod faults;
 mod model;
 mod schema;
+mod sql_functions;

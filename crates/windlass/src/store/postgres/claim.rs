@@ -154,7 +154,8 @@ WITH unsynced AS MATERIALIZED (
 SELECT t.event_id, t.lane_id, t.ready_at, t.attempts, t.attempts_limit, t.retry_count,
        t.max_retries, t.lease, t.worker_id, t.picked_at, t.lease_expires_at, t.urgent,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
-       e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
+       e.key, e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
+       e.metadata::text AS metadata, e.created_at
 FROM unsynced, taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
 
 async fn from_one(
@@ -236,7 +237,8 @@ SELECT t.event_id, t.lane_id, t.ready_at, t.attempts, t.attempts_limit, t.retry_
        t.max_retries, t.lease, t.worker_id, t.picked_at, t.lease_expires_at, t.urgent,
        (SELECT count(*) FROM chosen) AS chosen,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
-       e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
+       e.key, e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
+       e.metadata::text AS metadata, e.created_at
 FROM unsynced, taken t JOIN windlass.events e ON e.id = t.event_id AND e.created_at = t.created_at";
 
 async fn from_many(

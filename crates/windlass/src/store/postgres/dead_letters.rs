@@ -34,7 +34,8 @@ macro_rules! list {
             "
 SELECT d.subscription, d.status, d.reason, d.error, d.attempts, d.retry_count, d.max_retries, d.failed_at,
        e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
-       e.key, e.priority, e.producer, e.run_at, e.expires_at, e.metadata::text AS metadata, e.created_at
+       e.key, e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
+       e.metadata::text AS metadata, e.created_at
 FROM windlass.dead_letters d
 JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at
 WHERE ",

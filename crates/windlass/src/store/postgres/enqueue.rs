@@ -18,11 +18,6 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// For deliveries of which none has a group.
-    pub fn none() -> Waits {
-        Waits { waits: Vec::new().into_iter(), passing: Groups::new() }
-    }
-
     /// Enters the groups of these deliveries, given in the order in which they will be stored.
     pub async fn enter<'a>(
         connection: &mut PgConnection,

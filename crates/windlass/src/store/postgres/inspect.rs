@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
@@ -13,6 +14,7 @@ use crate::clock::{Timestamp, micros};
 use crate::decide::status_after;
 use crate::delivery::Status;
 use crate::error::Result;
+use crate::event::Event;
 use crate::inspect::{DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView};
 use crate::topology::MAIN;
 
@@ -30,8 +32,13 @@ pub(super) async fn exists(store: &PgStore, namespace: &str, ids: &[i64]) -> Res
 
 const EVENTS: &str = "
 SELECT id, namespace, event_type, title, description, tags, payload::text AS payload, group_id, key, priority,
-       producer, run_at, expires_at, metadata::text AS metadata, created_at
+       producer, scheduled_task_id::text AS scheduled_task_id, run_at, expires_at, metadata::text AS metadata, created_at
 FROM windlass.events WHERE namespace = $1 AND id = ANY($2)";
+
+pub(super) async fn events(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> Result<Vec<Event>> {
+    let query = sqlx::query(EVENTS).bind(namespace).bind(ids);
+    query.fetch_all(connection).await.map_err(from_sqlx)?.iter().map(event).collect()
+}
 
 const LIVE: &str = "
 SELECT event_id, subscription, lease IS NOT NULL AS held, attempts, retry_count, max_retries,
@@ -58,7 +65,7 @@ ORDER BY a.event_id, a.subscription, a.id DESC";
 
 pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
     let mut connection = store.reads.get().await?;
-    let events = sqlx::query(EVENTS).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let events = events(&mut connection, namespace, ids).await?;
     let live = sqlx::query(LIVE).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let ended = sqlx::query(ENDED).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
@@ -70,8 +77,7 @@ pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Re
         deliveries.entry(get(row, "event_id")?).or_default().push(ended_view(row)?);
     }
     let mut views: HashMap<i64, EventView> = HashMap::new();
-    for row in &events {
-        let event = event(row)?;
+    for event in events {
         let mut deliveries = deliveries.remove(&event.id).unwrap_or_default();
         deliveries.sort_by(|a, b| a.subscription.cmp(&b.subscription));
         views.insert(event.id, EventView { event, deliveries });

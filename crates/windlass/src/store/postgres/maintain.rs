@@ -95,7 +95,7 @@ pub(super) async fn expired(
 
 const PAST_EVENTS: &str = "
 SELECT id, namespace, event_type, title, description, tags, payload::text AS payload, group_id, key, priority,
-       producer, run_at, expires_at, metadata::text AS metadata, created_at
+       producer, scheduled_task_id::text AS scheduled_task_id, run_at, expires_at, metadata::text AS metadata, created_at
 FROM windlass.events WHERE namespace = $1 AND id >= $2 AND created_at BETWEEN $3 AND $4 ORDER BY id LIMIT $5";
 
 pub(super) async fn past_events(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::Executor;
+use sqlx::PgConnection;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::sync::mpsc;
 
@@ -16,6 +16,8 @@ use crate::clock::{Timestamp, from_micros};
 use crate::wake::Wakes;
 
 const CHANNEL: &str = "windlass";
+/// Who tells in somebody else's transaction: everyone has to hear it, also the process it came from.
+pub(super) const NOBODY: u64 = 0;
 /// At most one notification per namespace in this time.
 const EVERY: Duration = Duration::from_millis(5);
 /// More lanes than this are not named: who hears it looks at all of his.
@@ -28,6 +30,15 @@ pub(super) struct Ready {
     pub namespace: String,
     /// Where and since when; anywhere, if empty.
     pub freed: Vec<Freed>,
+}
+
+impl Ready {
+    /// Tells everyone, once the connection's transaction is committed.
+    pub async fn notify(self, connection: &mut PgConnection, sender: u64) -> sqlx::Result<()> {
+        let mut news = News::default();
+        news.add(self.freed);
+        notify(connection, vec![news.to_message(sender, &self.namespace)]).await
+    }
 }
 
 /// What is to be told of one namespace.
@@ -67,14 +78,19 @@ pub(super) async fn send(mut ready: mpsc::UnboundedReceiver<Ready>, connections:
         }
         let messages: Vec<String> = news.iter().map(|(namespace, news)| news.to_message(sender, namespace)).collect();
         if let Ok(mut connection) = connections.get().await {
-            let notify = "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS message";
-            match connection.execute(sqlx::query(notify).bind(CHANNEL).bind(messages)).await {
-                Ok(_) => connection.done(),
+            match notify(&mut connection, messages).await {
+                Ok(()) => connection.done(),
                 Err(error) => tracing::debug!(%error, "could not notify other processes; they find it by looking"),
             }
         }
         tokio::time::sleep(EVERY).await;
     }
+}
+
+const NOTIFY: &str = "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS message";
+
+async fn notify(connection: &mut PgConnection, messages: Vec<String>) -> sqlx::Result<()> {
+    sqlx::query(NOTIFY).bind(CHANNEL).bind(messages).execute(connection).await.map(drop)
 }
 
 /// Passes on what other processes say, until it is aborted.

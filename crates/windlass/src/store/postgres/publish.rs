@@ -21,10 +21,8 @@ pub(super) async fn publish(
     now: Option<Timestamp>,
 ) -> Result<Option<Vec<Stored>>> {
     let mut connection = store.writes.get().await?;
-    let simple = events.iter().all(|prepared| prepared.event.key.is_none() && prepared.event.group_id.is_none());
-    let published = if simple {
-        let batch = Batch { namespace, version, events, ids: vec![None; events.len()] };
-        insert(&mut connection, batch, &mut Waits::none(), now).await?
+    let published = if is_simple(events) {
+        in_order(&mut connection, namespace, version, events, now).await?
     } else {
         let mut tx = connection.begin().await.map_err(from_sqlx)?;
         let published = in_order(&mut tx, namespace, version, events, now).await?;
@@ -41,13 +39,18 @@ pub(super) async fn publish(
 }
 
 /// What was stored for each event, and where something became ready.
-struct Published {
-    stored: Vec<Stored>,
-    freed: Vec<Freed>,
+pub(super) struct Published {
+    pub stored: Vec<Stored>,
+    pub freed: Vec<Freed>,
+}
+
+/// Without keys and groups one statement stores them all, and needs no transaction around it.
+pub(super) fn is_simple(events: &[&Prepared]) -> bool {
+    events.iter().all(|prepared| prepared.event.key.is_none() && prepared.event.group_id.is_none())
 }
 
 /// Keys first, so that only new events count in their groups; then the groups; then the rows.
-async fn in_order(
+pub(super) async fn in_order(
     connection: &mut PgConnection,
     namespace: &str,
     version: i64,

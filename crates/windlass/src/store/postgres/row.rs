@@ -31,7 +31,7 @@ pub(super) fn json(text: String) -> Result<Box<RawValue>> {
     RawValue::from_string(text).map_err(|error| Error::Database { detail: format!("stored JSON is damaged: {error}") })
 }
 
-/// Needs the columns of `events`, with payload and metadata as text.
+/// Needs the columns of `events`, with payload, metadata and scheduled_task_id as text.
 pub(super) fn event(row: &PgRow) -> Result<Event> {
     Ok(Event {
         id: get(row, "id")?,
@@ -45,6 +45,7 @@ pub(super) fn event(row: &PgRow) -> Result<Event> {
         key: get(row, "key")?,
         priority: get(row, "priority")?,
         producer: get(row, "producer")?,
+        scheduled_task_id: get(row, "scheduled_task_id")?,
         run_at: get(row, "run_at")?,
         expires_at: get(row, "expires_at")?,
         metadata: get::<Option<String>>(row, "metadata")?.map(json).transpose()?,

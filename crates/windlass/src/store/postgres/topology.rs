@@ -1,7 +1,7 @@
 //! Namespaces, subscriptions and lanes.
 
 use sqlx::postgres::PgRow;
-use sqlx::{Connection as _, Executor};
+use sqlx::{Connection as _, Executor, PgConnection};
 
 use super::error::from_sqlx;
 use super::row::{get, json};
@@ -23,18 +23,20 @@ FROM windlass.subscriptions WHERE namespace = $1 ORDER BY subscription";
 const LANES: &str = "
 SELECT lane_id, subscription, event_type, tags, priority FROM windlass.lanes WHERE namespace = $1 ORDER BY lane_id";
 
-/// The version is read first: whatever changes meanwhile makes it old, never the contents.
 pub(super) async fn topology(store: &PgStore, namespace: &str) -> Result<Option<Topology>> {
     let mut connection = store.reads.get().await?;
+    let topology = load(&mut connection, namespace).await?;
+    connection.done();
+    Ok(topology)
+}
+
+/// The version is read first: whatever changes meanwhile makes it old, never the contents.
+pub(super) async fn load(connection: &mut PgConnection, namespace: &str) -> Result<Option<Topology>> {
     let row = sqlx::query(NAMESPACE).bind(namespace).fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
-    let Some(row) = row else {
-        connection.done();
-        return Ok(None);
-    };
+    let Some(row) = row else { return Ok(None) };
     let subscriptions = sqlx::query(SUBSCRIPTIONS).bind(namespace).fetch_all(&mut *connection);
     let subscriptions = subscriptions.await.map_err(from_sqlx)?;
-    let lanes = sqlx::query(LANES).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
+    let lanes = sqlx::query(LANES).bind(namespace).fetch_all(connection).await.map_err(from_sqlx)?;
     let subscriptions = subscriptions.iter().map(subscription).collect::<Result<Vec<_>>>()?;
     let lanes = lanes.iter().map(lane).collect::<Result<Vec<_>>>()?;
     Ok(Some(Topology::new(to_namespace(&row)?, get(&row, "version")?, subscriptions, lanes)))
@@ -218,6 +220,13 @@ pub(super) async fn remove_subscription(store: &PgStore, namespace: &str, name: 
     Ok(removed[0] == 1)
 }
 
+pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
+    let mut connection = store.writes.get().await?;
+    insert_lanes(&mut connection, namespace, lanes).await?;
+    connection.done();
+    Ok(())
+}
+
 // In one order, so that two processes that need the same lanes wait for each other.
 const ADD_LANES: &str = "
 INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
@@ -225,17 +234,14 @@ SELECT $1, i.subscription, i.event_type, i.tags, i.priority
 FROM unnest($2::text[], $3::text[], $4::text[], $5::smallint[]) AS i(subscription, event_type, tags, priority)
 ON CONFLICT DO NOTHING";
 
-pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
+pub(super) async fn insert_lanes(connection: &mut PgConnection, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
     let mut lanes: Vec<&LaneKey> = lanes.iter().collect();
     lanes.sort_by_key(|lane| (&lane.subscription, &lane.event_type, &lane.tags, lane.priority));
-    let mut connection = store.writes.get().await?;
     let add = sqlx::query(ADD_LANES)
         .bind(namespace)
         .bind(lanes.iter().map(|lane| lane.subscription.as_str()).collect::<Vec<_>>())
         .bind(lanes.iter().map(|lane| lane.event_type.as_str()).collect::<Vec<_>>())
         .bind(lanes.iter().map(|lane| join_tags(&lane.tags)).collect::<Vec<_>>())
         .bind(lanes.iter().map(|lane| lane.priority).collect::<Vec<_>>());
-    add.execute(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(())
+    add.execute(connection).await.map_err(from_sqlx).map(drop)
 }

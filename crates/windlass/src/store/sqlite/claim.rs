@@ -29,13 +29,13 @@ pub(super) fn claim(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<De
                     subscription: claim.subscription.clone(),
                     worker_id: request.worker_id.clone(),
                     lease: request.lease,
-                    attempts: row.get(15)?,
-                    retry_count: row.get(16)?,
-                    max_retries: row.get(17)?,
+                    attempts: row.get(16)?,
+                    retry_count: row.get(17)?,
+                    max_retries: row.get(18)?,
                     picked_at: from_micros(now),
                     lease_expires_at: from_micros(end),
                     lane_id: lane.lane_id,
-                    attempts_limit: row.get(18)?,
+                    attempts_limit: row.get(19)?,
                 })
             });
             // One without its event must not exist; held, it is out of the way.
@@ -53,7 +53,7 @@ SET lease = ?3, worker_id = ?4, attempts = attempts + 1, picked_at = ?5, updated
 WHERE event_id = ?1 AND lane_id = ?2";
 const SELECT: &str = "
 SELECT e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload, e.group_id, e.key, e.priority,
-       e.producer, e.run_at, e.expires_at, e.metadata, e.created_at,
+       e.producer, e.scheduled_task_id, e.run_at, e.expires_at, e.metadata, e.created_at,
        q.attempts, q.retry_count, q.max_retries, q.attempts_limit
 FROM event_queue q CROSS JOIN events e ON e.id = q.event_id
 WHERE q.event_id = ?1 AND q.lane_id = ?2";

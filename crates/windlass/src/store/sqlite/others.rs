@@ -1,4 +1,4 @@
-//! Noticing what other processes commit to the same file.
+//! Noticing what others commit to the same file: other processes, and callers with a connection of their own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(super) struct Others {
     seen: Option<i64>,
 }
 
-/// Changes only by commits of other connections, and in this process no other one writes.
+/// Changes only by commits of other connections, whichever process they are in.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
 impl Others {

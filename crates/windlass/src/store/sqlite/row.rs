@@ -53,7 +53,7 @@ fn unreadable(index: usize, error: impl std::error::Error + Send + Sync + 'stati
 
 const EVENT: &str = "
 SELECT id, namespace, event_type, title, description, tags, payload, group_id, key, priority, producer,
-       run_at, expires_at, metadata, created_at
+       scheduled_task_id, run_at, expires_at, metadata, created_at
 FROM events WHERE id = ?1 AND namespace = ?2";
 
 pub(super) fn event(conn: &Connection, namespace: &str, event_id: i64) -> Result<Option<Event>> {
@@ -74,10 +74,11 @@ pub(super) fn event_from(row: &Row) -> rusqlite::Result<Event> {
         key: row.get(8)?,
         priority: row.get(9)?,
         producer: row.get(10)?,
-        run_at: instant_if_any(row, 11)?,
-        expires_at: instant_if_any(row, 12)?,
-        metadata: json_if_any(row, 13)?,
-        created_at: instant(row, 14)?,
+        scheduled_task_id: row.get(11)?,
+        run_at: instant_if_any(row, 12)?,
+        expires_at: instant_if_any(row, 13)?,
+        metadata: json_if_any(row, 14)?,
+        created_at: instant(row, 15)?,
     })
 }
 

@@ -1,0 +1,292 @@
+//! An event that is published in somebody's own transaction commits and rolls back with it.
+
+use sqlx::Connection as _;
+use windlass::{ClaimRequest, Delivery, Error, GroupFailure, NewEvent, Policy, Queue, SubscriptionSpec};
+
+use crate::bed::{Bed, Kind};
+use crate::own::{Own, number};
+use crate::support::*;
+
+async fn begin(bed: &Bed) -> Own {
+    Own::begin(&bed.database).await
+}
+
+fn waiter(queue: &Queue) -> tokio::task::JoinHandle<Vec<Delivery>> {
+    let queue = queue.clone();
+    let request = ClaimRequest::new("waiter").wait(secs(30));
+    tokio::spawn(async move { queue.claim(request).await.expect("a claim succeeds") })
+}
+
+fn assert_names_tx(error: Error) {
+    assert!(matches!(&error, Error::Invalid { field: "tx", .. }), "{error}");
+}
+
+conformance! {
+    // O5
+    async fn what_is_committed_is_stored(bed) {
+        let mut tx = begin(bed).await;
+        let event = NewEvent::new("order.paid")
+            .title("Order paid")
+            .description("Somebody paid an order.")
+            .tags_text("b, a,b")
+            .payload(&serde_json::json!({ "order": 17 }))
+            .unwrap()
+            .delay(secs(7))
+            .expires_at(after(bed.now(), secs(77)))
+            .group("customer-5")
+            .key("order-17-paid")
+            .priority(-3)
+            .max_retries(9)
+            .metadata(&serde_json::json!({ "traceparent": "00-1" }))
+            .unwrap()
+            .producer("shop-1");
+        let published = tx.publish(&bed.queue, event).await.unwrap();
+        assert_eq!((published.duplicate, published.max_retries), (false, Some(9)));
+        let event = published.event;
+        assert_eq!(event.run_at, Some(after(bed.now(), secs(7))));
+        assert_eq!(total(&bed.queue).await, 0);
+        tx.commit().await;
+
+        let view = bed.queue.get(event.id).await.unwrap();
+        assert_eq!(json(&view.event), json(&event));
+        assert_eq!((view.deliveries[0].max_retries, view.deliveries[0].ready_at), (Some(9), event.run_at));
+        assert!(poll(&bed.queue).await.is_none());
+        bed.advance(secs(7));
+        assert_eq!(json(&take(&bed.queue).await.event), json(&event));
+    }
+
+    // O5
+    async fn what_is_rolled_back_never_was(bed) {
+        let mut tx = begin(bed).await;
+        let event = || NewEvent::new("t").tags(["x"]).key("k").group("g");
+        tx.publish(&bed.queue, event()).await.unwrap();
+        tx.rollback().await;
+        assert_eq!(total(&bed.queue).await, 0);
+        assert!(poll(&bed.queue).await.is_none());
+        // Neither its key nor its group is taken, and its lane can be made again.
+        let event = publish_new(&bed.queue, event()).await;
+        assert_eq!(take(&bed.queue).await.event.id, event.id);
+    }
+
+    async fn nobody_relies_on_lanes_that_were_rolled_back(bed) {
+        for _ in 0..2 {
+            let mut tx = begin(bed).await;
+            tx.publish(&bed.queue, NewEvent::new("a")).await.unwrap();
+            tx.rollback().await;
+        }
+        let b = publish(&bed.queue, "b").await;
+        let a = publish(&bed.queue, "a").await;
+        for (event_type, event) in [("a", a), ("b", b)] {
+            let got = claim(&bed.queue, ClaimRequest::new("w").types([event_type]).max(9)).await;
+            assert_eq!(ids(&got), [event.id]);
+        }
+        let mut tx = begin(bed).await;
+        let event = tx.publish(&bed.queue, NewEvent::new("a")).await.unwrap().event;
+        tx.commit().await;
+        let got = claim_soon(&bed.queue, ClaimRequest::new("w").types(["a"])).await;
+        assert_eq!(got.event.id, event.id);
+    }
+
+    // O5
+    async fn who_waits_gets_it_after_the_commit(bed) {
+        let other = bed.other().await;
+        for (waits, publishes) in [(&bed.queue, &bed.queue), (&other, &bed.queue), (&bed.queue, &other)] {
+            for event in [NewEvent::new("t"), NewEvent::new("t"), NewEvent::new("new").group("g")] {
+                let waiter = waiter(waits);
+                tokio::task::yield_now().await;
+                let mut tx = begin(bed).await;
+                let event = tx.publish(publishes, event).await.unwrap().event;
+                assert!(!waiter.is_finished());
+                tx.commit().await;
+                let got = waiter.await.unwrap();
+                assert_eq!(ids(&got), [event.id]);
+                done(waits, &got[0]).await;
+            }
+        }
+    }
+
+    async fn who_waits_in_real_time_gets_it_too(bed) {
+        let queue = bed.real_time().await;
+        for event_type in ["t", "t", "new"] {
+            let waiter = waiter(&queue);
+            tokio::task::yield_now().await;
+            let mut tx = begin(bed).await;
+            let event = tx.publish(&queue, NewEvent::new(event_type)).await.unwrap().event;
+            tx.commit().await;
+            let got = waiter.await.unwrap();
+            assert_eq!(ids(&got), [event.id]);
+            done(&queue, &got[0]).await;
+        }
+    }
+
+    async fn it_goes_with_the_data_it_is_about(bed) {
+        bed.database.execute("CREATE TABLE orders (id integer)").await;
+        for (commits, expected) in [(false, 0), (true, 1)] {
+            let mut tx = begin(bed).await;
+            tx.execute("INSERT INTO orders VALUES (1)").await;
+            tx.publish(&bed.queue, NewEvent::new("order.placed")).await.unwrap();
+            tx.execute("INSERT INTO orders VALUES (2)").await;
+            if commits { tx.commit().await } else { tx.rollback().await }
+            assert_eq!(number(&bed.database, "SELECT count(*) / 2 FROM orders").await, expected);
+            assert_eq!(total(&bed.queue).await, expected as u64);
+        }
+    }
+
+    async fn a_key_is_known_within_the_transaction_and_after_it(bed) {
+        let event = |n: i32| NewEvent::new("t").key("k").payload(&n).unwrap();
+        let mut tx = begin(bed).await;
+        let first = tx.publish(&bed.queue, event(1)).await.unwrap();
+        let second = tx.publish(&bed.queue, event(2)).await.unwrap();
+        assert_eq!((first.duplicate, second.duplicate), (false, true));
+        // The first one is shown, though it is not committed.
+        assert_eq!(json(&second.event), json(&first.event));
+        let both = tx.publish_all(&bed.queue, vec![event(3), NewEvent::new("u").key("l")]).await.unwrap();
+        assert_eq!(both.iter().map(|published| published.duplicate).collect::<Vec<_>>(), [true, false]);
+        tx.commit().await;
+        let third = bed.queue.publish(event(4)).await.unwrap();
+        assert!(third.duplicate);
+        assert_eq!(json(&third.event), json(&first.event));
+
+        let mut tx = begin(bed).await;
+        let known = tx.publish(&bed.queue, event(5)).await.unwrap();
+        assert_eq!((known.duplicate, known.event.id), (true, first.event.id));
+        tx.commit().await;
+        assert_eq!(total(&bed.queue).await, 2);
+    }
+
+    async fn a_group_keeps_its_order(bed) {
+        let member = |n: i32| NewEvent::new("t").group("g").payload(&n).unwrap();
+        publish_new(&bed.queue, member(0)).await;
+        let mut tx = begin(bed).await;
+        tx.publish_all(&bed.queue, vec![member(1), member(2)]).await.unwrap();
+        tx.publish(&bed.queue, member(3)).await.unwrap();
+        tx.commit().await;
+        publish_new(&bed.queue, member(4)).await;
+        for expected in 0..5 {
+            let mut got = take_all(&bed.queue).await;
+            assert_eq!(got.len(), 1);
+            let delivery = got.remove(0);
+            assert_eq!(delivery.event.payload::<i32>().unwrap(), expected);
+            done(&bed.queue, &delivery).await;
+        }
+        assert_eq!(number(&bed.database, &count(bed, "event_groups")).await, 0);
+    }
+
+    async fn a_new_member_goes_before_those_that_wait_for_a_retry(bed) {
+        let queue = bed.namespace(Policy { group_failure: GroupFailure::Continue, ..Policy::default() }).await;
+        publish_new(&queue, NewEvent::new("t").group("g")).await;
+        fail(&queue, &take(&queue).await).await;
+        assert!(poll(&queue).await.is_none());
+        let mut tx = begin(bed).await;
+        let event = tx.publish(&queue, NewEvent::new("t").group("g")).await.unwrap().event;
+        tx.commit().await;
+        assert_eq!(take_soon(&queue).await.event.id, event.id);
+    }
+
+    async fn a_subscription_that_was_added_elsewhere_gets_it(bed) {
+        publish(&bed.queue, "t").await;
+        let mut tx = begin(bed).await;
+        // The publishing process does not know of it.
+        bed.other().await.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
+        let events = vec![NewEvent::new("t").key("k").group("g"), NewEvent::new("t")];
+        let published = tx.publish_all(&bed.queue, events).await.unwrap();
+        assert!(published.iter().all(|published| !published.duplicate));
+        tx.commit().await;
+        let got = claim(&bed.queue, ClaimRequest::new("w").subscription("audit").max(9)).await;
+        assert_eq!(ids(&got), published.iter().map(|published| published.event.id).collect::<Vec<_>>());
+    }
+
+    async fn a_subscription_added_meanwhile_misses_nothing_that_commits_after_it(bed) {
+        let mut tx = begin(bed).await;
+        tx.publish(&bed.queue, NewEvent::new("before")).await.unwrap();
+        let other = bed.other().await;
+        let adding = tokio::spawn(async move { other.add_subscription(SubscriptionSpec::new("audit")).await });
+        tokio::task::yield_now().await;
+        // It waits: whoever publishes holds the topology in place.
+        let event = tx.publish(&bed.queue, NewEvent::new("t")).await.unwrap().event;
+        assert!(!adding.is_finished());
+        tx.commit().await;
+        adding.await.unwrap().unwrap();
+        let later = publish(&bed.queue, "t").await;
+        let got = claim(&bed.queue, ClaimRequest::new("w").subscription("audit").max(9)).await;
+        assert_eq!(ids(&got), [later.id]);
+        assert!(view(&bed.queue, event.id).await.ready_at.is_some());
+    }
+
+    async fn what_cannot_be_stored_leaves_the_transaction_as_it_was(bed) {
+        let mut tx = begin(bed).await;
+        tx.publish(&bed.queue, NewEvent::new("t")).await.unwrap();
+        let error = tx.publish(&bed.queue, NewEvent::new("")).await.unwrap_err();
+        assert_eq!(error.to_string(), "type: must not be empty");
+        let events = vec![NewEvent::new("t"), NewEvent::new("t").priority(1).group("")];
+        let error = tx.publish_all(&bed.queue, events).await.unwrap_err();
+        assert_eq!(error.to_string(), "events[1]: group_id: must not be empty");
+        let nowhere = bed.queue.in_namespace("nowhere").unwrap();
+        let error = tx.publish(&nowhere, NewEvent::new("t")).await.unwrap_err();
+        assert_eq!(error, Error::NamespaceNotFound { namespace: "nowhere".into() });
+        assert!(tx.publish_all(&bed.queue, Vec::new()).await.unwrap().is_empty());
+        tx.commit().await;
+        assert_eq!(total(&bed.queue).await, 1);
+    }
+
+    async fn a_connection_without_a_transaction_is_refused(bed) {
+        let error = match bed.database.kind {
+            Kind::Sqlite => {
+                let connection = rusqlite::Connection::open(bed.database.file()).unwrap();
+                bed.queue.publish_in(&connection, NewEvent::new("t")).unwrap_err()
+            }
+            Kind::Postgres => {
+                let mut connection = crate::postgres::connect(&bed.database.url).await;
+                bed.queue.publish_in(&mut connection, NewEvent::new("t")).await.unwrap_err()
+            }
+        };
+        assert_names_tx(error);
+        assert_eq!(total(&bed.queue).await, 0);
+    }
+
+    async fn a_transaction_of_another_database_is_refused(bed) {
+        let elsewhere = bed.database.folder.path().join("elsewhere.db");
+        let mut sqlite = rusqlite::Connection::open(elsewhere).unwrap();
+        let tx = sqlite.transaction().unwrap();
+        assert_names_tx(bed.queue.publish_in(&tx, NewEvent::new("t")).unwrap_err());
+        if bed.database.kind == Kind::Sqlite {
+            let mut postgres = crate::postgres::connect(&crate::postgres::server_url()).await;
+            let mut tx = postgres.begin().await.unwrap();
+            assert_names_tx(bed.queue.publish_in(&mut *tx, NewEvent::new("t")).await.unwrap_err());
+        }
+    }
+
+    async fn the_drivers_own_transactions_are_taken_as_they_are(bed) {
+        match bed.database.kind {
+            Kind::Sqlite => {
+                let mut connection = rusqlite::Connection::open(bed.database.file()).unwrap();
+                let tx = connection.transaction().unwrap();
+                bed.queue.publish_in(&tx, NewEvent::new("t")).unwrap();
+                bed.queue.publish_all_in(&tx, vec![NewEvent::new("t")]).unwrap();
+                tx.commit().unwrap();
+            }
+            Kind::Postgres => {
+                let mut connection = crate::postgres::connect(&bed.database.url).await;
+                let mut tx = connection.begin().await.unwrap();
+                bed.queue.publish_in(&mut *tx, NewEvent::new("t")).await.unwrap();
+                bed.queue.publish_all_in(&mut tx, vec![NewEvent::new("t")]).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        }
+        assert_eq!(total(&bed.queue).await, 2);
+    }
+}
+
+fn count(bed: &Bed, table: &str) -> String {
+    let schema = if bed.database.kind == Kind::Postgres { "windlass." } else { "" };
+    format!("SELECT count(*) FROM {schema}{table}")
+}
+
+/// The answer can be awaited wherever a future has to be `Send`.
+#[test]
+fn the_future_moves_between_threads() {
+    fn publishes(queue: Queue, mut tx: sqlx::PgConnection) -> impl Future + Send {
+        async move { queue.publish_in(&mut tx, NewEvent::new("t")).await }
+    }
+    let _ = publishes;
+}

@@ -1,0 +1,1 @@
+//! What PostgreSQL offers to those who only speak SQL.
