@@ -1,1 +1,527 @@
-//! What PostgreSQL offers to those who only speak SQL.
+//! What PostgreSQL offers to those who only speak SQL: it does what the library does.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
+use windlass::{
+    ClaimRequest, GroupFailure, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, SubscriptionSpec, Timestamp,
+};
+
+use crate::bed::{Bed, Kind};
+use crate::postgres::{connect, lines};
+use crate::support::*;
+
+/// Runs a test on PostgreSQL.
+macro_rules! on_postgres {
+    ($($(#[$note:meta])* async fn $name:ident($bed:ident) $body:block)*) => {
+        $($(#[$note])* #[test] fn $name() {
+            async fn test($bed: &Bed) $body
+            crate::bed::run(Kind::Postgres, test)
+        })*
+    };
+}
+
+/// What a statement answers with, as one number.
+async fn call(connection: &mut PgConnection, sql: &str) -> sqlx::Result<i64> {
+    Ok(connection.fetch_one(AssertSqlSafe(sql.to_owned())).await?.get(0))
+}
+
+/// `SELECT windlass.publish(…)`.
+async fn publish_sql(connection: &mut PgConnection, arguments: &str) -> i64 {
+    let published = call(connection, &format!("SELECT windlass.publish({arguments})")).await;
+    published.unwrap_or_else(|error| panic!("{arguments}: {error}"))
+}
+
+/// What is said about arguments that are refused.
+async fn refused(connection: &mut PgConnection, sql: &str) -> String {
+    let error = call(connection, sql).await.unwrap_err().into_database_error().expect("the server refuses it");
+    assert_eq!(error.code().as_deref(), Some("22023"), "{sql}: {error}");
+    error.message().to_owned()
+}
+
+fn overrides(
+    max_retries: Option<Option<u32>>,
+    max_attempts: Option<u32>,
+    group: Option<GroupFailure>,
+) -> PolicyOverrides {
+    PolicyOverrides { max_retries, max_attempts, group_failure: group, ..Default::default() }
+}
+
+/// A namespace with type overrides, and subscriptions with filters and overrides.
+async fn set_up(queue: &Queue, namespace: &str) -> Queue {
+    let base = Policy { key_window_ms: 5_000, max_retries: Some(7), ..Policy::default() };
+    let types = [
+        ("order.*".into(), overrides(Some(Some(4)), Some(11), None)),
+        ("order.p*".into(), overrides(Some(None), None, Some(GroupFailure::Continue))),
+        ("order.pai*".into(), overrides(None, Some(12), None)),
+        // As long as the one before: the later in the order of bytes wins.
+        ("order.paid".into(), overrides(None, Some(13), None)),
+        ("mail!".into(), overrides(None, Some(14), None)),
+        ("mail*".into(), overrides(None, Some(15), None)),
+    ];
+    let queue =
+        queue.put_namespace(namespace, Some(NamespacePolicy { base, types: types.into() }), None).await.unwrap();
+    let subscriptions = [
+        SubscriptionSpec::new("Audit").types(["order.*", "mail"]),
+        SubscriptionSpec::new("email").tags(["email", "sms"]).policy(overrides(Some(Some(1)), Some(2), None)),
+        SubscriptionSpec::new("passing").policy(overrides(Some(None), None, Some(GroupFailure::Continue))),
+        SubscriptionSpec::new("strict").types(["order.paid"]).policy(overrides(None, None, Some(GroupFailure::Block))),
+        SubscriptionSpec::new("both").types(["*"]).tags(["ö"]),
+    ];
+    for subscription in subscriptions {
+        queue.add_subscription(subscription).await.unwrap();
+    }
+    queue
+}
+
+const AT: &str = "2031-05-06T07:08:09.123456Z";
+
+fn raw(json: &str) -> Box<serde_json::value::RawValue> {
+    serde_json::value::RawValue::from_string(json.to_owned()).unwrap()
+}
+
+/// The same events, for the library and for SQL.
+fn variety() -> Vec<(NewEvent, &'static str)> {
+    let at = || AT.parse::<Timestamp>().unwrap();
+    let payload = r#"{"b": 1.0, "a":1e5 , "a":"\u00e4\ud83d\ude00\\ud800"}"#;
+    vec![
+        (NewEvent::new("plain"), "'plain'"),
+        (NewEvent::new("order.paid"), "'order.paid'"),
+        (NewEvent::new("order.packed").group("g"), "'order.packed', group_id => 'g'"),
+        (NewEvent::new("order.packed").group("g"), "'order.packed', group_id => 'g'"),
+        (NewEvent::new("order.paid").group("g"), "'order.paid', group_id => 'g'"),
+        (NewEvent::new("order.paid").group("h").max_retries(0), "'order.paid', group_id => 'h', max_retries => 0"),
+        (NewEvent::new("order.new").max_retries(9), "'order.new', max_retries => 9"),
+        (NewEvent::new("mail!"), "'mail!'"),
+        (NewEvent::new("mailing").tags(["sms", "x"]), "'mailing', tags => 'sms,x'"),
+        (NewEvent::new("mail").tags_text(" sms ,email,sms, a"), "'mail', tags => ' sms ,email,sms, a'"),
+        (NewEvent::new("t").tags(["ö", "Z", "a"]).priority(-3), "'t', tags => 'ö,Z,a', priority => -3"),
+        (NewEvent::new("t").tags_text(" "), "'t', tags => ' '"),
+        (
+            NewEvent::new("t").payload_raw(raw(payload)),
+            r#"'t', '{"b": 1.0, "a":1e5 , "a":"\u00e4\ud83d\ude00\\ud800"}'"#,
+        ),
+        (NewEvent::new("t").key("k").title("it's"), "'t', key => 'k', title => 'it''s'"),
+        (NewEvent::new("t").key("k").title("again"), "'t', key => 'k', title => 'again'"),
+        (NewEvent::new("t").delay(secs(90)).group("d"), "'t', delay => '90 seconds', group_id => 'd'"),
+        (NewEvent::new("t").delay(Duration::ZERO), "'t', delay => '0'"),
+        (
+            NewEvent::new("t").title("at").run_at(at()).expires_at(at() + chrono::TimeDelta::hours(1)),
+            "'t', title => 'at', run_at => '2031-05-06T07:08:09.123456Z', expires_at => '2031-05-06T08:08:09.123456Z'",
+        ),
+        (
+            NewEvent::new("t").title("past").run_at("2020-01-01T00:00:00Z".parse().unwrap()).producer("p"),
+            "'t', title => 'past', run_at => '2020-01-01T00:00:00Z', producer => 'p'",
+        ),
+        (
+            NewEvent::new("t").description("long").metadata(&serde_json::json!({ "m": 1 })).unwrap(),
+            r#"'t', description => 'long', metadata => '{"m":1}'"#,
+        ),
+    ]
+}
+
+// Ids, lanes and times differ; what they say does not.
+const EVENTS: &str = "
+SELECT row_to_json(r)::text FROM (
+    SELECT e.event_type, e.title, e.description, e.tags, e.payload::text, e.group_id, e.key, e.priority, e.producer,
+           e.scheduled_task_id, e.metadata::text, e.expires_at,
+           CASE WHEN e.title IN ('at', 'past') THEN e.run_at::text ELSE (e.run_at - e.created_at)::text END AS run_at
+    FROM windlass.events e WHERE e.namespace = '{ns}' ORDER BY e.id) AS r";
+const DELIVERIES: &str = "
+SELECT row_to_json(r)::text FROM (
+    SELECT q.subscription, l.subscription AS lane_subscription, l.event_type, l.tags, l.priority,
+           CASE WHEN e.title = 'at' THEN q.ready_at::text WHEN q.ready_at = 'infinity' THEN 'waits'
+                ELSE (q.ready_at - q.created_at)::text END AS ready_at,
+           CASE WHEN e.title = 'at' THEN q.due_at::text ELSE (q.due_at - q.created_at)::text END AS due_at,
+           q.attempts, q.attempts_limit, q.retry_count, q.max_retries, q.group_id, q.expires_at, q.lease, q.worker_id,
+           q.updated_at = q.created_at AS fresh, q.created_at = e.created_at AS same_instant
+    FROM windlass.event_queue q JOIN windlass.events e ON e.id = q.event_id JOIN windlass.lanes l USING (lane_id)
+    WHERE q.namespace = '{ns}' AND e.namespace = '{ns}' AND l.namespace = '{ns}'
+    ORDER BY e.id, q.subscription) AS r";
+const GROUPS: &str = "
+SELECT format('%s %s %s', subscription, group_id, depth) FROM windlass.event_groups WHERE namespace = '{ns}'
+ORDER BY subscription, group_id";
+const KEYS: &str = "
+SELECT format('%s %s %s %s', k.key, k.expires_at - k.created_at, e.title, e.created_at = k.created_at)
+FROM windlass.event_keys k JOIN windlass.events e ON e.id = k.event_id WHERE k.namespace = '{ns}' ORDER BY 1";
+
+/// All that a namespace holds.
+async fn contents(bed: &Bed, namespace: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for sql in [EVENTS, DELIVERIES, GROUPS, KEYS] {
+        all.extend(lines(&bed.database.url, &sql.replace("{ns}", namespace)).await);
+    }
+    all
+}
+
+fn assert_same(library: &[String], sql: &[String]) {
+    for (library, sql) in library.iter().zip(sql) {
+        assert_eq!(library, sql);
+    }
+    assert_eq!(library.len(), sql.len());
+}
+
+on_postgres! {
+    // O5
+    async fn sql_publishes_what_the_library_does(bed) {
+        let queue = bed.real_time().await;
+        let (library, sql) = (set_up(&queue, "library").await, set_up(&queue, "sql").await);
+        let mut connection = connect(&bed.database.url).await;
+        for (event, arguments) in variety() {
+            library.publish(event).await.unwrap();
+            publish_sql(&mut connection, &format!("{arguments}, namespace => 'sql'")).await;
+        }
+        let stored = contents(bed, "library").await;
+        assert!(stored.len() > 80, "{}", stored.len());
+        assert_same(&stored, &contents(bed, "sql").await);
+
+        // And one after another in one transaction, which is in a group of retries.
+        let mut tx = connection.begin().await.unwrap();
+        for queue in [&library, &sql] {
+            let request = || ClaimRequest::new("w").subscription("passing").types(["order.packed"]).max(1);
+            fail(queue, &claim(queue, request()).await.remove(0)).await;
+            let second = claim(queue, request()).await.remove(0);
+            fail(queue, &second).await;
+        }
+        library.publish(NewEvent::new("order.packed").group("g")).await.unwrap();
+        publish_sql(&mut tx, "'order.packed', group_id => 'g', namespace => 'sql'").await;
+        library.publish(NewEvent::new("order.packed").group("g")).await.unwrap();
+        publish_sql(&mut tx, "'order.packed', group_id => 'g', namespace => 'sql'").await;
+        tx.commit().await.unwrap();
+        let ready = "SELECT format('%s %s %s', q.subscription, rank() OVER (PARTITION BY q.namespace ORDER BY q.event_id),
+                                   q.ready_at = 'infinity')
+                     FROM windlass.event_queue q WHERE q.namespace = '{ns}' ORDER BY q.event_id, q.subscription";
+        let library = lines(&bed.database.url, &ready.replace("{ns}", "library")).await;
+        assert_same(&library, &lines(&bed.database.url, &ready.replace("{ns}", "sql")).await);
+    }
+
+    // O5
+    async fn who_waits_gets_what_sql_published_after_its_commit(bed) {
+        let (queue, other) = (bed.real_time().await, bed.real_time().await);
+        let mut connection = connect(&bed.database.url).await;
+        for queue in [&queue, &other] {
+            for (n, arguments) in ["'t'", "'t', group_id => 'g'", "'new', tags => 'x'"].into_iter().enumerate() {
+                let waits = queue.clone();
+                let request = ClaimRequest::new("w").wait(secs(30));
+                let waiter = tokio::spawn(async move { waits.claim(request).await.unwrap() });
+                tokio::task::yield_now().await;
+                let mut tx = connection.begin().await.unwrap();
+                publish_sql(&mut tx, arguments).await;
+                tx.rollback().await.unwrap();
+                let mut tx = connection.begin().await.unwrap();
+                let event = publish_sql(&mut tx, &format!("{arguments}, payload => '{n}'")).await;
+                assert_eq!(total(queue).await, 0);
+                assert!(!waiter.is_finished());
+                tx.commit().await.unwrap();
+                let got = waiter.await.unwrap();
+                assert_eq!(ids(&got), [event]);
+                done(queue, &got[0]).await;
+                connection.execute("DELETE FROM windlass.events").await.unwrap();
+            }
+        }
+    }
+
+    async fn what_commits_late_is_found_behind_the_marks_of_others(bed) {
+        let queue = bed.real_time().await;
+        let mut connection = connect(&bed.database.url).await;
+        publish(&queue, "t").await;
+        done(&queue, &take(&queue).await).await;
+        for by_sql in [true, false] {
+            let mut tx = connection.begin().await.unwrap();
+            let late = match by_sql {
+                true => publish_sql(&mut tx, "'t'").await,
+                false => queue.publish_in(&mut *tx, NewEvent::new("t")).await.unwrap().event.id,
+            };
+            // Others publish and take, and go on behind it.
+            let later = publish_many(&queue, "t", 20).await;
+            for event in &later {
+                let delivery = take(&queue).await;
+                assert_eq!(delivery.event.id, *event);
+                done(&queue, &delivery).await;
+            }
+            let more = publish_many(&queue, "t", 3).await;
+            tx.commit().await.unwrap();
+            let mut got = Vec::new();
+            while got.len() < 4 {
+                let delivery = take_soon(&queue).await;
+                got.push(delivery.event.id);
+                done(&queue, &delivery).await;
+            }
+            assert_eq!(sorted(got), sorted([vec![late], more].concat()));
+        }
+    }
+
+    async fn a_trigger_publishes(bed) {
+        let queue = bed.real_time().await;
+        bed.database.execute("
+            CREATE TABLE orders (id integer PRIMARY KEY, status text NOT NULL);
+            CREATE FUNCTION tell_of_order() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                PERFORM windlass.publish('order.' || NEW.status, to_json(NEW), group_id => 'order-' || NEW.id);
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER tell AFTER INSERT OR UPDATE OF status ON orders FOR EACH ROW EXECUTE FUNCTION tell_of_order();
+            INSERT INTO orders VALUES (7, 'placed');
+            UPDATE orders SET status = 'paid'").await;
+        let first = take(&queue).await;
+        assert_eq!(first.event.event_type, "order.placed");
+        assert_eq!(first.event.payload.get(), r#"{"id":7,"status":"placed"}"#);
+        assert!(poll(&queue).await.is_none());
+        done(&queue, &first).await;
+        assert_eq!(take(&queue).await.event.event_type, "order.paid");
+    }
+
+    async fn each_bad_field_is_refused_by_its_name(bed) {
+        let mut connection = connect(&bed.database.url).await;
+        let deep = |depth: usize| format!("'t', '{}1{}'", "[".repeat(depth), "]".repeat(depth));
+        let tags = (0..33).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        let cases = [
+            ("''".to_owned(), "event_type: must not be empty"),
+            ("NULL".to_owned(), "event_type: must not be empty"),
+            ("'a*'".to_owned(), "event_type: must not contain '*'"),
+            ("E'a\\u0007b'".to_owned(), "event_type: must not contain control characters"),
+            ("E'a\\u0085'".to_owned(), "event_type: must not contain control characters"),
+            ("' a'".to_owned(), "event_type: must not begin or end with white space"),
+            ("E'a\\u3000'".to_owned(), "event_type: must not begin or end with white space"),
+            ("repeat('ö', 101)".to_owned(), "event_type is 202 bytes; the limit is 200 bytes"),
+            ("'t', namespace => 'nowhere'".to_owned(), "namespace: 'nowhere' does not exist; create it first"),
+            ("'t', namespace => NULL".to_owned(), "namespace: NULL does not exist; create it first"),
+            ("'t', title => repeat('x', 1001)".to_owned(), "title is 1001 bytes; the limit is 1000 bytes"),
+            (
+                "'t', description => repeat('x', 10001)".to_owned(),
+                "description is 10001 bytes; the limit is 10000 bytes",
+            ),
+            ("'t', tags => 'a,,b'".to_owned(), "tags: must not be empty"),
+            ("'t', tags => repeat('x', 2001)".to_owned(), "tags is 2001 bytes; the limit is 2000 bytes"),
+            (format!("'t', tags => '{tags}'"), "tags: has 33 tags; the limit is 32"),
+            ("'t', group_id => ''".to_owned(), "group_id: must not be empty"),
+            ("'t', key => ' '".to_owned(), "key: must not begin or end with white space"),
+            ("'t', producer => repeat('x', 201)".to_owned(), "producer is 201 bytes; the limit is 200 bytes"),
+            ("'t', priority => 32768".to_owned(), "priority: must be from -32768 to 32767"),
+            ("'t', max_retries => -1".to_owned(), "max_retries: must be from 0 to 10000"),
+            ("'t', max_retries => 10001".to_owned(), "max_retries: must be from 0 to 10000"),
+            ("'t', run_at => 'infinity'".to_owned(), "run_at: must be within 100 years from now"),
+            ("'t', expires_at => '-infinity'".to_owned(), "expires_at: must be within 100 years from now"),
+            ("'t', run_at => now(), delay => '1 s'".to_owned(), "delay: give either run_at or a delay, not both"),
+            ("'t', delay => '-1 s'".to_owned(), "delay: must not be negative"),
+            ("'t', delay => '101 years'".to_owned(), "delay: must be at most 100 years"),
+            (
+                "'t', delay => '2 h', expires_at => now() + interval '1 h'".to_owned(),
+                "expires_at: must be after run_at: the event could never start",
+            ),
+            (
+                "'t', ('\"' || repeat('x', 1048576) || '\"')::json".to_owned(),
+                "payload is 1048578 bytes; the limit is 1048576 bytes",
+            ),
+            (deep(101), "payload: must not nest deeper than 100"),
+            (
+                r#"'t', '"\\\ud83d\\\ude00"'"#.to_owned(),
+                r"payload: has a \u escape that is half of a character: a lone surrogate",
+            ),
+            ("'t', metadata => '[1]'".to_owned(), "metadata: must be a JSON object"),
+            (
+                "'t', metadata => json_build_object('a', repeat('x', 16384))".to_owned(),
+                "metadata is 16394 bytes; the limit is 16384 bytes",
+            ),
+        ];
+        for (arguments, expected) in cases {
+            assert_eq!(refused(&mut connection, &format!("SELECT windlass.publish({arguments})")).await, expected);
+        }
+        assert!(call(&mut connection, "SELECT windlass.publish('t', '{')").await.is_err());
+        assert_eq!(total(&bed.queue).await, 0);
+        assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await, [""; 0]);
+
+        let just = [deep(100), format!("'t', '[{}]'", "[[[\"[[\\\"[[[\"]]],".repeat(60) + "1"), "'t', NULL".into()];
+        for arguments in just {
+            publish_sql(&mut connection, &arguments).await;
+        }
+        assert_eq!(total(&bed.queue).await, 3);
+    }
+
+    async fn one_key_gives_one_event_whoever_publishes_it(bed) {
+        let queue = bed.real_time().await;
+        for round in 0..10 {
+            let key = format!("k{round}");
+            let mut publishing = Vec::new();
+            for n in 0..6 {
+                let (queue, key, url) = (queue.clone(), key.clone(), bed.database.url.clone());
+                publishing.push(tokio::spawn(async move {
+                    if n % 2 == 0 {
+                        let event = NewEvent::new("t").key(key).group("g");
+                        return queue.publish(event).await.unwrap().event.id;
+                    }
+                    publish_sql(&mut connect(&url).await, &format!("'t', key => '{key}', group_id => 'g'")).await
+                }));
+            }
+            let mut ids = Vec::new();
+            for published in publishing {
+                ids.push(published.await.unwrap());
+            }
+            ids.dedup();
+            assert_eq!(ids.len(), 1, "{ids:?}");
+            assert_eq!(total(&queue).await, round + 1);
+        }
+        assert_eq!(lines(&bed.database.url, "SELECT depth::text FROM windlass.event_groups").await, ["10"]);
+    }
+
+    async fn many_publish_a_new_kind_at_once(bed) {
+        let queue = bed.real_time().await;
+        queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
+        let publishing: Vec<_> = (0..8)
+            .map(|n| {
+                let (queue, url) = (queue.clone(), bed.database.url.clone());
+                tokio::spawn(async move {
+                    for kind in 0..10 {
+                        let mut connection = connect(&url).await;
+                        match n % 2 {
+                            0 => drop(publish(&queue, &format!("t{kind}")).await),
+                            _ => drop(publish_sql(&mut connection, &format!("'t{kind}'")).await),
+                        }
+                    }
+                })
+            })
+            .collect();
+        for published in publishing {
+            published.await.unwrap();
+        }
+        assert_eq!(take_all(&queue).await.len(), 80);
+        assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await.len(), 20);
+    }
+
+    async fn a_kind_that_is_new_in_this_very_transaction_can_be_published(bed) {
+        let mut connection = connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        let first = publish_sql(&mut tx, "'t', tags => 'x'").await;
+        // Its lane cannot be made elsewhere before this ends.
+        let second = bed.queue.publish_in(&mut *tx, NewEvent::new("t").tags(["x"])).await.unwrap().event.id;
+        tx.rollback().await.unwrap();
+        assert!(poll(&bed.queue).await.is_none());
+        assert!(first < second);
+        let mut tx = connection.begin().await.unwrap();
+        publish_sql(&mut tx, "'t', tags => 'x', run_at => '2025-01-01Z'").await;
+        let event = NewEvent::new("t").tags(["x"]);
+        bed.queue.publish_in(&mut *tx, event).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await.len(), 1);
+        assert_eq!(total(&bed.queue).await, 2);
+    }
+
+    // C12
+    async fn the_log_can_be_appended_to(bed) {
+        let mut connection = connect(&bed.database.url).await;
+        let task = "3f0c9e0e-6d1f-4c3a-9a65-0d0a5f5a7a11";
+        let sql = format!("SELECT windlass.append_event_log('default', 'user.created', '{{\"id\": 1}}', 'node-1',
+                           '{task}', '{{\"messageId\": 5}}')");
+        let id = call(&mut connection, &sql).await.unwrap();
+        let view = bed.queue.get(id).await.unwrap();
+        let event = &view.event;
+        assert_eq!((event.event_type.as_str(), event.payload.get()), ("user.created", r#"{"id": 1}"#));
+        assert_eq!(event.producer.as_deref(), Some("node-1"));
+        assert_eq!(event.scheduled_task_id.as_deref(), Some(task));
+        assert_eq!(event.metadata.as_ref().unwrap().get(), r#"{"messageId": 5}"#);
+        assert!(json(event).contains(task));
+        assert!(view.deliveries.is_empty());
+        assert!(poll(&bed.queue).await.is_none());
+
+        let id = call(&mut connection, "SELECT windlass.append_event_log('default', 't', NULL, NULL)").await.unwrap();
+        let event = bed.queue.get(id).await.unwrap().event;
+        assert_eq!((event.payload.get(), event.scheduled_task_id.as_deref()), ("null", None));
+        assert!(!json(&event).contains("scheduled_task_id"));
+
+        let cases = [
+            ("'nowhere', 't', '1', 'n'", "p_namespace: 'nowhere' does not exist; create it first"),
+            ("'default', '', '1', 'n'", "p_event_type: must not be empty"),
+            ("'default', 't', '1', ''", "p_producer_node_id: must not be empty"),
+            ("'default', 't', '1', 'n', NULL, '1'", "p_metadata: must be a JSON object"),
+        ];
+        for (arguments, expected) in cases {
+            let said = refused(&mut connection, &format!("SELECT windlass.append_event_log({arguments})")).await;
+            assert_eq!(said, expected);
+        }
+        assert_eq!(total(&bed.queue).await, 2);
+    }
+
+    // C4, C12
+    async fn a_new_subscription_gets_the_task_with_the_past(bed) {
+        let queue = bed.real_time().await;
+        let task = "3f0c9e0e-6d1f-4c3a-9a65-0d0a5f5a7a11";
+        let mut connection = connect(&bed.database.url).await;
+        let sql = format!("SELECT windlass.append_event_log('default', 't', '1', 'scheduler', '{task}')");
+        call(&mut connection, &sql).await.unwrap();
+        let since = queue.clock().now() - chrono::TimeDelta::minutes(1);
+        queue.add_subscription(SubscriptionSpec::new("late").since(since)).await.unwrap();
+        let got = claim(&queue, ClaimRequest::new("w").subscription("late")).await.remove(0);
+        assert_eq!(got.event.scheduled_task_id.as_deref(), Some(task));
+        finish(&queue, &got, windlass::Report::dead("x")).await;
+        let letters = queue.dead_letters(Default::default()).await.unwrap().items;
+        assert_eq!(letters[0].event.scheduled_task_id.as_deref(), Some(task));
+        let listed = queue.list(Default::default()).await.unwrap().items;
+        assert_eq!(listed[0].event.scheduled_task_id.as_deref(), Some(task));
+    }
+
+    // C12
+    async fn namespaces_have_the_names_of_their_queues(bed) {
+        let names = "SELECT windlass.queue_name_for_namespace(n) || ' ' || windlass.dead_letter_queue_name_for_namespace(n)
+                     FROM unnest('{demo,my-shop-1}'::text[]) AS n";
+        let expected = ["core_events_demo core_events_demo_dlq", "core_events_my_shop_1 core_events_my_shop_1_dlq"];
+        assert_eq!(lines(&bed.database.url, names).await, expected);
+    }
+
+    async fn a_role_needs_no_more_than_the_guide_says(bed) {
+        let mut connection = connect(&bed.database.url).await;
+        // The tests' own role is called like our schema, which would come first.
+        connection.execute("SET search_path = public").await.unwrap();
+        let role = role();
+        let run = async |connection: &mut PgConnection, sql: &str| {
+            connection.execute(AssertSqlSafe(sql.replace("publisher", &role))).await.map(drop)
+        };
+        run(&mut connection, "CREATE ROLE publisher").await.unwrap();
+        let everything = "SELECT windlass.publish('t', key => 'k', group_id => 'g', tags => 'x'),
+                                 windlass.publish('t', group_id => 'g'),
+                                 windlass.append_event_log('default', 't', '1', 'n')";
+        let of_guide = |start: &str| statements().into_iter().find(|block| block.starts_with(start)).unwrap();
+        let ways = [
+            ("SELECT order_paid(7)", of_guide("CREATE FUNCTION order_paid")),
+            (everything, of_guide("GRANT USAGE ON SCHEMA")),
+        ];
+        for (publish, grants) in ways {
+            run(&mut connection, "SET ROLE publisher").await.unwrap();
+            run(&mut connection, publish).await.unwrap_err();
+            run(&mut connection, "RESET ROLE").await.unwrap();
+            run(&mut connection, &grants).await.unwrap();
+            run(&mut connection, "SET ROLE publisher").await.unwrap();
+            run(&mut connection, publish).await.unwrap_or_else(|error| panic!("{publish}: {error}"));
+            let more = run(&mut connection, "DELETE FROM windlass.events").await.unwrap_err();
+            assert!(more.to_string().contains("permission denied"), "{more}");
+            run(&mut connection, "RESET ROLE").await.unwrap();
+        }
+        run(&mut connection, "DROP OWNED BY publisher; DROP ROLE publisher").await.unwrap();
+        assert_eq!(total(&bed.queue).await, 4);
+    }
+
+    async fn every_statement_of_the_guide_works(bed) {
+        let mut connection = connect(&bed.database.url).await;
+        // The tests' own role is called like our schema, which would come first.
+        connection.execute("SET search_path = public").await.unwrap();
+        let role = role();
+        connection.execute(AssertSqlSafe(format!("CREATE ROLE {role}"))).await.unwrap();
+        for block in statements() {
+            let done = connection.execute(AssertSqlSafe(block.replace("publisher", &role))).await;
+            done.unwrap_or_else(|error| panic!("{block}\n{error}"));
+        }
+        connection.execute(AssertSqlSafe(format!("DROP OWNED BY {role}; DROP ROLE {role}"))).await.unwrap();
+        assert_eq!(total(&bed.queue).await, 9);
+    }
+}
+
+/// Roles belong to the whole server.
+fn role() -> String {
+    format!("windlass_test_publisher_{}_{:08x}", std::process::id(), fastrand::u32(..))
+}
+
+/// The statements of the guide, block by block.
+fn statements() -> Vec<String> {
+    let guide = include_str!("../../../../docs/sql.md");
+    let blocks = guide.split("```sql\n").skip(1);
+    blocks.map(|block| block.split_once("```").unwrap().0.to_owned()).collect()
+}

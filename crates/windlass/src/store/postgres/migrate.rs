@@ -9,11 +9,12 @@ use crate::policy::NamespacePolicy;
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// Number, name, statements.
-const MIGRATIONS: [(i64, &str, &str); 4] = [
+const MIGRATIONS: [(i64, &str, &str); 5] = [
     (1, "engine", include_str!("migrations/0001_engine.sql")),
     (2, "tokens", include_str!("migrations/0002_tokens.sql")),
     (3, "activity", include_str!("migrations/0003_activity.sql")),
     (4, "nodes", include_str!("migrations/0004_nodes.sql")),
+    (5, "functions", include_str!("migrations/0005_functions.sql")),
 ];
 
 pub(super) const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
