@@ -87,7 +87,8 @@ pub(super) async fn leave(connection: &mut PgConnection, namespace: &str, member
 }
 
 // Whoever is ready or held comes first in the index, then whoever waits, by id: each part reads a few
-// rows however long the group is. With `pass`, who waits for a retry does not hold up the others.
+// rows however long the group is. With `pass`, who waits for a retry does not hold up the others. NOT EXISTS
+// would become a join, and that may read the members of all groups.
 pub(super) const ADVANCE: &str = "
 WITH next AS MATERIALIZED (
     SELECT g.subscription, g.group_id, n.tid, n.due_at
@@ -109,10 +110,11 @@ WITH next AS MATERIALIZED (
             WHERE NOT g.pass AND q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
             ORDER BY q.ready_at, q.event_id LIMIT 1) AS head
         LIMIT 1) AS n
-    WHERE NOT EXISTS (
-        SELECT FROM windlass.event_queue a
+    WHERE (
+        SELECT true FROM windlass.event_queue a
         WHERE a.group_id = g.group_id AND a.subscription = g.subscription AND a.namespace = $1
-          AND a.ready_at < 'infinity' AND (a.lease IS NOT NULL OR a.ready_at <= coalesce($5, now())))
+          AND a.ready_at < 'infinity' AND (a.lease IS NOT NULL OR a.ready_at <= coalesce($5, now()))
+        LIMIT 1) IS NULL
 ), target AS MATERIALIZED (
     SELECT n.tid, n.due_at AS ready_at FROM next n
     UNION ALL
@@ -128,7 +130,7 @@ FROM target t WHERE q.ctid = t.tid AND q.namespace = $1 AND q.ready_at <> t.read
 RETURNING q.lane_id, nullif(q.ready_at, 'infinity') AS ready_at";
 
 // Under `pass`, whoever is ready may be claimed at this very moment: locking them waits for that claim.
-const LOCK_READY: &str = "
+pub(super) const LOCK_READY: &str = "
 SELECT 1 FROM unnest($2::text[], $3::text[], $4::boolean[]) AS g(subscription, group_id, pass)
 CROSS JOIN LATERAL (
     SELECT 1 FROM windlass.event_queue q

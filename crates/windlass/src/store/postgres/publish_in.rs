@@ -4,6 +4,7 @@ use sqlx::{Connection as _, Executor, PgConnection};
 
 use super::error::from_sqlx;
 use super::notify::{NOBODY, Ready};
+use super::row::get;
 use super::{PgStore, inspect, publish, topology};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -32,6 +33,31 @@ impl PgStore {
 const WAIT_FOR_LANES: &str = "SET LOCAL lock_timeout = '200ms'";
 
 const HOLD_VERSION: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 AND version = $2 FOR SHARE";
+
+/// As connections of our own have it; see `HOT`.
+const FIX_PLANNER: &str = "
+WITH before AS MATERIALIZED (
+    SELECT name, current_setting(name) AS value, fixed
+    FROM (VALUES ('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),
+                 ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'),
+                 ('enable_sort', 'off'), ('enable_material', 'off')) AS setting(name, fixed))
+SELECT name, value, set_config(name, fixed, true) FROM before";
+
+const RESTORE: &str = "
+SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS before(name, value)";
+
+/// Of the caller's transaction, by name.
+#[derive(Default)]
+pub(super) struct Settings {
+    names: Vec<String>,
+    values: Vec<String>,
+}
+
+/// Whether a new one may go before others of its group, who then have to be found in the queue.
+fn passes_groups(events: &[&Prepared]) -> bool {
+    let grouped = events.iter().filter(|prepared| prepared.event.group_id.is_some());
+    grouped.flat_map(|prepared| &prepared.deliveries).any(|delivery| delivery.pass_group)
+}
 
 impl Transaction<'_> {
     /// As this transaction sees it: nobody else may rely on that.
@@ -72,9 +98,10 @@ impl Transaction<'_> {
         if !publish::is_simple(events) && !self.hold_version(namespace, version).await? {
             return Ok(None);
         }
-        let Some(published) = publish::in_order(self.connection, namespace, version, events, now).await? else {
-            return Ok(None);
-        };
+        let before = if passes_groups(events) { self.fix_planner().await? } else { Settings::default() };
+        let published = publish::in_order(self.connection, namespace, version, events, now).await?;
+        self.restore(before).await?;
+        let Some(published) = published else { return Ok(None) };
         if !published.freed.is_empty() {
             let ready = Ready { namespace: namespace.to_owned(), freed: published.freed };
             ready.notify(self.connection, NOBODY).await.map_err(from_sqlx)?;
@@ -86,6 +113,26 @@ impl Transaction<'_> {
     async fn hold_version(&mut self, namespace: &str, version: i64) -> Result<bool> {
         let hold = sqlx::query(HOLD_VERSION).bind(namespace).bind(version);
         Ok(hold.fetch_optional(&mut *self.connection).await.map_err(from_sqlx)?.is_some())
+    }
+
+    /// Plans what follows as connections of our own do: the caller's would read the whole queue where the
+    /// statistics are those of an empty one. The settings from before.
+    pub(super) async fn fix_planner(&mut self) -> Result<Settings> {
+        let fix = sqlx::query(FIX_PLANNER).fetch_all(&mut *self.connection).await;
+        let mut before = Settings::default();
+        for row in fix.map_err(from_sqlx)? {
+            before.names.push(get(&row, "name")?);
+            before.values.push(get(&row, "value")?);
+        }
+        Ok(before)
+    }
+
+    async fn restore(&mut self, before: Settings) -> Result<()> {
+        if before.names.is_empty() {
+            return Ok(());
+        }
+        let restore = sqlx::query(RESTORE).bind(before.names).bind(before.values);
+        restore.execute(&mut *self.connection).await.map_err(from_sqlx).map(drop)
     }
 
     pub async fn events(&mut self, namespace: &str, ids: &[i64]) -> Result<Vec<Event>> {

@@ -11,6 +11,7 @@ use crate::outcome::HandlerResult;
 /// A migrated database of its own, with a connection of the hot path and a plain one.
 struct Database {
     name: String,
+    url: String,
     admin: PgConnection,
     hot: PgConnection,
     plain: PgConnection,
@@ -35,7 +36,7 @@ async fn database(name: &str) -> Database {
     hot.execute(HOT).await.unwrap();
     // Statistics change only when a test says so.
     plain.execute("ALTER TABLE windlass.event_queue SET (autovacuum_enabled = off)").await.unwrap();
-    Database { name, admin, hot, plain }
+    Database { name, url, admin, hot, plain }
 }
 
 /// Ten lanes; every tenth row is held.
@@ -179,12 +180,62 @@ async fn the_hot_path_goes_by_index_whatever_the_statistics_say() {
     assert_all_by_index(hot, "empty, analysed").await;
     plain.execute(FILL).await.unwrap();
     assert_all_by_index(hot, "full, analysed while empty").await;
+    plain.execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.events; ANALYZE").await.unwrap();
+    assert_all_by_index(hot, "emptied, analysed only while empty").await;
+    plain.execute(FILL).await.unwrap();
+    assert_all_by_index(hot, "full, analysed while emptied").await;
     plain.execute("ANALYZE").await.unwrap();
     assert_all_by_index(hot, "full, analysed").await;
     plain.execute("DELETE FROM windlass.event_queue").await.unwrap();
     assert_all_by_index(hot, "emptied, analysed while full").await;
     plain.execute("ANALYZE").await.unwrap();
     assert_all_by_index(hot, "emptied, analysed").await;
+    database.drop().await;
+}
+
+/// A group whose first member waits for a retry, so that the next new one goes before it.
+const PASSING: &str = "
+UPDATE windlass.event_queue SET group_id = 'g', lease = NULL, due_at = now() + interval '1 hour',
+    ready_at = CASE WHEN event_id = 5 THEN now() + interval '1 hour' ELSE 'infinity' END
+WHERE event_id IN (5, 7, 11)";
+
+/// What somebody else's connection does for a group, as long as it is in his transaction.
+async fn assert_cold_by_index(url: &str, state: &str) {
+    let store = PgStore::open(url, Clock::system(), false).await.unwrap();
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    let mut tx = connection.begin().await.unwrap();
+    store.within(&mut tx).unwrap().fix_planner().await.unwrap();
+    let groups = vec!["'default'", "'{main,main}'", "'{g,g10}'", "'{t,t}'"];
+    let advance = [&groups[..], &["NULL"]].concat();
+    for (name, sql, arguments) in [("advance", group::ADVANCE, advance), ("lock", group::LOCK_READY, groups)] {
+        assert_by_index(&format!("{name}, {state}, cold"), &explain(&mut tx, sql, &arguments, true).await);
+    }
+    tx.rollback().await.unwrap();
+    // The function brings its settings along. Its statements do not show, but what they read does.
+    let call = "SELECT windlass._pass_group($1, 'main', 'g')";
+    explain(&mut connection, call, &["'default'"], true).await;
+    let plan = explain(&mut connection, call, &["'default'"], true).await;
+    let blocks = |key: &str| plan[0]["Plan"][key].as_u64().unwrap();
+    let buffers = blocks("Shared Hit Blocks") + blocks("Shared Read Blocks");
+    assert!(buffers < 100, "{state}: {buffers} buffers in {plan:#}");
+}
+
+#[tokio::test]
+async fn a_group_goes_on_by_index_in_a_transaction_of_somebody_else() {
+    let mut database = database("cold").await;
+    let url = database.url.clone();
+    let plain = &mut database.plain;
+    assert_cold_by_index(&url, "empty").await;
+    plain.execute("ANALYZE").await.unwrap();
+    assert_cold_by_index(&url, "empty, analysed").await;
+    plain.execute(FILL).await.unwrap();
+    plain.execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.events; ANALYZE").await.unwrap();
+    assert_cold_by_index(&url, "emptied, analysed").await;
+    plain.execute(FILL).await.unwrap();
+    plain.execute(PASSING).await.unwrap();
+    assert_cold_by_index(&url, "full, analysed while emptied").await;
+    plain.execute("ANALYZE").await.unwrap();
+    assert_cold_by_index(&url, "full, analysed").await;
     database.drop().await;
 }
 

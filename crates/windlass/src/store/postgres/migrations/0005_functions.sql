@@ -207,7 +207,8 @@ COMMENT ON FUNCTION windlass._enter_group IS 'Internal: locks a group and counts
 -- so the planner must not go by its statistics.
 CREATE FUNCTION windlass._pass_group(for_namespace text, for_subscription text, for_group text,
                                      OUT freed_lane bigint, OUT freed_at timestamptz)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     next record;
 BEGIN
