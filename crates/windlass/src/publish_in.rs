@@ -86,8 +86,9 @@ impl Queue {
     /// transaction as it was.
     ///
     /// On SQLite, so does every other error but those after which SQLite itself rolls back, such as a full disk.
-    /// [`Error::DatabaseLocked`] means that somebody else writes, or has written since the transaction first read:
-    /// begin it with `TransactionBehavior::Immediate` to rule out the latter.
+    /// [`Error::DatabaseLocked`] means that somebody else writes for longer than the connection's busy timeout. In a
+    /// transaction that has only read so far, it comes at once, and also if somebody else has written since it began:
+    /// begin such a one with `TransactionBehavior::Immediate`.
     ///
     /// On PostgreSQL, an error of the database aborts the transaction, as any failed statement does: roll it back.
     /// That includes deadlocks; whoever was chosen to end one has to begin anew. If the answer is dropped before

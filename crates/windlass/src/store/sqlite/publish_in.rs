@@ -28,11 +28,14 @@ impl SqliteStore {
     }
 }
 
+// Changes nothing, and needs the write lock for it. SQLite waits for that only as long as nothing was read.
+const LOCK: &str = "UPDATE namespaces SET version = version WHERE false";
+
 impl Transaction<'_> {
     /// Runs `work`; where it fails, the transaction goes on as if it had not been begun.
     pub fn attempt<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.conn.execute_batch("SAVEPOINT windlass_publish")?;
-        let done = work();
+        let done = self.conn.execute(LOCK, []).map_err(Error::from).and_then(|_| work());
         // After some errors, such as a full disk, SQLite has undone everything.
         if done.is_err() && !self.conn.is_autocommit() {
             self.conn.execute_batch("ROLLBACK TO windlass_publish; RELEASE windlass_publish")?;

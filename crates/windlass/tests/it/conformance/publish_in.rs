@@ -1,5 +1,7 @@
 //! An event that is published in somebody's own transaction commits and rolls back with it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use sqlx::Connection as _;
 use windlass::{ClaimRequest, Delivery, Error, GroupFailure, NewEvent, Policy, Queue, SubscriptionSpec};
 
@@ -280,6 +282,32 @@ conformance! {
 fn count(bed: &Bed, table: &str) -> String {
     let schema = if bed.database.kind == Kind::Postgres { "windlass." } else { "" };
     format!("SELECT count(*) FROM {schema}{table}")
+}
+
+/// Whoever writes at this moment is waited for, though the transaction has not locked anything yet.
+#[test]
+fn a_fresh_transaction_waits_for_others_who_write() {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    fn give_up(_: i32) -> bool {
+        ASKED.store(true, Ordering::SeqCst);
+        false
+    }
+    crate::bed::run(Kind::Sqlite, async |bed: &Bed| {
+        publish(&bed.queue, "t").await;
+        let mut other = Own::begin(&bed.database).await;
+        other.publish(&bed.queue, NewEvent::new("t")).await.unwrap();
+        let connection = rusqlite::Connection::open(bed.database.file()).unwrap();
+        connection.busy_handler(Some(give_up)).unwrap();
+        connection.execute_batch("BEGIN").unwrap();
+        let error = bed.queue.publish_in(&connection, NewEvent::new("t")).unwrap_err();
+        assert!(matches!(error, Error::DatabaseLocked { .. }), "{error}");
+        assert!(ASKED.load(Ordering::SeqCst));
+        // The transaction is as it was.
+        other.commit().await;
+        bed.queue.publish_in(&connection, NewEvent::new("t")).unwrap();
+        connection.execute_batch("COMMIT").unwrap();
+        assert_eq!(total(&bed.queue).await, 3);
+    });
 }
 
 /// The answer can be awaited wherever a future has to be `Send`.
