@@ -1,5 +1,5 @@
 -- For those who speak only SQL. `publish` does what publish.rs does, with the usual limits of limits.rs. What begins
--- with an underscore is part of it and may change.
+-- with an underscore is part of it and may change. Nearly all is plpgsql, which keeps its plans from call to call.
 
 CREATE FUNCTION windlass._refuse(field text, problem text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -148,12 +148,13 @@ $$;
 COMMENT ON FUNCTION windlass._type_matches IS 'Internal: by exact name, or by prefix ending in *.';
 
 -- What is named in the overrides, be it null, replaces what is in the base.
-CREATE FUNCTION windlass._policy_of_type(policy jsonb, event_type text) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-    SELECT (policy -> 'base') || coalesce((
-        SELECT o.value FROM jsonb_each(policy -> 'types') AS o(pattern, value)
+CREATE FUNCTION windlass._policy_of_type(policy jsonb, event_type text) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (policy -> 'base') || coalesce((
+        SELECT o.overrides FROM jsonb_each(policy -> 'types') AS o(pattern, overrides)
         WHERE windlass._type_matches(o.pattern, event_type)
-        ORDER BY octet_length(o.pattern) DESC, o.pattern COLLATE "C" DESC LIMIT 1), '{}')
-$$;
+        ORDER BY octet_length(o.pattern) DESC, o.pattern COLLATE "C" DESC LIMIT 1), '{}');
+END $$;
 COMMENT ON FUNCTION windlass._policy_of_type IS 'Internal: the base with the overrides of the longest matching pattern.';
 
 -- What is there stays there, since the namespace's row is locked: whoever was faster has made it.
@@ -183,24 +184,32 @@ END $$;
 COMMENT ON FUNCTION windlass._lane IS 'Internal: finds or makes a lane.';
 
 CREATE FUNCTION windlass._claim_key(for_namespace text, for_key text, new_id bigint, key_window interval)
-RETURNS bigint LANGUAGE sql AS $$
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    owner bigint;
+BEGIN
     INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
     VALUES (for_namespace, for_key, new_id, now(), now() + key_window)
     ON CONFLICT (namespace, key) DO UPDATE SET
         event_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.event_id ELSE k.event_id END,
         created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
         expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
-    RETURNING k.event_id
-$$;
+    RETURNING k.event_id INTO owner;
+    RETURN owner;
+END $$;
 COMMENT ON FUNCTION windlass._claim_key IS 'Internal: the event that a key stands for: the new one, or the first.';
 
 CREATE FUNCTION windlass._enter_group(for_namespace text, for_subscription text, for_group text)
-RETURNS boolean LANGUAGE sql AS $$
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    waits boolean;
+BEGIN
     INSERT INTO windlass.event_groups AS g (namespace, subscription, group_id, depth)
     VALUES (for_namespace, for_subscription, for_group, 1)
     ON CONFLICT (group_id, subscription, namespace) DO UPDATE SET depth = g.depth + 1
-    RETURNING g.depth > 1
-$$;
+    RETURNING g.depth > 1 INTO waits;
+    RETURN waits;
+END $$;
 COMMENT ON FUNCTION windlass._enter_group IS 'Internal: locks a group and counts a member in; whether it has to wait.';
 
 -- A new member goes before those that wait for a retry. The queue is empty at one moment and huge at the next,
@@ -241,10 +250,11 @@ END $$;
 COMMENT ON FUNCTION windlass._pass_group IS 'Internal: lets a group go on past those who wait for a retry.';
 
 -- As notify.rs reads it; from nobody, so that every process listens.
-CREATE FUNCTION windlass._tell(namespace text, since timestamptz, lanes bigint[]) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('windlass', format('0 %s %s %s', namespace, (extract(epoch FROM since) * 1000000)::bigint,
-        CASE WHEN cardinality(lanes) <= 100 THEN array_to_string(lanes, ',') ELSE '-' END))
-$$;
+CREATE FUNCTION windlass._tell(namespace text, since timestamptz, lanes bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('windlass', format('0 %s %s %s', namespace, (extract(epoch FROM since) * 1000000)::bigint,
+        CASE WHEN cardinality(lanes) <= 100 THEN array_to_string(lanes, ',') ELSE '-' END));
+END $$;
 COMMENT ON FUNCTION windlass._tell IS 'Internal: wakes those who wait, after the commit.';
 
 CREATE FUNCTION windlass.publish(
