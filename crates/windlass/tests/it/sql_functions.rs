@@ -221,6 +221,25 @@ on_postgres! {
         }
     }
 
+    async fn the_commit_tells_everybody_where_and_since_when(bed) {
+        let mut listener = sqlx::postgres::PgListener::connect(&bed.database.url).await.unwrap();
+        listener.listen("windlass").await.unwrap();
+        let mut connection = connect(&bed.database.url).await;
+        let queue = bed.real_time().await;
+        for by_sql in [true, false] {
+            let mut tx = connection.begin().await.unwrap();
+            let began: i64 = call(&mut tx, "SELECT (extract(epoch FROM now()) * 1000000)::bigint").await.unwrap();
+            match by_sql {
+                true => drop(publish_sql(&mut tx, "'t', delay => '1 hour'").await),
+                false => drop(queue.publish_in(&mut *tx, NewEvent::new("t").delay(MINUTE)).await.unwrap()),
+            }
+            tx.commit().await.unwrap();
+            let lane = &lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await[0];
+            let told = listener.recv().await.unwrap();
+            assert_eq!(told.payload(), format!("0 default {began} {lane}"));
+        }
+    }
+
     async fn what_commits_late_is_found_behind_the_marks_of_others(bed) {
         let queue = bed.real_time().await;
         let mut connection = connect(&bed.database.url).await;
