@@ -30,6 +30,7 @@ pub struct ClaimRequest {
     worker_id: String,
     subscription: String,
     types: Vec<String>,
+    except_types: Vec<String>,
     tags: Vec<String>,
     max: usize,
     lease: Option<Duration>,
@@ -43,6 +44,7 @@ impl ClaimRequest {
             worker_id: worker_id.into(),
             subscription: MAIN.to_owned(),
             types: Vec::new(),
+            except_types: Vec::new(),
             tags: Vec::new(),
             max: 1,
             lease: None,
@@ -59,6 +61,12 @@ impl ClaimRequest {
     /// Of any of these types, by exact name or by prefix ending in `*`.
     pub fn types<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> ClaimRequest {
         self.types = types.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Of none of these types, by exact name or by prefix ending in `*`.
+    pub fn except_types<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> ClaimRequest {
+        self.except_types = types.into_iter().map(Into::into).collect();
         self
     }
 
@@ -89,6 +97,7 @@ impl ClaimRequest {
     fn check(&self, limits: &Limits) -> Result<()> {
         names::check("worker_id", &self.worker_id)?;
         check_filter(&self.types, &self.tags, limits)?;
+        check_filter(&self.except_types, &[], limits)?;
         if self.max == 0 || self.max > limits.claim_batch_max {
             return Err(Error::invalid("max", format!("must be from 1 to {}", limits.claim_batch_max)));
         }
@@ -108,19 +117,29 @@ pub(crate) struct Filter {
     pub namespace: String,
     subscription: String,
     types: Vec<String>,
+    except_types: Vec<String>,
     tags: Vec<String>,
     lease: Option<Duration>,
 }
 
 impl Filter {
     fn lanes<'a>(&self, topology: &'a Topology) -> Vec<&'a Lane> {
-        topology.claimable(&self.subscription, &self.types, &self.tags)
+        let mut lanes = topology.claimable(&self.subscription, &self.types, &self.tags);
+        let excepted = |lane: &Lane| self.except_types.iter().any(|t| names::type_matches(t, &lane.key.event_type));
+        lanes.retain(|lane| !excepted(lane));
+        lanes
     }
 
     #[cfg(test)]
     pub fn new(namespace: &str) -> Filter {
-        let (types, tags) = (Vec::new(), Vec::new());
-        Filter { namespace: namespace.to_owned(), subscription: MAIN.to_owned(), types, tags, lease: None }
+        Filter {
+            namespace: namespace.to_owned(),
+            subscription: MAIN.to_owned(),
+            types: Vec::new(),
+            except_types: Vec::new(),
+            tags: Vec::new(),
+            lease: None,
+        }
     }
 
     #[cfg(test)]
@@ -183,6 +202,7 @@ impl Queue {
             namespace: self.namespace().to_owned(),
             subscription: request.subscription,
             types: sorted(request.types),
+            except_types: sorted(request.except_types),
             tags: sorted(request.tags),
             lease: request.lease,
         };

@@ -154,10 +154,7 @@ impl NewEvent {
 
     /// Refuses what no store could keep, naming the field and its limit.
     pub(crate) fn check(&self, limits: &Limits, now: Timestamp) -> Result<()> {
-        names::check("type", &self.event_type)?;
-        if self.event_type.contains('*') {
-            return Err(Error::invalid("type", "must not contain '*'"));
-        }
+        names::check_type("type", &self.event_type)?;
         if let Some(title) = &self.title {
             names::check_text("title", title, limits.title_bytes_max)?;
         }

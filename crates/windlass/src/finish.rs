@@ -214,6 +214,13 @@ fn changes(core: &Core, topology: &Topology, items: &[(Held, Report)]) -> (Vec<u
     (places, changes)
 }
 
+/// What a report makes of a delivery, for a transaction that somebody else commits.
+pub(crate) async fn change_of(core: &Core, delivery: &Delivery, report: &Report) -> Result<Change> {
+    let lanes = std::iter::once(delivery.lane_id);
+    let topology = core.topology_with_lanes(&delivery.event.namespace, lanes).await?;
+    Ok(reported(core, &topology, &delivery.live(), delivery.lease, report))
+}
+
 fn reported(core: &Core, topology: &Topology, live: &Live, lease: Lease, report: &Report) -> Change {
     let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
     let policy = topology.policy(&live.subscription, event_type);

@@ -245,9 +245,9 @@ pub(crate) fn check_page(limit: &mut usize, offset: usize, limits: &Limits) -> R
 }
 
 pub(crate) fn check_filter(types: &[String], tags: &[String], limits: &Limits) -> Result<()> {
-    for (field, list) in [("types", types), ("tags", tags)] {
-        if list.len() > limits.tags_max {
-            return Err(Error::invalid(field, format!("has {} entries; the limit is {}", list.len(), limits.tags_max)));
+    for (field, list, max) in [("types", types, limits.types_max), ("tags", tags, limits.tags_max)] {
+        if list.len() > max {
+            return Err(Error::invalid(field, format!("has {} entries; the limit is {max}", list.len())));
         }
     }
     types.iter().try_for_each(|pattern| names::check_type_pattern("types", pattern))?;

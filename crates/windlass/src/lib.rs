@@ -28,6 +28,7 @@ mod limits;
 mod maintain;
 mod names;
 mod namespace;
+mod node;
 mod outcome;
 mod policy;
 mod publish;
@@ -41,8 +42,11 @@ mod retry;
 mod scope;
 mod store;
 mod subscription;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod token;
 mod topology;
+mod typed;
 mod wake;
 
 pub use activity::{Activity, ActivityCursor, ActivityPage};
@@ -58,6 +62,9 @@ pub use inspect::{
 };
 pub use limits::Limits;
 pub use names::NAME_BYTES_MAX;
+#[cfg(feature = "postgres")]
+pub use node::PgTx;
+pub use node::{Context, Envelope, Handled, Handler, HandlerError, Node, RunningNode, shutdown_signal};
 pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled};
 pub use publish::Published;
@@ -69,6 +76,7 @@ pub use scope::Scope;
 pub use subscription::SubscriptionSpec;
 pub use token::{CreatedToken, NewToken, Token};
 pub use topology::{DEFAULT_NAMESPACE, MAIN, Namespace, Subscription};
+pub use typed::EventType;
 
 /// The driver of SQLite, in the version that [`Queue::publish_in`] takes transactions of.
 #[cfg(feature = "sqlite")]

@@ -17,6 +17,8 @@ pub struct Limits {
     pub error_bytes_max: usize,
     /// The most tags of one event, or of one filter.
     pub tags_max: usize,
+    /// The most event types of one filter.
+    pub types_max: usize,
     /// The longest text of all tags of one event, in bytes; an index holds it.
     pub tags_bytes_max: usize,
     /// The most events in one publish.
@@ -55,6 +57,7 @@ impl Default for Limits {
             description_bytes_max: 10_000,
             error_bytes_max: 64 << 10,
             tags_max: 32,
+            types_max: 1_000,
             tags_bytes_max: 2_000,
             publish_batch_max: 10_000,
             claim_batch_max: 1_000,

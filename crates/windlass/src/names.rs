@@ -45,6 +45,15 @@ pub(crate) fn check_identifier(field: &'static str, name: &str) -> Result<()> {
     ))
 }
 
+/// An event type: a name without `*`, which stands for others in patterns.
+pub(crate) fn check_type(field: &'static str, event_type: &str) -> Result<()> {
+    check(field, event_type)?;
+    if event_type.contains('*') {
+        return Err(Error::invalid(field, "must not contain '*'"));
+    }
+    Ok(())
+}
+
 /// An event type to match: an exact name, or a prefix ending in `*`.
 pub(crate) fn check_type_pattern(field: &'static str, pattern: &str) -> Result<()> {
     if pattern == "*" {

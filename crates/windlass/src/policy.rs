@@ -31,6 +31,10 @@ pub struct Policy {
     pub history: History,
     /// Whether a group waits while its first event is being retried.
     pub group_failure: GroupFailure,
+    /// Whether all handlers of an event on a node that run in a transaction run in the same one: all that they write is
+    /// committed together with the completion, or nothing is. Else each has its own.
+    #[serde(default)]
+    pub share_transaction: bool,
     /// Deliveries that expire within this many milliseconds are claimed before all others.
     pub deadline_horizon_ms: u64,
     /// For how many milliseconds a published key is remembered.
@@ -92,6 +96,7 @@ impl Default for Policy {
             max_attempts: 20,
             history: History::Keep,
             group_failure: GroupFailure::Block,
+            share_transaction: false,
             deadline_horizon_ms: 60_000,
             key_window_ms: 24 * 3_600_000,
         }
@@ -120,6 +125,7 @@ impl Policy {
                 max_retries: Some(0),
                 backoff: Backoff::None,
                 unhandled: Unhandled::DeadLetter,
+                share_transaction: true,
                 ..default
             },
             "outbox" => Policy {
@@ -203,6 +209,9 @@ pub struct PolicyOverrides {
     /// See [`Policy::group_failure`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_failure: Option<GroupFailure>,
+    /// See [`Policy::share_transaction`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_transaction: Option<bool>,
     /// See [`Policy::deadline_horizon_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_horizon_ms: Option<u64>,
@@ -225,6 +234,7 @@ impl PolicyOverrides {
             max_attempts: self.max_attempts.unwrap_or(policy.max_attempts),
             history: self.history.unwrap_or(policy.history),
             group_failure: self.group_failure.unwrap_or(policy.group_failure),
+            share_transaction: self.share_transaction.unwrap_or(policy.share_transaction),
             deadline_horizon_ms: self.deadline_horizon_ms.unwrap_or(policy.deadline_horizon_ms),
             key_window_ms: policy.key_window_ms,
         }
@@ -293,6 +303,7 @@ mod tests {
         assert_eq!(preset("tags").backoff, Backoff::Fixed { delay_ms: 300_000 });
         assert_eq!(preset("queue").exhausted, Exhausted::CompleteWithErrors);
         assert_eq!(preset("core").unhandled, Unhandled::DeadLetter);
+        assert!(preset("core").share_transaction && !preset("default").share_transaction);
         assert_eq!(preset("outbox").history, History::None);
         assert_eq!(preset("outbox").group_failure, GroupFailure::Continue);
         assert!(Policy::preset("nope").is_err());

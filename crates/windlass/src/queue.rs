@@ -194,7 +194,8 @@ async fn open_store(url: &str, clock: Clock, migrate: bool) -> Result<Arc<dyn St
 
 impl Queue {
     /// Opens the database at `url`: `sqlite://file` or `postgres://…`. The file is created where there
-    /// is none, and the schema is brought up to date.
+    /// is none, and the schema is brought up to date. `sqlite::memory:` is a database in memory, for tests: it is
+    /// gone when the queue is.
     pub async fn open(url: &str) -> Result<Queue> {
         Queue::options(url).open().await
     }
@@ -233,6 +234,11 @@ impl Queue {
     /// From now on no claim waits: those that do are answered with what there is. For the end of a process.
     pub fn stop_waiting(&self) {
         self.core().hurry.send_replace(true);
+    }
+
+    /// Whether claims no longer wait.
+    pub(crate) fn is_hurried(&self) -> bool {
+        *self.core().hurry.borrow()
     }
 
     /// Finishes what is under way and closes the connections. Later calls fail with [`Error::Closed`].

@@ -99,6 +99,12 @@ impl NewNode {
         })
     }
 
+    /// The same, under another id.
+    pub(crate) fn node_id(mut self, node_id: &str) -> NewNode {
+        self.0.node_id = node_id.to_owned();
+        self
+    }
+
     /// A name for people.
     pub fn display_name(mut self, display_name: impl Into<String>) -> NewNode {
         self.0.display_name = Some(display_name.into());

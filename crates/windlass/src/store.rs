@@ -258,21 +258,39 @@ pub(crate) struct Head {
     pub created_at: Timestamp,
 }
 
+/// What is committed together with what a handler wrote.
+pub(crate) enum Closing {
+    /// The end of the delivery.
+    End(Change),
+    /// That the handler is done, while the delivery goes on.
+    Note(Live, HandlerResult),
+}
+
+/// What became of a handler's transaction.
+pub(crate) enum Closed {
+    /// Committed, with the delivery's end. The lanes in which another one became free.
+    Ended(Attempt, Vec<i64>),
+    /// Committed.
+    Noted,
+    /// Rolled back: the lease is not the current one.
+    Lost,
+}
+
 #[async_trait]
 pub(crate) trait Store: Send + Sync + 'static {
-    /// How many batches of one kind the database takes at once.
-    fn batches_in_flight(&self) -> usize;
+    /// The store itself, for transactions that are shared with its users.
+    #[cfg(feature = "postgres")]
+    fn postgres(&self) -> Option<&postgres::PgStore> {
+        None
+    }
 
-    /// Itself, if it is this one: a caller's own connection fits only one kind.
     #[cfg(feature = "sqlite")]
     fn sqlite(&self) -> Option<&sqlite::SqliteStore> {
         None
     }
 
-    #[cfg(feature = "postgres")]
-    fn postgres(&self) -> Option<&postgres::PgStore> {
-        None
-    }
+    /// How many batches of one kind the database takes at once.
+    fn batches_in_flight(&self) -> usize;
 
     /// Tells `wakes` of what other processes do, for as long as the store is open.
     async fn watch(&self, wakes: Arc<Wakes>);

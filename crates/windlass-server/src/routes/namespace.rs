@@ -65,6 +65,8 @@ struct PolicyBody {
     history: History,
     /// Whether a group waits while its first event is being retried.
     group_failure: GroupFailure,
+    /// Whether the handlers of an event on a node share one database transaction.
+    share_transaction: bool,
     /// Events that expire within this time are handed out before all others.
     deadline_horizon_ms: u64,
     /// For how long a published key is remembered.
@@ -84,6 +86,7 @@ impl From<NamespacePolicy> for PolicyBody {
             max_attempts: base.max_attempts,
             history: base.history,
             group_failure: base.group_failure,
+            share_transaction: base.share_transaction,
             deadline_horizon_ms: base.deadline_horizon_ms,
             key_window_ms: base.key_window_ms,
             types,
@@ -175,6 +178,8 @@ struct PolicyRequest {
     history: Option<History>,
     /// Whether a group waits while its first event is being retried.
     group_failure: Option<GroupFailure>,
+    /// Whether the handlers of an event on a node share one database transaction.
+    share_transaction: Option<bool>,
     /// Events that expire within this time are handed out before all others.
     deadline_horizon_ms: Option<u64>,
     /// For how long a published key is remembered.
@@ -203,6 +208,7 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
             max_attempts: request.max_attempts,
             history: request.history,
             group_failure: request.group_failure,
+            share_transaction: request.share_transaction,
             deadline_horizon_ms: request.deadline_horizon_ms,
         };
         Ok(NamespacePolicy { base: Policy { key_window_ms, ..given.apply(&preset) }, types: request.types })

@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 use self::again::despite_deadlocks;
 use self::connections::Connections;
 use self::group::Freed;
+pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
@@ -44,6 +45,7 @@ mod dead_letters;
 mod enqueue;
 mod error;
 mod group;
+mod handle;
 mod hold;
 mod inspect;
 mod maintain;
@@ -52,9 +54,9 @@ mod migrate;
 mod notify;
 mod prune;
 mod publish;
+mod publish_in;
 mod register;
 mod results;
-mod publish_in;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -87,6 +89,8 @@ pub(crate) struct PgStore {
     writes: Connections,
     sweeps: Connections,
     reads: Arc<Connections>,
+    /// For transactions that handlers work in.
+    handlers: handle::Transactions,
     marks: Arc<Marks>,
     /// To the task that notifies other processes.
     ready: mpsc::UnboundedSender<Ready>,
@@ -118,6 +122,7 @@ impl PgStore {
             claims: Connections::new(options.clone(), HOT, CLAIMS),
             writes: Connections::new(options.clone(), HOT, WRITES),
             sweeps: Connections::new(options.clone(), HOT, SWEEPS),
+            handlers: handle::Transactions::new(options.clone()),
             reads,
             options,
             marks: Arc::default(),
@@ -200,6 +205,7 @@ impl Store for PgStore {
         for connections in [&self.claims, &self.writes, &self.sweeps, &self.reads] {
             connections.close().await;
         }
+        self.handlers.close().await;
     }
 
     async fn topology(&self, namespace: &str) -> Result<Option<Topology>> {

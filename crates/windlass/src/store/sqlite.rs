@@ -33,6 +33,7 @@ mod dead_letters;
 mod enqueue;
 mod error;
 mod group;
+mod handle;
 mod inspect;
 mod instants;
 mod lease;
@@ -73,12 +74,10 @@ pub(crate) async fn schema_version(path: &str) -> Result<(i64, i64)> {
     Ok((found, migrate::KNOWN))
 }
 
-/// An in-memory database would be a different one for every connection.
 fn file(path: &str) -> Result<PathBuf> {
     match path {
-        "" | ":memory:" => {
-            Err(Error::DatabaseUrl { url: format!("sqlite://{path}"), problem: "must name a file".to_owned() })
-        }
+        "" => Err(Error::DatabaseUrl { url: "sqlite://".to_owned(), problem: "must name a file".to_owned() }),
+        ":memory:" => Ok(connection::in_memory()),
         path => Ok(PathBuf::from(path)),
     }
 }

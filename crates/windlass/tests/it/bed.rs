@@ -99,6 +99,21 @@ impl Database {
         }
     }
 
+    /// The numbers that a statement selects.
+    pub async fn ids(&self, sql: &str) -> Vec<i64> {
+        match self.kind {
+            Kind::Sqlite => {
+                let connection = rusqlite::Connection::open(self.file()).unwrap();
+                let mut select = connection.prepare(sql).unwrap();
+                select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+            }
+            Kind::Postgres => {
+                let lines = postgres::lines(&self.url, &format!("SELECT i::text FROM ({sql}) AS t(i)")).await;
+                lines.iter().map(|line| line.parse().unwrap()).collect()
+            }
+        }
+    }
+
     fn remove(&self) {
         if self.kind == Kind::Postgres {
             block_on(postgres::drop_database(&self.name));

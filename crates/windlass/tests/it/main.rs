@@ -10,5 +10,7 @@ mod support;
 mod crash;
 mod faults;
 mod model;
+mod node;
 mod schema;
 mod sql_functions;
+mod testing;

@@ -497,6 +497,7 @@ fn policy(rng: &mut Rng) -> Policy {
         max_attempts: [2, 3, 20][rng.usize(..3)],
         history: History::Keep,
         group_failure: [GroupFailure::Block, GroupFailure::Continue][rng.usize(..2)],
+        share_transaction: false,
         deadline_horizon_ms: 5_000,
         key_window_ms: 30_000,
     }

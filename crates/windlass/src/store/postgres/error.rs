@@ -6,9 +6,12 @@ pub(super) fn from_sqlx(error: sqlx::Error) -> Error {
     let detail = error.to_string();
     match &error {
         sqlx::Error::Database(database) => from_code(database.code().as_deref().unwrap_or(""), detail),
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
-            Error::DatabaseUnavailable { detail }
-        }
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::PoolTimedOut => Error::DatabaseUnavailable { detail },
+        sqlx::Error::PoolClosed => Error::Closed,
         sqlx::Error::Configuration(_) => Error::DatabaseUrl { url: "postgres://…".to_owned(), problem: detail },
         _ => Error::Database { detail },
     }

@@ -88,7 +88,6 @@ SELECT FROM windlass.event_queue WHERE event_id = $2 AND lane_id = $3 AND namesp
 /// Keeps one result while its attempt is under way, in the caller's transaction; `false`: the lease is lost, and
 /// nothing was kept. Whoever notes a result also reports it: a first attempt that ends without a report of any clears
 /// none. It belongs right before the commit: until then nobody can extend the lease.
-#[allow(dead_code, reason = "for handlers that run in a transaction")]
 pub(super) async fn note(
     connection: &mut PgConnection,
     namespace: &str,

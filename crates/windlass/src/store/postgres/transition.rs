@@ -42,34 +42,50 @@ async fn once(
     locking: bool,
     now: Option<Timestamp>,
 ) -> Result<Applied> {
-    let kinds = Kinds::of(changes);
-    let groups: Groups<bool> =
-        changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
     let mut connection = store.writes.get().await?;
-    let alone = groups.is_empty() && !changes.iter().any(Change::concerns_results);
-    let (rows, freed) = if alone && kinds.is_one_statement() && !locking {
-        (kinds.apply(&mut connection, namespace, now).await?, Vec::new())
+    let (attempts, freed) = if is_one_statement(changes) && !locking {
+        let rows = Kinds::of(changes).apply(&mut connection, namespace, now).await?;
+        (in_order(changes, &rows)?, requeued(&rows)?)
     } else {
         let mut tx = connection.begin().await.map_err(from_sqlx)?;
-        if !groups.is_empty() {
-            group::lock(&mut tx, namespace, &groups).await?;
-        }
-        if locking {
-            again::lock(&mut tx, namespace, changes.iter().map(|change| &change.live)).await?;
-        }
-        let rows = kinds.apply(&mut tx, namespace, now).await?;
-        forget(&mut tx, namespace, &rows).await?;
-        results::write(&mut tx, namespace, &applied(changes, &rows)?, now).await?;
-        let freed = move_groups_on(&mut tx, namespace, &groups, changes, &rows, now).await?;
+        let applied = apply(&mut tx, namespace, changes, locking, now).await?;
         tx.commit().await.map_err(from_sqlx)?;
-        (rows, freed)
+        applied
     };
     connection.done();
-    let attempts = in_order(changes, &rows)?;
-    let freed: Vec<Freed> = requeued(&rows)?.into_iter().chain(freed).collect();
     let lanes = freed.iter().map(|(lane, _)| *lane).collect();
     store.freed(namespace, freed);
     Ok(Applied { attempts, freed: lanes })
+}
+
+/// Whether one statement, which needs no transaction around it, does all.
+fn is_one_statement(changes: &[Change]) -> bool {
+    let alone = |change: &Change| group_of(change).is_none() && !change.concerns_results();
+    changes.iter().all(alone) && Kinds::of(changes).is_one_statement()
+}
+
+/// Applies changes in the caller's transaction; where something became ready.
+pub(super) async fn apply(
+    connection: &mut PgConnection,
+    namespace: &str,
+    changes: &[Change],
+    locking: bool,
+    now: Option<Timestamp>,
+) -> Result<(Vec<Option<Attempt>>, Vec<Freed>)> {
+    let groups: Groups<bool> =
+        changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
+    if !groups.is_empty() {
+        group::lock(connection, namespace, &groups).await?;
+    }
+    if locking {
+        again::lock(connection, namespace, changes.iter().map(|change| &change.live)).await?;
+    }
+    let rows = Kinds::of(changes).apply(connection, namespace, now).await?;
+    forget(connection, namespace, &rows).await?;
+    results::write(connection, namespace, &applied(changes, &rows)?, now).await?;
+    let moved = move_groups_on(connection, namespace, &groups, changes, &rows, now).await?;
+    let freed = requeued(&rows)?.into_iter().chain(moved).collect();
+    Ok((in_order(changes, &rows)?, freed))
 }
 
 fn group_of(change: &Change) -> Option<group::Group> {

@@ -38,7 +38,9 @@ PRAGMA cache_size = -16384;
 pub(super) fn open_writer(path: &Path, create: bool) -> Result<Connection> {
     let flags = if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let conn = open(path, flags)?;
-    use_wal(&conn)?;
+    if !is_in_memory(path) {
+        use_wal(&conn)?;
+    }
     conn.execute_batch(WRITER_SETTINGS)?;
     Ok(conn)
 }
@@ -49,8 +51,21 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
+/// Databases in memory, which all connections of this process can share.
+const IN_MEMORY: &str = "file:/windlass-in-memory-";
+
+/// The place of a new database in memory. It is gone with its last connection.
+pub(super) fn in_memory() -> PathBuf {
+    PathBuf::from(format!("{IN_MEMORY}{:016x}?vfs=memdb", fastrand::u64(..)))
+}
+
+fn is_in_memory(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| path.starts_with(IN_MEMORY))
+}
+
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection> {
-    let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let uri = if is_in_memory(path) { OpenFlags::SQLITE_OPEN_URI } else { OpenFlags::empty() };
+    let flags = flags | uri | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);

@@ -24,7 +24,6 @@ SELECT 1 FROM event_queue WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?
 
 /// Keeps one result while its attempt is under way; `false`: the lease is lost, and nothing was kept. Whoever notes a
 /// result also reports it: a first attempt that ends without a report of any clears none.
-#[allow(dead_code, reason = "for handlers that run in a transaction")]
 pub(super) fn note(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, now: i64) -> Result<bool> {
     let key = (live.event_id, live.lane_id, namespace, live.lease.map(|lease| lease.0));
     let holds = conn.prepare_cached(HOLDS)?.query_row(key, |_| Ok(())).optional()?.is_some();

@@ -1,0 +1,186 @@
+//! One event on a node, from the claim to its end.
+
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::context::Context;
+use super::envelope::Envelope;
+use super::error::{Failure, Handled};
+use super::hand::Grip;
+use super::handler::{Handler, Running, Work};
+use super::pause::Pause;
+use super::pool::InHand;
+use super::shared::Shared;
+use super::tx;
+use super::verdict::{Run, report};
+use crate::delivery::Delivery;
+use crate::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
+
+/// What could not start within this time after all is given back: other nodes may have slots.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How the work on an event ended.
+pub(super) enum Ended {
+    /// It is to be reported.
+    Report(Report),
+    /// Its end was committed together with what the handlers wrote.
+    Committed(Attempt),
+    /// It is no longer ours.
+    Lost,
+}
+
+/// Has a delivery handled, and reports how that ended.
+pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Vec<HandlerResult>) {
+    let node = in_hand.node().clone();
+    let _busy = node.busy.begin();
+    let event = Envelope(Arc::new(delivery));
+    let grip = Grip::new(event.0.clone());
+    node.hand.take(&grip);
+    let ended = tokio::select! {
+        biased;
+        () = node.is_abandoned() => released(),
+        ended = work(&in_hand, &event, &grip, &known) => ended,
+    };
+    match ended {
+        Ended::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
+        Ended::Committed(attempt) => tell(&event, &attempt),
+        Ended::Report(_) | Ended::Lost => tell_lost(&event),
+    }
+    node.hand.drop(&grip);
+}
+
+fn released() -> Ended {
+    Ended::Report(Report::new(Outcome::Release))
+}
+
+async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: &[HandlerResult]) -> Ended {
+    let node = in_hand.node();
+    let slots = tokio::select! {
+        biased;
+        () = node.is_stopping() => None,
+        slots = in_hand.slots() => slots,
+        () = tokio::time::sleep(WAIT_MAX) => None,
+    };
+    // What could not start in time is not started: nobody gets it any more, and upkeep lets it end.
+    let Some(_slots) = slots.filter(|_| !grip.is_expired()) else { return released() };
+    let handlers = node.handlers.of(event.subscription(), &event.event_type);
+    if handlers.is_empty() {
+        tracing::warn!(event_id = event.id, event_type = event.event_type, "no handler for event");
+        return Ended::Report(Report::new(Outcome::Unhandled));
+    }
+    let is_known = |handler: &Handler| known.iter().any(|known| known.handler == handler.id);
+    let todo = handlers.iter().filter(|handler| !is_known(handler)).cloned();
+    let (plain, in_tx): (Vec<_>, Vec<_>) = todo.partition(|handler| handler.is_plain());
+    let begun = Instant::now();
+    let cx = Context {
+        envelope: event.clone(),
+        producer: node.producer(),
+        grip: grip.clone(),
+        stopping: node.stopping.subscribe(),
+    };
+    let mut runs = run_all(plain, &cx).await;
+    if !in_tx.is_empty() {
+        match tx::run_all(node, event, &in_tx, &mut runs, known, begun).await {
+            tx::Ended::Reported => {}
+            tx::Ended::Committed(attempt) => return Ended::Committed(attempt),
+            tx::Ended::Lost => return Ended::Lost,
+            tx::Ended::Unavailable => return released(),
+        }
+    }
+    Ended::Report(report(&runs, known).execution_time_ms(millis_since(begun)))
+}
+
+pub(super) fn millis_since(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Runs handlers beside each other.
+async fn run_all(handlers: Vec<Arc<Handler>>, cx: &Context) -> Vec<Run> {
+    if let [only] = &handlers[..] {
+        return vec![run(only.clone(), cx.clone()).await];
+    }
+    let mut running = JoinSet::new();
+    for handler in handlers {
+        running.spawn(run(handler, cx.clone()));
+    }
+    // In the order of their names, so that errors are told alike whoever comes first.
+    let mut runs = running.join_all().await;
+    runs.sort_by(|a, b| a.handler.cmp(&b.handler));
+    runs
+}
+
+async fn run(handler: Arc<Handler>, cx: Context) -> Run {
+    let failure = match &handler.work {
+        Work::Plain(work) => bounded(&handler, || work(cx.envelope.clone(), cx)).await,
+        // The others have a transaction to run in.
+        #[allow(unreachable_patterns)]
+        _ => None,
+    };
+    Run { handler: handler.id.clone(), failure }
+}
+
+/// Runs a handler's code within its time; a panic is a failure.
+pub(super) async fn bounded(handler: &Handler, start: impl FnOnce() -> Running) -> Option<Failure> {
+    match tokio::time::timeout(handler.timeout, guarded(start)).await {
+        Ok(Ok(handled)) => handled.err().map(|error| error.0),
+        Ok(Err(panic)) => Some(Failure::panicked(&*panic)),
+        Err(_) => Some(Failure::timed_out(handler.timeout)),
+    }
+}
+
+async fn guarded(start: impl FnOnce() -> Running) -> Result<Handled, Box<dyn Any + Send>> {
+    let mut running = catch_unwind(AssertUnwindSafe(start))?;
+    poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(handled)) => Poll::Ready(Ok(handled)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// Reports until it is on record: what was done shall not be done again for a database that is away.
+async fn settle(node: &Shared, event: &Envelope, report: Report) {
+    let mut pause = Pause::after_a_failed_report();
+    loop {
+        let error = match node.queue.finish(&*event.0, report.clone()).await {
+            Ok(Finished::Applied(attempt)) => return tell(event, &attempt),
+            Ok(Finished::Repeated(_)) => return,
+            Ok(Finished::Lost) => return tell_lost(event),
+            Err(error) => error,
+        };
+        if !error.is_temporary() {
+            tracing::error!(%error, event_id = event.id, "could not report the end of an event; its lease runs out");
+            return;
+        }
+        tracing::warn!(%error, event_id = event.id, "could not report the end of an event; trying again");
+        pause.wait().await;
+    }
+}
+
+fn tell_lost(event: &Envelope) {
+    let (event_id, event_type) = (event.id, &event.event_type);
+    tracing::warn!(event_id, event_type, "the lease ran out before the event was handled; its end does not count");
+}
+
+fn tell(event: &Envelope, attempt: &Attempt) {
+    let (event_id, event_type, error) = (event.id, &event.event_type, attempt.error_message.as_deref().unwrap_or(""));
+    let attempts = attempt.attempt;
+    match (attempt.action, attempt.next_retry_at) {
+        (Action::Failed, Some(next_retry_at)) => {
+            tracing::warn!(event_id, event_type, attempts, %next_retry_at, error, "an event failed; it is tried again");
+        }
+        (Action::Failed, None) => {
+            tracing::error!(event_id, event_type, attempts, error, "an event failed for good; it is a dead letter");
+        }
+        (Action::CompletedWithErrors, _) => {
+            tracing::error!(event_id, event_type, attempts, error, "an event was completed with errors");
+        }
+        (action, _) => tracing::debug!(event_id, event_type, attempts, %action, "an event was handled"),
+    }
+}

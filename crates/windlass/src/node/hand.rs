@@ -1,0 +1,162 @@
+//! What a node holds, and holding it for longer.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::delivery::{Delivery, Lease};
+use crate::finish::Held;
+use crate::queue::Queue;
+use crate::wake::lock;
+
+/// A lease is renewed when one part in this many of it has passed. The rest is for a database that is away.
+const RENEW_AFTER: u32 = 3;
+/// A renewal that failed is tried again after one part in this many of the lease.
+const RENEW_AGAIN: u32 = 10;
+/// With nothing in hand, nothing is due.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// One delivery in hand.
+pub(super) struct Grip {
+    delivery: Arc<Delivery>,
+    lease: Duration,
+    received: Instant,
+    lost: AtomicBool,
+    losing: Notify,
+}
+
+impl Grip {
+    pub fn new(delivery: Arc<Delivery>) -> Arc<Grip> {
+        let lease = (delivery.lease_expires_at - delivery.picked_at).to_std().unwrap_or_default();
+        let (lost, losing) = (AtomicBool::new(false), Notify::new());
+        Arc::new(Grip { delivery, lease, received: Instant::now(), lost, losing })
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Ready once the lease is lost.
+    pub async fn lost(&self) {
+        let mut losing = std::pin::pin!(self.losing.notified());
+        losing.as_mut().enable();
+        if !self.is_lost() {
+            losing.await;
+        }
+    }
+
+    /// Whether its deadline has passed, by the database's clock at the claim and ours since.
+    pub fn is_expired(&self) -> bool {
+        let Some(expires_at) = self.delivery.event.expires_at else { return false };
+        let left = (expires_at - self.delivery.picked_at).to_std().unwrap_or_default();
+        left <= self.received.elapsed()
+    }
+
+    fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.losing.notify_waiters();
+    }
+
+    fn key(&self) -> Key {
+        (self.delivery.event.id, self.delivery.lease)
+    }
+}
+
+/// One that was lost may be in hand a second time, with another lease.
+type Key = (i64, Lease);
+
+/// All that a node holds.
+#[derive(Default)]
+pub(super) struct Hand {
+    book: Mutex<Book>,
+    sooner: Notify,
+}
+
+#[derive(Default)]
+struct Book {
+    grips: HashMap<Key, (Arc<Grip>, Instant)>,
+    /// When the keeper wakes up.
+    next: Option<Instant>,
+}
+
+impl Hand {
+    pub fn take(&self, grip: &Arc<Grip>) {
+        let due = grip.received + grip.lease / RENEW_AFTER;
+        let mut book = lock(&self.book);
+        book.grips.insert(grip.key(), (grip.clone(), due));
+        if book.next.is_none_or(|next| due < next) {
+            book.next = Some(due);
+            self.sooner.notify_one();
+        }
+    }
+
+    pub fn drop(&self, grip: &Grip) {
+        lock(&self.book).grips.remove(&grip.key());
+    }
+
+    /// When the first lease is to be renewed.
+    fn next(&self) -> Option<Instant> {
+        let mut book = lock(&self.book);
+        book.next = book.grips.values().map(|(_, due)| *due).min();
+        book.next
+    }
+
+    /// Those that are to be renewed now. Whoever would be soon after is taken along.
+    fn due(&self) -> Vec<Arc<Grip>> {
+        let (book, now) = (lock(&self.book), Instant::now());
+        let soon = |grip: &Grip| now + grip.lease / RENEW_AGAIN;
+        book.grips.values().filter(|(grip, due)| *due <= soon(grip)).map(|(grip, _)| grip.clone()).collect()
+    }
+
+    fn renewed(&self, grip: &Grip, part: u32) {
+        if let Some((_, due)) = lock(&self.book).grips.get_mut(&grip.key()) {
+            *due = Instant::now() + grip.lease / part;
+        }
+    }
+
+    /// Renews leases for as long as it is not dropped.
+    pub async fn keep(&self, queue: &Queue) {
+        loop {
+            let next = self.next().unwrap_or_else(|| Instant::now() + IDLE);
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => self.renew(queue).await,
+                () = self.sooner.notified() => {}
+            }
+        }
+    }
+
+    async fn renew(&self, queue: &Queue) {
+        let due = self.due();
+        if due.is_empty() {
+            return;
+        }
+        let held = due.iter().map(|grip| Held::from(&*grip.delivery)).collect();
+        match queue.extend_all(held, None).await {
+            Ok(extended) => {
+                for (grip, extended) in due.iter().zip(extended) {
+                    match extended {
+                        Some(_) => self.renewed(grip, RENEW_AFTER),
+                        None => self.lose(grip),
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, leases = due.len(), "could not renew leases; trying again");
+                due.iter().for_each(|grip| self.renewed(grip, RENEW_AGAIN));
+            }
+        }
+    }
+
+    fn lose(&self, grip: &Grip) {
+        // One that was finished meanwhile is not lost.
+        if lock(&self.book).grips.remove(&grip.key()).is_some() {
+            let event = &grip.delivery.event;
+            tracing::warn!(event_id = event.id, event_type = event.event_type, "the lease on an event was lost");
+            grip.lose();
+        }
+    }
+}

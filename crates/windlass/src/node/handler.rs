@@ -1,0 +1,178 @@
+//! Code for events of one type.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::Context;
+use super::envelope::Envelope;
+use super::error::Handled;
+use crate::error::{Error, Result};
+use crate::names;
+use crate::topology::MAIN;
+use crate::typed::EventType;
+
+#[cfg(feature = "postgres")]
+use super::tx::PgTx;
+
+/// Without a timeout of its own, a handler is cut off after this long.
+const TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// The longest timeout: a week.
+const TIMEOUT_MAX: Duration = crate::policy::LEASE_MAX;
+
+pub(super) type Running = Pin<Box<dyn Future<Output = Handled> + Send>>;
+
+/// Code for the events of one type, with its settings.
+///
+/// ```
+/// # use std::time::Duration;
+/// use windlass::Handler;
+///
+/// let mail = Handler::new("user.created", |event, _cx| async move {
+///     let user: serde_json::Value = event.payload()?;
+///     println!("welcome, {}", user["name"]);
+///     Ok(())
+/// })
+/// .id("welcome-mail")
+/// .timeout(Duration::from_secs(30));
+/// ```
+#[derive(Clone)]
+pub struct Handler {
+    pub(super) id: String,
+    pub(super) events: Events,
+    pub(super) subscription: String,
+    pub(super) timeout: Duration,
+    pub(super) work: Work,
+}
+
+/// Which events a handler is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Events {
+    /// Of this type, or with this prefix if it ends in `*`.
+    Of(String),
+    /// Those that no other handler of the subscription is for.
+    Others,
+}
+
+#[derive(Clone)]
+pub(super) enum Work {
+    Plain(Arc<dyn Fn(Envelope, Context) -> Running + Send + Sync>),
+    #[cfg(feature = "postgres")]
+    InPgTx(Arc<dyn Fn(Envelope, PgTx) -> Running + Send + Sync>),
+    #[cfg(feature = "sqlite")]
+    InSqliteTx(InSqliteTx),
+}
+
+#[cfg(feature = "sqlite")]
+pub(super) type InSqliteTx = Arc<dyn Fn(&Envelope, &rusqlite::Connection) -> Handled + Send + Sync>;
+
+impl Handler {
+    /// For events of this type: an exact name, or a prefix ending in `*`.
+    pub fn new<F, Fut>(event_type: impl Into<String>, work: F) -> Handler
+    where
+        F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        let work = Work::Plain(Arc::new(move |event, cx| Box::pin(work(event, cx))));
+        Handler::of(Events::Of(event_type.into()), work)
+    }
+
+    /// For events of the type that `T` stands for. A payload that is no `T` is a failure as any other.
+    pub fn typed<T, F, Fut>(work: F) -> Handler
+    where
+        T: EventType,
+        F: Fn(T, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        let read = move |event: Envelope, cx| -> Running {
+            match event.payload::<T>() {
+                Ok(payload) => Box::pin(work(payload, cx)),
+                Err(error) => Box::pin(std::future::ready(Err(error.into()))),
+            }
+        };
+        Handler::of(Events::Of(T::NAME.to_owned()), Work::Plain(Arc::new(read)))
+    }
+
+    /// For events that no other handler of the node is for.
+    pub fn for_others<F, Fut>(work: F) -> Handler
+    where
+        F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        Handler::of(Events::Others, Work::Plain(Arc::new(move |event, cx| Box::pin(work(event, cx)))))
+    }
+
+    /// In a PostgreSQL transaction: what it writes and the completion of the event commit together, or neither does.
+    #[cfg(feature = "postgres")]
+    pub fn in_pg_tx<F, Fut>(event_type: impl Into<String>, work: F) -> Handler
+    where
+        F: Fn(Envelope, PgTx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        let work = Work::InPgTx(Arc::new(move |event, tx| Box::pin(work(event, tx))));
+        Handler::of(Events::Of(event_type.into()), work)
+    }
+
+    /// In an SQLite transaction: what it writes and the completion of the event commit together, or neither does.
+    ///
+    /// It runs on the one thread that writes, and everything else waits for it: keep it short, and do nothing in it
+    /// but read and write this database. It must not end the transaction. Its timeout has no effect.
+    #[cfg(feature = "sqlite")]
+    pub fn in_sqlite_tx<F>(event_type: impl Into<String>, work: F) -> Handler
+    where
+        F: Fn(&Envelope, &rusqlite::Connection) -> Handled + Send + Sync + 'static,
+    {
+        Handler::of(Events::Of(event_type.into()), Work::InSqliteTx(Arc::new(work)))
+    }
+
+    fn of(events: Events, work: Work) -> Handler {
+        let id = match &events {
+            Events::Of(pattern) => pattern.clone(),
+            Events::Others => "others".to_owned(),
+        };
+        Handler { id, events, subscription: MAIN.to_owned(), timeout: TIMEOUT, work }
+    }
+
+    /// Its name, unique on the node; the event type unless set. What several handlers of one event have done is
+    /// remembered by these names, so that they should stay the same from one version of a program to the next.
+    pub fn id(mut self, id: impl Into<String>) -> Handler {
+        self.id = id.into();
+        self
+    }
+
+    /// For deliveries of another subscription than `main`.
+    pub fn subscription(mut self, subscription: impl Into<String>) -> Handler {
+        self.subscription = subscription.into();
+        self
+    }
+
+    /// It is cut off, and the event tried again, after this long; 15 minutes unless set.
+    pub fn timeout(mut self, timeout: Duration) -> Handler {
+        self.timeout = timeout;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        names::check("handler", &self.id)?;
+        names::check_identifier("subscription", &self.subscription)?;
+        if let Events::Of(pattern) = &self.events {
+            names::check_type_pattern("type", pattern)?;
+        }
+        if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
+            return Err(Error::invalid("timeout", format!("of handler '{}' must be from 1 ns to a week", self.id)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_for(&self, event_type: &str) -> bool {
+        match &self.events {
+            Events::Of(pattern) => names::type_matches(pattern, event_type),
+            Events::Others => false,
+        }
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.work, Work::Plain(_))
+    }
+}

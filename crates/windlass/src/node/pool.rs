@@ -1,0 +1,213 @@
+//! Taking deliveries from a subscription, as many as there is room for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::attempt;
+use super::pause::Pause;
+use super::shared::Shared;
+use crate::claim::WAIT_MAX;
+use crate::delivery::Delivery;
+use crate::error::{Error, Result};
+use crate::outcome::{HandlerResult, Outcome, Report};
+
+/// What was handled within this much time is taken ahead: enough that fast handlers never wait for the database, and
+/// nothing that slow ones would keep from other nodes.
+const AHEAD: Duration = Duration::from_millis(100);
+/// No more than this is taken ahead.
+const AHEAD_MAX: u64 = 1_000;
+
+/// The deliveries of one subscription: of one type that has slots of its own, or of all others.
+pub(super) struct Pool {
+    pub node: Arc<Shared>,
+    pub subscription: String,
+    pub only: Option<String>,
+    /// Of the type that has its own.
+    pub slots: Option<Arc<Semaphore>>,
+    /// How many may run at once.
+    pub size: usize,
+    pub load: Load,
+}
+
+/// How much a pool has on its hands.
+#[derive(Default)]
+pub(super) struct Load {
+    in_hand: AtomicUsize,
+    /// How many have been handled so far.
+    handled: AtomicU64,
+    eased: Notify,
+}
+
+/// A delivery counts as in hand until this is dropped.
+pub(super) struct InHand(Arc<Pool>);
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.0.load.in_hand.fetch_sub(1, Ordering::AcqRel);
+        self.0.load.eased.notify_one();
+    }
+}
+
+/// How many were handled lately.
+struct Pace {
+    since: Instant,
+    handled: u64,
+    ahead: u64,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { since: Instant::now(), handled: 0, ahead: 0 }
+    }
+
+    /// How many to take ahead.
+    fn ahead(&mut self, handled: u64) -> usize {
+        let elapsed = self.since.elapsed();
+        if elapsed >= AHEAD {
+            let lately = (handled - self.handled) as f64 * AHEAD.as_secs_f64() / elapsed.as_secs_f64();
+            *self = Pace { since: Instant::now(), handled, ahead: (lately as u64).min(AHEAD_MAX) };
+        }
+        self.ahead as usize
+    }
+}
+
+impl Pool {
+    /// Takes and hands on, until the node stops.
+    pub async fn run(self: Arc<Pool>) {
+        let (mut pace, mut pause) = (Pace::new(), Pause::after_a_failed_claim());
+        while let Some(room) = self.room(&mut pace).await {
+            let (node, mut changed) = (&self.node, self.node.changed.subscribe());
+            let taken = tokio::select! {
+                biased;
+                () = node.is_stopping() => return,
+                _ = changed.changed() => continue,
+                taken = self.take(room, WAIT_MAX) => taken,
+            };
+            match taken {
+                // Nobody waits any more: the queue is about to be closed.
+                Ok(0) if node.queue.is_hurried() => return node.is_stopping().await,
+                Ok(_) => pause.reset(),
+                Err(Error::Closed) => return,
+                Err(error) => {
+                    let (node_id, subscription) = (&*node.node_id, &self.subscription);
+                    tracing::warn!(%error, node_id, subscription, "could not take events; trying again");
+                    tokio::select! {
+                        () = pause.wait() => {}
+                        () = node.is_stopping() => return,
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many deliveries there is room for, once there is some; `None` once the node stops.
+    async fn room(&self, pace: &mut Pace) -> Option<usize> {
+        loop {
+            let freed = self.node.freed.notified();
+            let ahead = pace.ahead(self.load.handled.load(Ordering::Relaxed));
+            let in_hand = self.load.in_hand.load(Ordering::Acquire);
+            let room = (self.size + ahead).saturating_sub(in_hand);
+            // Other pools may have all the slots. What is taken ahead is refilled by halves: larger claims, and fewer.
+            let idle = in_hand < self.size && self.node.slots.available_permits() > 0;
+            if idle || (ahead > 0 && room > ahead / 2) {
+                return Some(room.min(self.node.queue.limits().claim_batch_max));
+            }
+            tokio::select! {
+                () = self.load.eased.notified() => {}
+                () = freed => {}
+                () = self.node.is_stopping() => return None,
+            }
+        }
+    }
+
+    /// Takes up to so many, and has them handled; how many.
+    pub async fn take(self: &Arc<Pool>, room: usize, wait: Duration) -> Result<usize> {
+        let request = self.node.request(self).max(room).wait(wait);
+        let claimed = self.node.queue.claim(request).await?;
+        let taken = claimed.len();
+        self.hand_on(claimed).await?;
+        Ok(taken)
+    }
+
+    /// Once it has the deliveries, nothing may interrupt it.
+    async fn hand_on(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
+        if claimed.is_empty() {
+            return Ok(());
+        }
+        let (pool, busy) = (self.clone(), self.node.busy.begin());
+        let handing = tokio::spawn(async move {
+            let handed = pool.start_all(claimed).await;
+            drop(busy);
+            handed
+        });
+        handing.await.unwrap_or(Err(Error::Closed))
+    }
+
+    async fn start_all(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
+        match self.known_results(&claimed).await {
+            Ok(mut known) => {
+                for delivery in claimed {
+                    let known = known.remove(&delivery.event.id).unwrap_or_default();
+                    self.load.in_hand.fetch_add(1, Ordering::AcqRel);
+                    tokio::spawn(attempt::attend(InHand(self.clone()), delivery, known));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let reports = claimed.iter().map(|delivery| (delivery.into(), Report::new(Outcome::Release)));
+                // Where that fails too, the leases run out.
+                let _ = self.node.queue.finish_all(reports.collect()).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// What handlers did in earlier attempts, for events that have several.
+    async fn known_results(&self, claimed: &[Delivery]) -> Result<HashMap<i64, Vec<HandlerResult>>> {
+        let several = |delivery: &&Delivery| {
+            delivery.attempts > 1 && self.node.handlers.of(&self.subscription, &delivery.event.event_type).len() > 1
+        };
+        let asked: Vec<&Delivery> = claimed.iter().filter(several).collect();
+        if asked.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let results = self.node.queue.handler_results(&asked).await?;
+        Ok(asked.iter().map(|delivery| delivery.event.id).zip(results).collect())
+    }
+}
+
+impl InHand {
+    pub fn node(&self) -> &Arc<Shared> {
+        &self.0.node
+    }
+
+    /// The right to run: a slot of the type's, if it has its own, and one of the node's.
+    pub async fn slots(&self) -> Option<Slots<'_>> {
+        let of_type = match &self.0.slots {
+            Some(slots) => Some(slots.clone().acquire_owned().await.ok()?),
+            None => None,
+        };
+        let of_node = self.0.node.slots.clone().acquire_owned().await.ok()?;
+        Some(Slots { pool: &self.0, _of_type: of_type, of_node: Some(of_node) })
+    }
+}
+
+/// The right to run, until it is dropped.
+pub(super) struct Slots<'a> {
+    pool: &'a Pool,
+    _of_type: Option<OwnedSemaphorePermit>,
+    of_node: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Slots<'_> {
+    fn drop(&mut self) {
+        self.pool.load.handled.fetch_add(1, Ordering::Relaxed);
+        self.of_node.take();
+        self.pool.node.freed.notify_waiters();
+    }
+}

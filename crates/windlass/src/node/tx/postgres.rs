@@ -1,0 +1,89 @@
+//! Handlers in a PostgreSQL transaction.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use sqlx::PgConnection;
+use tokio::sync::oneshot;
+
+use super::super::attempt::bounded;
+use super::super::envelope::Envelope;
+use super::super::error::Failure;
+use super::super::handler::{Handler, Work};
+use super::super::shared::Shared;
+use super::super::verdict::Run;
+use super::{Closing, TxEnd, failed};
+use crate::store::Closed;
+use crate::store::postgres::Tx;
+
+/// The transaction that a handler runs in. Use it as the [`PgConnection`] that it is: `.execute(&mut *tx)`.
+///
+/// The node commits it, together with the completion of the event, if the handler succeeds, and rolls it back if not.
+/// It must not be kept for longer than the handler runs.
+pub struct PgTx {
+    tx: Option<Tx>,
+    back: Option<oneshot::Sender<Tx>>,
+}
+
+impl Deref for PgTx {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        self.tx.as_ref().expect("present until dropped")
+    }
+}
+
+impl DerefMut for PgTx {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.tx.as_mut().expect("present until dropped")
+    }
+}
+
+impl Drop for PgTx {
+    fn drop(&mut self) {
+        if let (Some(tx), Some(back)) = (self.tx.take(), self.back.take()) {
+            // Where nobody waits for it any more, it is rolled back.
+            let _ = back.send(tx);
+        }
+    }
+}
+
+pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closing: Closing) -> TxEnd {
+    let core = node.queue.core();
+    let Some(store) = core.store.postgres() else { return TxEnd::Unavailable };
+    let mut tx = match store.begin().await {
+        Ok(tx) => tx,
+        Err(error) => return failed(handlers, &error),
+    };
+    for handler in handlers {
+        match run(handler, event, tx).await {
+            Ok(returned) => tx = returned,
+            Err(failure) => return TxEnd::Failed(Run { handler: handler.id.clone(), failure: Some(failure) }),
+        }
+    }
+    match store.close_tx(tx, node.queue.namespace(), &closing, core.clock.overridden()).await {
+        Ok(Closed::Ended(attempt, freed)) => {
+            core.wakes.ring(node.queue.namespace(), &freed);
+            TxEnd::Committed(Some(attempt))
+        }
+        Ok(Closed::Noted) => TxEnd::Committed(None),
+        Ok(Closed::Lost) => TxEnd::Lost,
+        Err(error) => failed(handlers, &error),
+    }
+}
+
+/// Lends the transaction to a handler, and takes it back. After a failure it is dropped, and so rolled back.
+async fn run(handler: &Handler, event: &Envelope, tx: Tx) -> Result<Tx, Failure> {
+    let Work::InPgTx(work) = &handler.work else { return Ok(tx) };
+    let (back, mut returned) = oneshot::channel();
+    let tx = PgTx { tx: Some(tx), back: Some(back) };
+    match bounded(handler, || work(event.clone(), tx)).await {
+        Some(failure) => Err(failure),
+        None => returned.try_recv().map_err(|_| kept()),
+    }
+}
+
+fn kept() -> Failure {
+    let error = "the handler kept its transaction beyond its end; it is rolled back".to_owned();
+    Failure::Retry { after: None, error }
+}

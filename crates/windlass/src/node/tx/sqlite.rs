@@ -1,0 +1,56 @@
+//! Handlers in an SQLite transaction, on the thread that writes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use rusqlite::Connection;
+
+use super::super::envelope::Envelope;
+use super::super::error::Failure;
+use super::super::handler::{Handler, Work};
+use super::super::shared::Shared;
+use super::super::verdict::Run;
+use super::{Closing, TxEnd, failed};
+use crate::error::{Error, Result};
+use crate::store::Closed;
+use crate::wake::lock;
+
+pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closing: Closing) -> TxEnd {
+    let core = node.queue.core();
+    let Some(store) = core.store.sqlite() else { return TxEnd::Unavailable };
+    // An error is how a write is rolled back; what it was is told here.
+    let failure = Arc::new(Mutex::new(None));
+    let (told, ours, event) = (failure.clone(), handlers.to_vec(), event.clone());
+    let work = move |conn: &Connection| run_all(&ours, &event, conn, &told);
+    let closed = store.handle(node.queue.namespace(), closing, core.clock.overridden(), work).await;
+    if let Some(run) = lock(&failure).take() {
+        return TxEnd::Failed(run);
+    }
+    match closed {
+        Ok(Closed::Ended(attempt, freed)) => {
+            core.wakes.ring(node.queue.namespace(), &freed);
+            TxEnd::Committed(Some(attempt))
+        }
+        Ok(Closed::Noted) => TxEnd::Committed(None),
+        Ok(Closed::Lost) => TxEnd::Lost,
+        Err(error) => failed(handlers, &error),
+    }
+}
+
+fn run_all(handlers: &[Arc<Handler>], event: &Envelope, conn: &Connection, told: &Mutex<Option<Run>>) -> Result<()> {
+    for handler in handlers {
+        if let Some(failure) = run(handler, event, conn) {
+            *lock(told) = Some(Run { handler: handler.id.clone(), failure: Some(failure) });
+            return Err(Error::Database { detail: "a handler failed".to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn run(handler: &Handler, event: &Envelope, conn: &Connection) -> Option<Failure> {
+    let Work::InSqliteTx(work) = &handler.work else { return None };
+    match catch_unwind(AssertUnwindSafe(|| work(event, conn))) {
+        Ok(handled) => handled.err().map(|error| error.0),
+        Err(panic) => Some(Failure::panicked(&*panic)),
+    }
+}

@@ -1,0 +1,175 @@
+//! What becomes of an event after its handlers ran: pure.
+
+use std::time::Duration;
+
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::error::Failure;
+use crate::outcome::{HandlerResult, Outcome, Report};
+
+/// How one handler ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Run {
+    pub handler: String,
+    pub failure: Option<Failure>,
+}
+
+/// Whoever may still succeed is tried again, then whoever asked for later; only when nobody is left to try does a
+/// failure for good count. `known` are those of earlier attempts that need not run again.
+pub(super) fn report(runs: &[Run], known: &[HandlerResult]) -> Report {
+    let outcome = outcome(runs, known);
+    let several = runs.len() + known.len() > 1;
+    let mut report = Report::new(outcome);
+    if let Some(error) = error(runs, known, several) {
+        report = report.error(error);
+    }
+    if let Some(detail) = detail(runs).filter(|_| several) {
+        report = report.detail(detail);
+    }
+    if several && report.outcome != Outcome::Done {
+        report = report.handler_results(runs.iter().filter_map(result).collect());
+    }
+    report
+}
+
+fn outcome(runs: &[Run], known: &[HandlerResult]) -> Outcome {
+    let (mut retries, mut after, mut snooze, mut dead) =
+        (false, None, None, known.iter().any(|known| !known.succeeded));
+    for run in runs {
+        match &run.failure {
+            Some(Failure::Retry { after: wish, .. }) => (retries, after) = (true, after.max(*wish)),
+            Some(Failure::Snooze { delay }) => snooze = snooze.max(Some(*delay)),
+            Some(Failure::Unrecoverable { .. }) => dead = true,
+            None => {}
+        }
+    }
+    match (retries, snooze, dead) {
+        (true, ..) => Outcome::Retry { after },
+        (_, Some(delay), _) => Outcome::Snooze { delay },
+        (.., true) => Outcome::dead(),
+        _ => Outcome::Done,
+    }
+}
+
+/// What went wrong, with the handlers' names where there are several.
+fn error(runs: &[Run], known: &[HandlerResult], several: bool) -> Option<String> {
+    let now = runs.iter().filter_map(|run| Some((&run.handler, run.failure.as_ref()?.error()?)));
+    let before = known.iter().filter_map(|known| Some((&known.handler, known.error.as_deref()?)));
+    let errors: Vec<String> = before
+        .chain(now)
+        .map(|(handler, error)| if several { format!("{handler}: {error}") } else { error.to_owned() })
+        .collect();
+    (!errors.is_empty()).then(|| errors.join("; "))
+}
+
+/// How each handler ended, for the record.
+fn detail(runs: &[Run]) -> Option<Box<RawValue>> {
+    if runs.iter().all(|run| run.failure.is_none()) {
+        return None;
+    }
+    let each = runs.iter().map(|run| {
+        let ended = run.failure.as_ref().map_or("done", Failure::name);
+        json!({ "handler": run.handler, "result": ended, "error": run.failure.as_ref().and_then(Failure::error) })
+    });
+    to_raw_value(&json!({ "handlers": each.collect::<Vec<_>>() })).ok()
+}
+
+/// What the next attempt has to know of it; nothing, if it shall run again.
+fn result(run: &Run) -> Option<HandlerResult> {
+    let (succeeded, error) = match &run.failure {
+        None => (true, None),
+        Some(Failure::Unrecoverable { error }) => (false, Some(error.clone())),
+        Some(Failure::Retry { .. } | Failure::Snooze { .. }) => return None,
+    };
+    Some(HandlerResult { handler: run.handler.clone(), succeeded, error })
+}
+
+impl Failure {
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Failure::Retry { error, .. } | Failure::Unrecoverable { error } => Some(error),
+            Failure::Snooze { .. } => None,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Failure::Retry { .. } => "retry",
+            Failure::Snooze { .. } => "snooze",
+            Failure::Unrecoverable { .. } => "unrecoverable",
+        }
+    }
+
+    pub fn timed_out(after: Duration) -> Failure {
+        Failure::Retry { after: None, error: format!("timed out after {after:?}") }
+    }
+
+    pub fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Failure::Retry { after: None, error: format!("panicked: {}", said.unwrap_or("without a word")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(handler: &str, failure: Option<Failure>) -> Run {
+        Run { handler: handler.into(), failure }
+    }
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn retry(after: Option<u64>) -> Option<Failure> {
+        Some(Failure::Retry { after: after.map(secs), error: "later".into() })
+    }
+
+    fn snooze(delay: u64) -> Option<Failure> {
+        Some(Failure::Snooze { delay: secs(delay) })
+    }
+
+    fn never() -> Option<Failure> {
+        Some(Failure::Unrecoverable { error: "never".into() })
+    }
+
+    fn known(succeeded: bool) -> HandlerResult {
+        HandlerResult { handler: "k".into(), succeeded, error: (!succeeded).then(|| "never".into()) }
+    }
+
+    // Q11, Q12
+    #[test]
+    fn results_of_several_handlers_make_one_outcome() {
+        let again = |after: Option<u64>| Outcome::Retry { after: after.map(secs) };
+        let table = [
+            // this attempt, earlier ones => outcome
+            (vec![None], vec![], Outcome::Done),
+            (vec![None, None], vec![known(true)], Outcome::Done),
+            (vec![retry(None)], vec![], again(None)),
+            (vec![retry(Some(5)), retry(None), retry(Some(7))], vec![], again(Some(7))),
+            (vec![None, retry(None), never(), snooze(3)], vec![], again(None)),
+            (vec![None, never(), snooze(3), snooze(4)], vec![], Outcome::Snooze { delay: secs(4) }),
+            (vec![None, never()], vec![], Outcome::dead()),
+            (vec![None], vec![known(false)], Outcome::dead()),
+            (vec![retry(None)], vec![known(false)], again(None)),
+        ];
+        for (failures, known, expected) in table {
+            let runs: Vec<Run> = failures.into_iter().map(|failure| run("h", failure)).collect();
+            assert_eq!(report(&runs, &known).outcome, expected, "{runs:?} {known:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_need_not_run_again_is_remembered() {
+        let reported = report(&[run("a", None), run("b", retry(None)), run("c", never())], &[]);
+        let remembered: Vec<_> = reported.handler_results.iter().map(|r| (r.handler.as_str(), r.succeeded)).collect();
+        assert_eq!(remembered, [("a", true), ("c", false)]);
+        assert_eq!(reported.error.as_deref(), Some("b: later; c: never"));
+        let alone = report(&[run("a", retry(None))], &[]);
+        assert!(alone.handler_results.is_empty() && alone.detail.is_none());
+        assert_eq!(alone.error.as_deref(), Some("later"));
+    }
+}

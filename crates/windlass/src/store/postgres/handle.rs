@@ -1,0 +1,120 @@
+//! Transactions that handlers work in.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::{Executor, Postgres, Transaction};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::from_sqlx;
+use super::group::Freed;
+use super::{COLD, PgStore, results, transition};
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::store::{Closed, Closing};
+
+/// Handlers beyond this many wait for each other.
+const HANDLERS: usize = 16;
+/// How long a new connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// As on the hot connections, until the end of the transaction: for our own statements, after the handler's.
+const HOT_HERE: &str = "
+SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
+SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off;
+SET LOCAL enable_material = off";
+
+/// Where they come from: sqlx's pool, since its transactions are the only ones that can be lent.
+pub(super) struct Transactions {
+    pool: PgPool,
+    room: Arc<Semaphore>,
+}
+
+/// A transaction that can be lent. Dropped, it is rolled back.
+pub(crate) struct Tx {
+    tx: Transaction<'static, Postgres>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Deref for Tx {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.tx
+    }
+}
+
+impl DerefMut for Tx {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.tx
+    }
+}
+
+impl Transactions {
+    /// Connects when the first is asked for.
+    pub fn new(options: PgConnectOptions) -> Transactions {
+        let pool = PgPoolOptions::new()
+            .max_connections(HANDLERS as u32)
+            .acquire_timeout(CONNECT_MAX)
+            .after_connect(|connection, _| Box::pin(async move { connection.execute(COLD).await.map(drop) }))
+            .connect_lazy_with(options);
+        Transactions { pool, room: Arc::new(Semaphore::new(HANDLERS)) }
+    }
+
+    pub async fn close(&self) {
+        self.room.close();
+        self.pool.close().await;
+    }
+}
+
+impl PgStore {
+    /// Begins a transaction for handlers.
+    pub async fn begin(&self) -> Result<Tx> {
+        let room = self.handlers.room.clone().acquire_owned().await.map_err(|_| Error::Closed)?;
+        let tx = self.handlers.pool.begin().await.map_err(from_sqlx)?;
+        Ok(Tx { tx, _room: room })
+    }
+
+    /// Adds to the transaction what belongs to it, and commits it, unless the lease was lost.
+    pub async fn close_tx(
+        &self,
+        mut tx: Tx,
+        namespace: &str,
+        closing: &Closing,
+        now: Option<Timestamp>,
+    ) -> Result<Closed> {
+        tx.execute(HOT_HERE).await.map_err(from_sqlx)?;
+        let (closed, freed) = close(&mut tx, namespace, closing, now).await?;
+        if matches!(closed, Closed::Lost) {
+            return Ok(closed);
+        }
+        tx.tx.commit().await.map_err(from_sqlx)?;
+        self.freed(namespace, freed);
+        Ok(closed)
+    }
+}
+
+async fn close(
+    connection: &mut PgConnection,
+    namespace: &str,
+    closing: &Closing,
+    now: Option<Timestamp>,
+) -> Result<(Closed, Vec<Freed>)> {
+    match closing {
+        Closing::Note(live, result) => {
+            let noted = results::note(connection, namespace, live, result, now).await?;
+            Ok((if noted { Closed::Noted } else { Closed::Lost }, Vec::new()))
+        }
+        Closing::End(change) => {
+            let changes = std::slice::from_ref(change);
+            let (mut attempts, freed) = transition::apply(connection, namespace, changes, true, now).await?;
+            let lanes = freed.iter().map(|(lane, _)| *lane).collect();
+            match attempts.pop().flatten() {
+                Some(attempt) => Ok((Closed::Ended(attempt, lanes), freed)),
+                None => Ok((Closed::Lost, Vec::new())),
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Transactions that handlers work in.
+
+use std::sync::{Arc, Mutex};
+
+use rusqlite::Connection;
+
+use super::{SqliteStore, results, transition};
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::store::{Closed, Closing};
+use crate::wake::lock;
+
+impl SqliteStore {
+    /// Runs `work` in a transaction, adds to it what belongs to it, and commits it, unless `work` failed or the lease
+    /// was lost.
+    pub async fn handle<F>(&self, namespace: &str, closing: Closing, now: Option<Timestamp>, work: F) -> Result<Closed>
+    where
+        F: FnOnce(&Connection) -> Result<()> + Send + 'static,
+    {
+        let lost = Arc::new(Mutex::new(false));
+        let (namespace, told) = (namespace.to_owned(), lost.clone());
+        let closed = self
+            .write(now, move |conn, now| {
+                work(conn)?;
+                let closed = close(conn, &namespace, &closing, now)?;
+                // An error is how a write is rolled back.
+                closed.ok_or_else(|| {
+                    *lock(&told) = true;
+                    Error::Database { detail: "the lease was lost".to_owned() }
+                })
+            })
+            .await;
+        if *lock(&lost) { Ok(Closed::Lost) } else { closed }
+    }
+}
+
+/// `None` where the lease is not the current one.
+fn close(conn: &Connection, namespace: &str, closing: &Closing, now: i64) -> Result<Option<Closed>> {
+    match closing {
+        Closing::Note(live, result) => Ok(results::note(conn, namespace, live, result, now)?.then_some(Closed::Noted)),
+        Closing::End(change) => {
+            let mut applied = transition::transition(conn, namespace, std::slice::from_ref(change), now)?;
+            Ok(applied.attempts.pop().flatten().map(|attempt| Closed::Ended(attempt, applied.freed)))
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! For tests of code that publishes and handles events: a queue in memory, a clock that the test moves, nodes that run
+//! until nothing is left to do, and what was published and handled. With the feature `testing`.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> windlass::Result<()> {
+//! use std::time::Duration;
+//! use windlass::testing::TestQueue;
+//! use windlass::{NewEvent, Node, Status};
+//!
+//! let queue = TestQueue::new().await?;
+//! let node = queue
+//!     .start(Node::new(&queue, "under-test").on("order.paid", |event, cx| async move {
+//!         if event.attempt() == 1 {
+//!             Err("the mail server is away")?;
+//!         }
+//!         cx.emit("mail.sent", &"thank you").await?;
+//!         Ok(())
+//!     }))
+//!     .await?;
+//!
+//! let order = queue.publish(NewEvent::new("order.paid")).await?.event;
+//! node.run_until_idle().await?;
+//! assert_eq!(queue.status(order.id).await?, Status::Pending);
+//!
+//! // Its retry comes after five minutes.
+//! queue.advance(Duration::from_secs(300));
+//! node.run_until_idle().await?;
+//! assert_eq!(queue.status(order.id).await?, Status::Completed);
+//! assert_eq!(queue.published("mail.sent").await?.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt::Debug;
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::clock::{Clock, ClockHand, Timestamp, from_micros};
+use crate::delivery::Status;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::inspect::{EventView, ListFilter};
+use crate::node::{ByHand, Node};
+use crate::queue::Queue;
+use crate::topology::MAIN;
+use crate::typed::EventType;
+
+/// 2025-01-01T00:00:00Z.
+const START_MICROS: i64 = 1_735_689_600_000_000;
+
+/// A queue with a clock that stands still until the test moves it. It can be used as the [`Queue`] that it is.
+pub struct TestQueue {
+    queue: Queue,
+    hand: ClockHand,
+}
+
+impl Deref for TestQueue {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl TestQueue {
+    /// An empty queue in memory, at 2025-01-01T00:00:00Z.
+    #[cfg(feature = "sqlite")]
+    pub async fn new() -> Result<TestQueue> {
+        TestQueue::open("sqlite::memory:").await
+    }
+
+    /// A queue on a database of the test's own, at 2025-01-01T00:00:00Z.
+    pub async fn open(url: &str) -> Result<TestQueue> {
+        let (clock, hand) = Clock::test(from_micros(START_MICROS));
+        let queue = Queue::options(url).clock(clock).open().await?;
+        Ok(TestQueue { queue, hand })
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Timestamp {
+        self.clock().now()
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, by: Duration) {
+        self.hand.advance(by);
+    }
+
+    /// Makes a node ready that handles events when the test says so.
+    pub async fn start(&self, node: Node) -> Result<TestNode> {
+        Ok(TestNode(node.start_by_hand().await?))
+    }
+
+    /// The events of this type that were published and are kept, in order.
+    pub async fn published(&self, event_type: &str) -> Result<Vec<Event>> {
+        let views = self.views(ListFilter { types: vec![event_type.to_owned()], ..Default::default() }).await?;
+        Ok(views.into_iter().map(|view| view.event).collect())
+    }
+
+    /// The same, as values of their type.
+    pub async fn published_as<T: EventType>(&self) -> Result<Vec<T>> {
+        self.published(T::NAME).await?.iter().map(Event::payload).collect()
+    }
+
+    /// The events of this type that `main` has done with, in order.
+    pub async fn completed(&self, event_type: &str) -> Result<Vec<Event>> {
+        let filter =
+            ListFilter { types: vec![event_type.to_owned()], status: Some(Status::Completed), ..Default::default() };
+        Ok(self.views(filter).await?.into_iter().map(|view| view.event).collect())
+    }
+
+    /// How an event stands with `main`.
+    pub async fn status(&self, event_id: i64) -> Result<Status> {
+        self.status_of(event_id, MAIN).await
+    }
+
+    /// How an event stands with a subscription.
+    pub async fn status_of(&self, event_id: i64, subscription: &str) -> Result<Status> {
+        let view = self.get(event_id).await?;
+        let found = view.delivery(subscription).map(|delivery| delivery.status);
+        found.ok_or_else(|| Error::SubscriptionNotFound {
+            namespace: self.namespace().to_owned(),
+            subscription: subscription.to_owned(),
+        })
+    }
+
+    /// Why an attempt at an event failed, the last time that one did.
+    pub async fn last_error(&self, event_id: i64) -> Result<Option<String>> {
+        Ok(self.log(event_id).await?.into_iter().rev().find_map(|entry| entry.error_message))
+    }
+
+    /// Panics unless exactly these were published of their type, in this order.
+    pub async fn assert_published<T: EventType + PartialEq + Debug>(&self, expected: &[T]) {
+        match self.published_as::<T>().await {
+            Ok(published) => assert_eq!(published, expected, "what was published as '{}'", T::NAME),
+            Err(error) => panic!("what was published as '{}' cannot be read: {error}", T::NAME),
+        }
+    }
+
+    /// Panics unless every event is completed for everyone who is told of it, and says what is not, and why.
+    pub async fn assert_all_completed(&self) {
+        let views = self.views(ListFilter::default()).await.expect("the events can be read");
+        let mut open = Vec::new();
+        for view in views {
+            for delivery in view.deliveries.iter().filter(|delivery| delivery.status != Status::Completed) {
+                let (id, event_type, error) =
+                    (view.event.id, &view.event.event_type, self.last_error(view.event.id).await);
+                let error = error.ok().flatten().unwrap_or_default();
+                open.push(format!(
+                    "event {id} '{event_type}' for {}: {} {error}",
+                    delivery.subscription, delivery.status
+                ));
+            }
+        }
+        assert!(open.is_empty(), "not completed:\n{}", open.join("\n"));
+    }
+
+    async fn views(&self, mut filter: ListFilter) -> Result<Vec<EventView>> {
+        filter.limit = self.limits().page_max;
+        let mut views: Vec<EventView> = Vec::new();
+        loop {
+            filter.offset = views.len();
+            let page = self.list(filter.clone()).await?;
+            views.extend(page.items);
+            if views.len() as u64 >= page.total {
+                views.sort_by_key(|view| view.event.id);
+                return Ok(views);
+            }
+        }
+    }
+}
+
+/// A node that handles events when the test says so.
+pub struct TestNode(ByHand);
+
+impl TestNode {
+    /// Handles whatever is ready, and whatever becomes ready by that, until nothing is; how many deliveries it took.
+    ///
+    /// What waits for its time – a retry, a delay – stays for later: see [`TestQueue::advance`].
+    pub async fn run_until_idle(&self) -> Result<usize> {
+        self.0.run_until_idle().await
+    }
+}

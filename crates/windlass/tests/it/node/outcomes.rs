@@ -1,0 +1,184 @@
+//! What becomes of an event: done, tried again, put back, given up.
+
+use std::time::Duration;
+
+use windlass::{Action, DeadLetterFilter, Envelope, Handled, HandlerError, History, Node, Policy, Status, Unhandled};
+
+use super::*;
+
+/// A node whose handler for `t` does this.
+async fn node(queue: &Queue, work: impl Fn(&Envelope) -> Handled + Send + Sync + 'static) -> RunningNode {
+    let work = Arc::new(work);
+    start(Node::new(queue, "n").on("t", move |event, _| {
+        let work = work.clone();
+        async move { work(&event) }
+    }))
+    .await
+}
+
+async fn last_error(queue: &Queue, event_id: i64) -> String {
+    queue.log(event_id).await.unwrap().last().unwrap().error_message.clone().unwrap_or_default()
+}
+
+conformance! {
+    // Q11, B5
+    async fn an_error_is_tried_again_until_it_works(bed) {
+        let queue = real(bed, brisk()).await;
+        let node = node(&queue, |event| if event.attempt() < 3 { fail() } else { Ok(()) }).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        use Action::*;
+        assert_eq!(trail(&queue, event.id).await, [Picked, Failed, Picked, Failed, Picked, Completed]);
+        let view = view(&queue, event.id).await;
+        assert_eq!((view.attempts, view.retry_count), (3, 2));
+        node.stop().await;
+    }
+
+    // C8
+    async fn retries_that_are_used_up_make_a_dead_letter_with_the_error(bed) {
+        let queue = real(bed, Policy { max_retries: Some(2), ..brisk() }).await;
+        let node = node(&queue, |event| Err(HandlerError::retry(format!("attempt {}", event.attempt())))).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        let letters = queue.dead_letters(DeadLetterFilter::default()).await.unwrap().items;
+        assert_eq!((letters[0].reason.as_str(), letters[0].error.as_deref()), ("Max retries exceeded", Some("attempt 2")));
+        assert_eq!(letters[0].event.id, event.id);
+        node.stop().await;
+    }
+
+    // C8
+    async fn under_core_the_first_failure_is_the_last(bed) {
+        let queue = real(bed, Policy::preset("core").unwrap()).await;
+        let node = node(&queue, |_| fail()).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        let letters = queue.dead_letters(DeadLetterFilter::default()).await.unwrap().items;
+        assert_eq!((letters[0].reason.as_str(), letters[0].error.as_deref()), ("Handler error", Some("no luck")));
+        node.stop().await;
+    }
+
+    // Q11
+    async fn an_unrecoverable_error_is_not_tried_again(bed) {
+        for (preset, status) in [("default", Status::Failed), ("queue", Status::CompletedWithErrors)] {
+            let queue = real(bed, Policy::preset(preset).unwrap()).await;
+            let node = node(&queue, |_| Err(HandlerError::unrecoverable("no such user"))).await;
+            let event = publish(&queue, "t").await;
+            until(&queue, event.id, status).await;
+            assert_eq!(last_error(&queue, event.id).await, "no such user");
+            assert_eq!(view(&queue, event.id).await.attempts, 1);
+            node.stop().await;
+        }
+    }
+
+    async fn a_handler_can_say_when_to_try_again(bed) {
+        // The policy's backoff is five minutes.
+        let queue = real(bed, Policy { lease_ms: 400, ..Policy::default() }).await;
+        let node = node(&queue, |event| match event.attempt() {
+            1 => Err(HandlerError::retry_after(Duration::from_millis(1), "soon")),
+            _ => Err(HandlerError::retry("as usual")),
+        })
+        .await;
+        let event = publish(&queue, "t").await;
+        eventually("it failed twice", async || view(&queue, event.id).await.retry_count == 2).await;
+        let view = view(&queue, event.id).await;
+        assert_eq!(view.status, Status::Pending);
+        let log = queue.log(event.id).await.unwrap();
+        let (failed, next) = (log.last().unwrap().created_at, view.next_retry_at.unwrap());
+        assert_eq!(next - failed, chrono::TimeDelta::minutes(5));
+        node.stop().await;
+    }
+
+    // O10
+    async fn a_snoozed_event_comes_back_and_that_is_no_failure(bed) {
+        let queue = real(bed, Policy { max_retries: Some(1), max_attempts: 2, ..brisk() }).await;
+        let node = node(&queue, |event| match event.attempt() {
+            ..=3 => Err(HandlerError::snooze(Duration::from_millis(1))),
+            _ => Ok(()),
+        })
+        .await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        let view = view(&queue, event.id).await;
+        assert_eq!((view.attempts, view.retry_count), (4, 0));
+        node.stop().await;
+    }
+
+    // Q13
+    async fn a_panic_is_a_failure_and_stops_nothing_else(bed) {
+        let queue = real(bed, brisk()).await;
+        let node = node(&queue, |event| if event.attempt() == 1 { panic!("oh no") } else { Ok(()) }).await;
+        let events = publish_many(&queue, "t", 20).await;
+        for event in &events {
+            until(&queue, *event, Status::Completed).await;
+            let log = queue.log(*event).await.unwrap();
+            assert_eq!(log[1].error_message.as_deref(), Some("panicked: oh no"));
+        }
+        node.stop().await;
+    }
+
+    async fn a_handler_that_takes_too_long_is_cut_off(bed) {
+        let (queue, ledger) = (real(bed, Policy { max_retries: Some(1), ..brisk() }).await, Ledger::default());
+        let written = ledger.clone();
+        let slow = windlass::Handler::new("t", move |_, _| {
+            let ledger = written.clone();
+            async move {
+                std::future::pending::<()>().await;
+                ledger.write("never");
+                Ok(())
+            }
+        });
+        let node = start(Node::new(&queue, "n").handler(slow.timeout(Duration::from_millis(30)))).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        assert_eq!(last_error(&queue, event.id).await, "timed out after 30ms");
+        assert!(ledger.lines().is_empty());
+        node.stop().await;
+    }
+
+    // O6, C8
+    async fn an_event_without_a_handler_goes_where_the_policy_says(bed) {
+        for (policy, action) in [
+            (Policy { unhandled: Unhandled::DeadLetter, ..brisk() }, Action::Failed),
+            (Policy { lease_ms: 60_000, ..brisk() }, Action::Released),
+        ] {
+            let queue = real(bed, policy).await;
+            let node = node(&queue, |_| Ok(())).await;
+            let event = publish(&queue, "unknown").await;
+            eventually("it was looked at", async || trail(&queue, event.id).await.len() == 2).await;
+            assert_eq!(trail(&queue, event.id).await, [Action::Picked, action]);
+            let letters = queue.dead_letters(DeadLetterFilter::default()).await.unwrap().items;
+            if action == Action::Failed {
+                assert_eq!(letters[0].reason, "No handler for event unknown");
+            } else {
+                // After the lease of a minute, another node may know it.
+                assert!(letters.iter().all(|letter| letter.event.id != event.id));
+                assert_eq!(view(&queue, event.id).await.retry_count, 0);
+                assert!(take_all(&queue).await.is_empty());
+            }
+            node.stop().await;
+        }
+    }
+
+    async fn events_without_a_handler_can_be_left_to_other_nodes(bed) {
+        let queue = real(bed, Policy { unhandled: Unhandled::DeadLetter, ..brisk() }).await;
+        let picky = start(Node::new(&queue, "picky").leave_unhandled().on("a", |_, _| async { Ok(()) })).await;
+        let (b, a) = (publish(&queue, "b").await, publish(&queue, "a").await);
+        until(&queue, a.id, Status::Completed).await;
+        assert_eq!(status(&queue, b.id).await, Status::Pending);
+        // What it learns to handle it takes.
+        picky.on("b", |_, _| async { Ok(()) }).await.unwrap();
+        until(&queue, b.id, Status::Completed).await;
+        assert_eq!(view(&queue, b.id).await.attempts, 1);
+        picky.stop().await;
+    }
+
+    // O1: the preset of the outbox keeps nothing.
+    async fn completed_events_are_not_kept_where_the_policy_says_so(bed) {
+        let queue = real(bed, Policy { history: History::None, ..brisk() }).await;
+        let node = node(&queue, |event| if event.attempt() == 1 { fail() } else { Ok(()) }).await;
+        let event = publish(&queue, "t").await;
+        eventually("it is gone", async || queue.get(event.id).await.is_err()).await;
+        assert_eq!(total(&queue).await, 0);
+        node.stop().await;
+    }
+}

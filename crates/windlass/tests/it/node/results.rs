@@ -1,0 +1,100 @@
+//! Several handlers of one event: what is done is not done again.
+
+use windlass::{Handler, HandlerError, Node, Policy, Status};
+
+use super::*;
+
+/// A handler for `t` that notes each run, and does what it is told on each attempt.
+fn told(ledger: &Ledger, id: &'static str, work: impl Fn(u32) -> Handled + Send + Sync + 'static) -> Handler {
+    let (ledger, work) = (ledger.clone(), Arc::new(work));
+    let handler = Handler::new("t", move |event, _| {
+        let (ledger, work) = (ledger.clone(), work.clone());
+        async move {
+            ledger.write(id);
+            work(event.attempt())
+        }
+    });
+    handler.id(id)
+}
+
+fn never() -> Handled {
+    Err(HandlerError::unrecoverable("never"))
+}
+
+conformance! {
+    // Q12
+    async fn on_a_retry_only_those_run_that_have_not_finished(bed) {
+        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let node = start(
+            Node::new(&queue, "n")
+                .handler(told(&ledger, "done", |_| Ok(())))
+                .handler(told(&ledger, "later", |attempt| if attempt < 3 { fail() } else { Ok(()) }))
+                .handler(told(&ledger, "panics", |attempt| if attempt == 1 { panic!("oh") } else { Ok(()) })),
+        )
+        .await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!((ledger.count("done"), ledger.count("later"), ledger.count("panics")), (1, 3, 2));
+        let log = queue.log(event.id).await.unwrap();
+        assert_eq!(log[1].error_message.as_deref(), Some("later: no luck; panics: panicked: oh"));
+        // Nothing is left of it.
+        assert_eq!(queue.prune_once().await.unwrap(), 0);
+        node.stop().await;
+    }
+
+    // Q11, Q12
+    async fn who_failed_for_good_is_not_run_again_but_counts_in_the_end(bed) {
+        let (queue, ledger) = (real(bed, Policy { max_retries: None, ..Policy::preset("queue").unwrap() }).await, Ledger::default());
+        let node = start(
+            Node::new(&queue, "n")
+                .handler(told(&ledger, "never", |_| never()))
+                .handler(told(&ledger, "later", |attempt| match attempt {
+                    1 => Err(HandlerError::retry_after(millis(1), "not yet")),
+                    _ => Ok(()),
+                })),
+        )
+        .await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::CompletedWithErrors).await;
+        assert_eq!((ledger.count("never"), ledger.count("later")), (1, 2));
+        let log = queue.log(event.id).await.unwrap();
+        assert_eq!(log.last().unwrap().error_message.as_deref(), Some("never: never"));
+        node.stop().await;
+    }
+
+    // Q12, C9
+    async fn a_redriven_event_does_not_repeat_what_was_done(bed) {
+        let (queue, ledger) = (real(bed, Policy { max_retries: Some(1), ..brisk() }).await, Ledger::default());
+        let node = start(
+            Node::new(&queue, "n")
+                .handler(told(&ledger, "done", |_| Ok(())))
+                .handler(told(&ledger, "never", |attempt| if attempt == 1 { never() } else { Ok(()) })),
+        )
+        .await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        queue.redrive(windlass::DeadLetterFilter::default()).await.unwrap();
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!((ledger.count("done"), ledger.count("never")), (1, 2));
+        node.stop().await;
+    }
+
+    // Q12, O7: also by another node.
+    async fn another_node_goes_on_where_the_first_one_left_off(bed) {
+        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let handlers = |node: Node| {
+            node.handler(told(&ledger, "done", |_| Ok(())))
+                .handler(told(&ledger, "later", |attempt| if attempt < 2 { Err(HandlerError::snooze(millis(300))) } else { Ok(()) }))
+        };
+        let first = start(handlers(Node::new(&queue, "first"))).await;
+        let event = publish(&queue, "t").await;
+        eventually("it was put back", async || trail(&queue, event.id).await.len() == 2).await;
+        first.stop().await;
+        let second = start(handlers(Node::new(&bed.real_time().await.in_namespace("ns").unwrap(), "second"))).await;
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!((ledger.count("done"), ledger.count("later")), (1, 2));
+        let workers: Vec<_> = queue.log(event.id).await.unwrap().iter().map(|entry| entry.worker_id.clone().unwrap()).collect();
+        assert_eq!(workers, ["first", "first", "second", "second"]);
+        second.stop().await;
+    }
+}

@@ -1,0 +1,249 @@
+//! Handlers in transactions: what they write and the end of the event are one.
+
+use windlass::{Handler, HandlerError, Node, Policy, Status};
+
+use super::*;
+use crate::bed::Kind;
+
+/// A table of the user's, in the queue's own database.
+async fn effects(bed: &Bed) {
+    bed.database.execute("CREATE TABLE effects (event_id BIGINT, handler TEXT)").await;
+}
+
+/// What handlers wrote, by handler.
+async fn written(bed: &Bed, handler: &str) -> Vec<i64> {
+    let sql = format!("SELECT event_id FROM effects WHERE handler = '{handler}' ORDER BY event_id");
+    bed.database.ids(&sql).await
+}
+
+/// A handler for `t` in a transaction, which writes into the table and then does what it is told on each attempt.
+fn writing(bed: &Bed, id: &'static str, then: impl Fn(u32) -> Handled + Send + Sync + 'static) -> Handler {
+    let then = Arc::new(then);
+    let handler = match bed.database.kind {
+        Kind::Sqlite => Handler::in_sqlite_tx("t", move |event, tx| {
+            tx.execute("INSERT INTO effects VALUES (?1, ?2)", (event.id, id))?;
+            then(event.attempt())
+        }),
+        Kind::Postgres => Handler::in_pg_tx("t", move |event, mut tx| {
+            let then = then.clone();
+            async move {
+                let insert = sqlx::query("INSERT INTO effects VALUES ($1, $2)").bind(event.id).bind(id);
+                insert.execute(&mut *tx).await?;
+                then(event.attempt())
+            }
+        }),
+    };
+    handler.id(id)
+}
+
+conformance! {
+    // C7
+    async fn what_a_handler_writes_is_committed_with_the_completion(bed) {
+        effects(bed).await;
+        let queue = real(bed, brisk()).await;
+        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", |_| Ok(())))).await;
+        let events = publish_many(&queue, "t", 50).await;
+        for event in &events {
+            until(&queue, *event, Status::Completed).await;
+        }
+        assert_eq!(written(bed, "a").await, events);
+        node.stop().await;
+    }
+
+    // C7
+    async fn what_a_failing_handler_wrote_is_rolled_back(bed) {
+        effects(bed).await;
+        let queue = real(bed, Policy { max_retries: Some(4), ..brisk() }).await;
+        let work = |attempt| match attempt {
+            1 => fail(),
+            2 => panic!("oh"),
+            3 => Err(HandlerError::snooze(millis(1))),
+            _ => Ok(()),
+        };
+        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", work))).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!(written(bed, "a").await, [event.id]);
+        assert_eq!(view(&queue, event.id).await.attempts, 4);
+        let never = |_| Err(HandlerError::unrecoverable("never"));
+        node.handler(writing(bed, "never", never)).await.unwrap();
+        let dead = publish(&queue, "t").await;
+        until(&queue, dead.id, Status::Failed).await;
+        assert!(written(bed, "never").await.is_empty());
+        node.stop().await;
+    }
+
+    // C7: each has its own transaction unless the policy says otherwise.
+    async fn handlers_with_transactions_of_their_own_are_each_done_once(bed) {
+        effects(bed).await;
+        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let plain = {
+            let ledger = ledger.clone();
+            Handler::new("t", move |_, _| {
+                let ledger = ledger.clone();
+                async move {
+                    ledger.write("plain");
+                    Ok(())
+                }
+            })
+        };
+        let second = |attempt| if attempt < 3 { fail() } else { Ok(()) };
+        let node = start(
+            Node::new(&queue, "n")
+                .handler(plain.id("plain"))
+                .handler(writing(bed, "first", |_| Ok(())))
+                .handler(writing(bed, "second", second)),
+        )
+        .await;
+        let events = publish_many(&queue, "t", 5).await;
+        for event in &events {
+            until(&queue, *event, Status::Completed).await;
+        }
+        assert_eq!((written(bed, "first").await, written(bed, "second").await), (events.clone(), events));
+        assert_eq!(ledger.lines().len(), 5);
+        // What was noted of them is cleared away.
+        assert!(bed.database.ids(&format!("SELECT event_id FROM {}handler_results", schema(bed))).await.is_empty());
+        node.stop().await;
+    }
+
+    async fn nothing_noted_is_left_after_a_first_attempt(bed) {
+        effects(bed).await;
+        let queue = real(bed, brisk()).await;
+        let node = Node::new(&queue, "n").handler(writing(bed, "first", |_| Ok(()))).handler(writing(bed, "second", |_| Ok(())));
+        let node = start(node).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!(view(&queue, event.id).await.attempts, 1);
+        assert!(bed.database.ids(&format!("SELECT event_id FROM {}handler_results", schema(bed))).await.is_empty());
+        node.stop().await;
+    }
+
+    // C7, under the preset `core`
+    async fn handlers_that_share_a_transaction_succeed_or_fail_together(bed) {
+        effects(bed).await;
+        let queue = real(bed, Policy { max_retries: Some(3), ..Policy::preset("core").unwrap() }).await;
+        let second = |attempt| if attempt == 1 { fail() } else { Ok(()) };
+        let node = start(
+            Node::new(&queue, "n").handler(writing(bed, "first", |_| Ok(()))).handler(writing(bed, "second", second)),
+        )
+        .await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        // The first one ran twice, and its first write went away with the failure of the second.
+        assert_eq!((written(bed, "first").await, written(bed, "second").await), (vec![event.id], vec![event.id]));
+        node.stop().await;
+    }
+
+    // C7
+    async fn under_core_a_plain_handler_that_fails_keeps_the_others_from_writing(bed) {
+        effects(bed).await;
+        let queue = real(bed, Policy::preset("core").unwrap()).await;
+        let plain = Handler::new("t", |_, _| async { fail() }).id("plain");
+        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", |_| Ok(()))).handler(plain)).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        assert!(written(bed, "a").await.is_empty());
+        node.stop().await;
+    }
+
+    async fn what_was_written_under_a_lost_lease_is_rolled_back(bed) {
+        effects(bed).await;
+        // Nobody renews a lease while the only thread that writes is at work on SQLite: take it away beforehand.
+        let queue = real(bed, Policy { lease_ms: 60_000, ..brisk() }).await;
+        let (other, once) = (bed.real_time().await.in_namespace("ns").unwrap(), Arc::new(tokio::sync::Notify::new()));
+        let waiting = {
+            let once = once.clone();
+            Handler::new("t", move |event, _| {
+                let once = once.clone();
+                async move {
+                    if event.attempt() == 1 {
+                        once.notified().await;
+                    }
+                    Ok(())
+                }
+            })
+        };
+        let node = Node::new(&queue, "n").concurrency(1).handler(waiting.id("waits"));
+        let node = start(node.handler(writing(bed, "a", |_| Ok(())))).await;
+        let event = publish(&queue, "t").await;
+        eventually("it is taken", async || status(&queue, event.id).await == Status::Processing).await;
+        other.reset(event.id, "main", "by hand").await.unwrap();
+        let second = claim_soon(&other, windlass::ClaimRequest::new("other")).await;
+        once.notify_one();
+        eventually("the first one has ended", async || queue.workers(secs(60)).await.unwrap().iter().all(|w| w.worker_id != "n" || w.held == 0)).await;
+        node.stop().await;
+        assert!(written(bed, "a").await.is_empty());
+        done(&other, &second).await;
+    }
+
+    // O4, C7
+    async fn a_group_goes_on_when_a_transaction_completes(bed) {
+        effects(bed).await;
+        let queue = real(bed, Policy { lease_ms: 60_000, ..brisk() }).await;
+        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", |_| Ok(())))).await;
+        let events = (0..20).map(|n| numbered("t", n).group("g")).collect();
+        let events: Vec<i64> = queue.publish_all(events).await.unwrap().iter().map(|p| p.event.id).collect();
+        until(&queue, *events.last().unwrap(), Status::Completed).await;
+        assert_eq!(written(bed, "a").await, events);
+        node.stop().await;
+    }
+
+    async fn a_transaction_of_the_other_database_is_refused(bed) {
+        let handler = match bed.database.kind {
+            Kind::Sqlite => Handler::in_pg_tx("t", |_, _| async { Ok(()) }),
+            Kind::Postgres => Handler::in_sqlite_tx("t", |_, _| Ok(())),
+        };
+        let refused = Node::new(&bed.queue, "n").handler(handler).start().await.err().unwrap();
+        assert_eq!(refused.to_string(), "handler: 't' wants a transaction of another database than the queue's");
+    }
+}
+
+fn schema(bed: &Bed) -> &'static str {
+    if bed.database.kind == Kind::Postgres { "windlass." } else { "" }
+}
+
+/// A transaction inside the handler's own, as sqlx makes it, is a savepoint.
+#[test]
+fn postgres_a_nested_transaction_does_not_commit_the_outer_one() {
+    crate::bed::run(Kind::Postgres, async |bed: &Bed| {
+        use sqlx::Connection;
+        effects(bed).await;
+        let queue = real(bed, brisk()).await;
+        let handler = Handler::in_pg_tx("t", |event, mut tx| async move {
+            let mut inner = tx.begin().await?;
+            sqlx::query("INSERT INTO effects VALUES ($1, 'inner')").bind(event.id).execute(&mut *inner).await?;
+            inner.commit().await?;
+            if event.attempt() == 1 { fail() } else { Ok(()) }
+        });
+        let node = start(Node::new(&queue, "n").handler(handler)).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!(written(bed, "inner").await, [event.id]);
+        node.stop().await;
+    });
+}
+
+/// One that keeps its transaction for later cannot be completed with it.
+#[test]
+fn postgres_a_transaction_that_is_kept_is_rolled_back() {
+    crate::bed::run(Kind::Postgres, async |bed: &Bed| {
+        effects(bed).await;
+        let queue = real(bed, Policy { max_retries: Some(1), ..brisk() }).await;
+        let kept = Arc::new(Mutex::new(None));
+        let keep = kept.clone();
+        let handler = Handler::in_pg_tx("t", move |event, mut tx| {
+            let keep = keep.clone();
+            async move {
+                sqlx::query("INSERT INTO effects VALUES ($1, 'a')").bind(event.id).execute(&mut *tx).await?;
+                *keep.lock().unwrap() = Some(tx);
+                Ok(())
+            }
+        });
+        let node = start(Node::new(&queue, "n").handler(handler)).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        drop(kept.lock().unwrap().take());
+        node.stop().await;
+        assert!(written(bed, "a").await.is_empty());
+    });
+}
