@@ -38,7 +38,6 @@ pub(super) enum Ended {
 /// Has a delivery handled, and reports how that ended.
 pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Vec<HandlerResult>) {
     let node = in_hand.node().clone();
-    let _busy = node.busy.begin();
     let event = Envelope(Arc::new(delivery));
     let grip = Grip::new(event.0.clone());
     node.hand.take(&grip);

@@ -1,6 +1,5 @@
 //! Taking deliveries from a subscription, as many as there is room for.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,6 +10,7 @@ use tokio::time::Instant;
 use super::attempt;
 use super::pause::Pause;
 use super::shared::Shared;
+use crate::busy::Piece;
 use crate::claim::WAIT_MAX;
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ pub(super) struct Load {
 }
 
 /// A delivery counts as in hand until this is dropped.
-pub(super) struct InHand(Arc<Pool>);
+pub(super) struct InHand(Arc<Pool>, #[expect(dead_code, reason = "held until the end")] Piece);
 
 impl Drop for InHand {
     fn drop(&mut self) {
@@ -134,28 +134,37 @@ impl Pool {
         Ok(taken)
     }
 
-    /// Once it has the deliveries, nothing may interrupt it.
+    /// Has deliveries handled, with what their handlers did before. Nothing may interrupt it on the way.
     async fn hand_on(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
-        if claimed.is_empty() {
+        let (again, first): (Vec<_>, Vec<_>) =
+            claimed.into_iter().partition(|delivery| self.may_have_results(delivery));
+        first.into_iter().for_each(|delivery| self.start(delivery, Vec::new()));
+        if again.is_empty() {
             return Ok(());
         }
         let (pool, busy) = (self.clone(), self.node.busy.begin());
         let handing = tokio::spawn(async move {
-            let handed = pool.start_all(claimed).await;
+            let handed = pool.hand_on_again(again).await;
             drop(busy);
             handed
         });
         handing.await.unwrap_or(Err(Error::Closed))
     }
 
-    async fn start_all(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
-        match self.known_results(&claimed).await {
-            Ok(mut known) => {
-                for delivery in claimed {
-                    let known = known.remove(&delivery.event.id).unwrap_or_default();
-                    self.load.in_hand.fetch_add(1, Ordering::AcqRel);
-                    tokio::spawn(attempt::attend(InHand(self.clone()), delivery, known));
-                }
+    fn may_have_results(&self, delivery: &Delivery) -> bool {
+        delivery.attempts > 1 && self.node.handlers.of(&self.subscription, &delivery.event.event_type).len() > 1
+    }
+
+    fn start(self: &Arc<Pool>, delivery: Delivery, known: Vec<HandlerResult>) {
+        self.load.in_hand.fetch_add(1, Ordering::AcqRel);
+        let busy = self.node.busy.begin();
+        tokio::spawn(attempt::attend(InHand(self.clone(), busy), delivery, known));
+    }
+
+    async fn hand_on_again(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
+        match self.node.queue.handler_results(&claimed.iter().collect::<Vec<_>>()).await {
+            Ok(known) => {
+                claimed.into_iter().zip(known).for_each(|(delivery, known)| self.start(delivery, known));
                 Ok(())
             }
             Err(error) => {
@@ -165,19 +174,6 @@ impl Pool {
                 Err(error)
             }
         }
-    }
-
-    /// What handlers did in earlier attempts, for events that have several.
-    async fn known_results(&self, claimed: &[Delivery]) -> Result<HashMap<i64, Vec<HandlerResult>>> {
-        let several = |delivery: &&Delivery| {
-            delivery.attempts > 1 && self.node.handlers.of(&self.subscription, &delivery.event.event_type).len() > 1
-        };
-        let asked: Vec<&Delivery> = claimed.iter().filter(several).collect();
-        if asked.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let results = self.node.queue.handler_results(&asked).await?;
-        Ok(asked.iter().map(|delivery| delivery.event.id).zip(results).collect())
     }
 }
 
