@@ -188,6 +188,41 @@ conformance! {
         node.stop().await;
     }
 
+    // C7, O5
+    async fn what_a_handler_publishes_in_its_transaction_is_committed_with_it(bed) {
+        let (queue, ledger) = (real(bed, Policy { lease_ms: 60_000, ..brisk() }).await, Ledger::default());
+        let publisher = queue.clone();
+        let first = match bed.database.kind {
+            Kind::Sqlite => Handler::in_sqlite_tx("first", move |event, tx| {
+                publisher.publish_in(tx, numbered("second", event.attempt() as usize))?;
+                if event.attempt() == 1 { fail() } else { Ok(()) }
+            }),
+            Kind::Postgres => Handler::in_pg_tx("first", move |event, mut tx| {
+                let publisher = publisher.clone();
+                async move {
+                    publisher.publish_in(&mut *tx, numbered("second", event.attempt() as usize)).await?;
+                    if event.attempt() == 1 { fail() } else { Ok(()) }
+                }
+            }),
+        };
+        let written = ledger.clone();
+        let node = start(Node::new(&queue, "n").handler(first).on("second", move |event, _| {
+            let ledger = written.clone();
+            async move {
+                ledger.write(event.payload.get());
+                Ok(())
+            }
+        }))
+        .await;
+        for n in 1..=20 {
+            let event = publish(&queue, "first").await;
+            until(&queue, event.id, Status::Completed).await;
+            ledger.wait(n).await;
+        }
+        assert_eq!(ledger.lines(), vec!["2"; 20]);
+        node.stop().await;
+    }
+
     async fn a_transaction_of_the_other_database_is_refused(bed) {
         let handler = match bed.database.kind {
             Kind::Sqlite => Handler::in_pg_tx("t", |_, _| async { Ok(()) }),
