@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
 use super::error::from_sqlx;
@@ -63,12 +63,22 @@ WHERE a.namespace = $1 AND a.event_id = ANY($2)
                   WHERE q.event_id = a.event_id AND q.namespace = $1 AND q.subscription = a.subscription)
 ORDER BY a.event_id, a.subscription, a.id DESC";
 
+// A delivery that ends meanwhile is shown once, and one that comes back is not missed.
+const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
 pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
     let mut connection = store.reads.get().await?;
-    let events = events(&mut connection, namespace, ids).await?;
+    let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
+    let views = views(&mut snapshot, namespace, ids).await?;
+    snapshot.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(views)
+}
+
+async fn views(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
+    let events = events(connection, namespace, ids).await?;
     let live = sqlx::query(LIVE).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let ended = sqlx::query(ENDED).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
     let mut deliveries: HashMap<i64, Vec<DeliveryView>> = HashMap::new();
     for row in &live {
         deliveries.entry(get(row, "event_id")?).or_default().push(live_view(row)?);
@@ -188,6 +198,7 @@ SELECT ARRAY(SELECT id FROM matching ORDER BY id DESC LIMIT $6 OFFSET $7) AS ids
 pub(super) async fn list(store: &PgStore, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
     let subscription = filter.subscription.as_deref().unwrap_or(MAIN);
     let mut connection = store.reads.get().await?;
+    let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
     let query = sqlx::query(MATCHING)
         .bind(namespace)
         .bind(filter.status.map(Status::as_str))
@@ -196,10 +207,11 @@ pub(super) async fn list(store: &PgStore, namespace: &str, filter: &ListFilter) 
         .bind(&filter.tags)
         .bind(filter.limit as i64)
         .bind(filter.offset as i64);
-    let row = query.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
+    let row = query.fetch_one(&mut *snapshot).await.map_err(from_sqlx)?;
     let ids: Vec<i64> = get(&row, "ids")?;
-    let items = get_all(store, namespace, &ids).await?.into_iter().flatten().collect();
+    let items = views(&mut snapshot, namespace, &ids).await?.into_iter().flatten().collect();
+    snapshot.commit().await.map_err(from_sqlx)?;
+    connection.done();
     Ok(Page { items, total: get::<i64>(&row, "total")?.unsigned_abs() })
 }
 

@@ -322,6 +322,25 @@ conformance! {
         assert_eq!(stats(queue, after(begun, secs(5))).await, expected);
     }
 
+    async fn a_delivery_that_ends_meanwhile_is_shown_once(bed) {
+        let (queue, other) = (&bed.queue, bed.other().await);
+        publish_many(queue, "t", 300).await;
+        let ending = tokio::spawn(async move {
+            for delivery in take_all(&other).await {
+                done(&other, &delivery).await;
+            }
+        });
+        while !ending.is_finished() {
+            for view in queue.list(ListFilter { limit: 1_000, ..Default::default() }).await.unwrap().items {
+                assert_eq!(view.deliveries.len(), 1, "{}", json(&view));
+            }
+            for view in queue.list(ListFilter { limit: 1_000, ..of_status(Status::Completed) }).await.unwrap().items {
+                assert_eq!(view.deliveries[0].status, Status::Completed, "{}", json(&view));
+            }
+        }
+        ending.await.unwrap();
+    }
+
     async fn the_queue_answers_a_ping_until_it_is_closed(bed) {
         let queue = bed.other().await;
         assert_eq!(queue.ping().await, Ok(()));
