@@ -1,43 +1,23 @@
 //! Real processes, killed in the middle of it: nothing acknowledged is lost, nothing is half there.
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use windlass::{Action, ClaimRequest, Held, ListFilter, NewEvent, Policy, Queue, Report, Status};
 
 use crate::bed::{Bed, Kind, run};
+use crate::process::{Process, say};
 use crate::support::*;
 
-const ROLE: &str = "WINDLASS_CHILD";
-const URL: &str = "WINDLASS_CHILD_URL";
-/// What a child has to say begins with this; the rest of its output is the test harness's.
-const SAYS: &str = "child: ";
-
-/// Not a test of its own: the body of the processes that the tests below start.
-#[test]
-fn child() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let url = std::env::var(URL).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let queue = Queue::open(&url).await.unwrap().in_namespace("ns").unwrap();
-        match role.as_str() {
-            "claim" => claim_and_hang(queue).await,
-            "publish" => publish_without_end(queue).await,
-            "finish" => finish_without_end(queue).await,
-            "drain" => drain(queue).await,
-            other => panic!("no such role: {other}"),
-        }
-    });
-}
-
-/// Says something, at once: what is said has happened.
-fn say(what: impl std::fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\n{SAYS}{what}").unwrap();
-    out.flush().unwrap();
+/// What the processes do that the tests below start.
+pub async fn child(queue: Queue, role: &str) {
+    match role {
+        "claim" => claim_and_hang(queue).await,
+        "publish" => publish_without_end(queue).await,
+        "finish" => finish_without_end(queue).await,
+        "drain" => drain(queue).await,
+        other => panic!("no such role: {other}"),
+    }
 }
 
 async fn claim_and_hang(queue: Queue) {
@@ -89,38 +69,6 @@ async fn drain(queue: Queue) {
     }
 }
 
-/// A process of ours, killed with the test if not before.
-struct Process(Child);
-
-impl Process {
-    fn start(bed: &Bed, role: &str) -> Process {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "crash::child", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).env(URL, &bed.database.url).stdout(Stdio::piped());
-        Process(command.spawn().expect("the test binary can run itself"))
-    }
-
-    /// The ids it says, in order, until it ends.
-    fn ids(&mut self) -> impl Iterator<Item = i64> + use<> {
-        let out = BufReader::new(self.0.stdout.take().unwrap());
-        let said = out.lines().map(Result::unwrap).filter_map(|line| line.strip_prefix(SAYS).map(str::to_owned));
-        said.flat_map(|line| line.split(' ').map(|id| id.parse().unwrap()).collect::<Vec<i64>>())
-    }
-
-    /// As `kill -9` does it.
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 async fn namespace(bed: &Bed, lease_ms: u64) -> Queue {
     bed.real_time()
         .await
@@ -130,7 +78,7 @@ async fn namespace(bed: &Bed, lease_ms: u64) -> Queue {
 }
 
 /// All events, with how they stand with `main`; each has exactly that one delivery.
-async fn all(queue: &Queue) -> Vec<(i64, Status)> {
+pub async fn all(queue: &Queue) -> Vec<(i64, Status)> {
     let mut all = Vec::new();
     loop {
         let filter = ListFilter { limit: 1_000, offset: all.len(), ..Default::default() };
@@ -174,7 +122,7 @@ async fn processes_share_the_queue(bed: &Bed, processes: usize, events: usize) {
         .map(|_| {
             let mut child = Process::start(bed, "drain");
             let ids = child.ids();
-            tokio::task::spawn_blocking(move || (ids.collect::<Vec<_>>(), child.0.wait().unwrap()))
+            tokio::task::spawn_blocking(move || (ids.collect::<Vec<_>>(), child.wait()))
         })
         .collect();
     let mut delivered = Vec::new();

@@ -5,12 +5,14 @@ mod bed;
 mod conformance;
 mod own;
 mod postgres;
+mod process;
 mod support;
 
 mod crash;
 mod faults;
 mod model;
 mod node;
+mod node_crash;
 mod schema;
 mod sql_functions;
 mod testing;
