@@ -1,6 +1,6 @@
 //! What a node holds, and holding it for longer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -130,12 +130,17 @@ impl Hand {
     }
 
     async fn renew(&self, queue: &Queue) {
-        let due = self.due();
-        if due.is_empty() {
-            return;
+        let mut by_lease: BTreeMap<Duration, Vec<Arc<Grip>>> = BTreeMap::new();
+        self.due().into_iter().for_each(|grip| by_lease.entry(grip.lease).or_default().push(grip));
+        for (lease, due) in by_lease {
+            self.renew_all(queue, lease, &due).await;
         }
+    }
+
+    /// For as long as they were taken: the policy may have changed since, and we would come too late for a shorter one.
+    async fn renew_all(&self, queue: &Queue, lease: Duration, due: &[Arc<Grip>]) {
         let held = due.iter().map(|grip| Held::from(&*grip.delivery)).collect();
-        match queue.extend_all(held, None).await {
+        match queue.extend_all(held, Some(lease)).await {
             Ok(extended) => {
                 for (grip, extended) in due.iter().zip(extended) {
                     match extended {

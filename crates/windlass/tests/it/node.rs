@@ -7,7 +7,9 @@ use windlass::{Backoff, Handled, NewEvent, Node, Policy, Queue, RunningNode, Sta
 use crate::bed::Bed;
 use crate::support::*;
 
+mod changes;
 mod concurrency;
+
 mod handlers;
 mod outcomes;
 mod results;
