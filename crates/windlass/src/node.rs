@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,7 +37,6 @@ mod verdict;
 #[cfg(feature = "testing")]
 pub(crate) use by_hand::ByHand;
 use handlers::Handlers;
-use pool::Pool;
 use shared::Shared;
 
 pub use context::Context;
@@ -278,7 +278,13 @@ impl Node {
     /// Runs the node until `stop` is ready, then stops it as [`RunningNode::stop`] does. With
     /// [`shutdown_signal`] that is when the process is asked to end.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<()> {
-        let running = self.start().await?;
+        // Asked first: a signal that comes while it starts is heard, too.
+        let mut stop = pin!(stop);
+        let running = tokio::select! {
+            biased;
+            () = &mut stop => return Ok(()),
+            running = self.start() => running?,
+        };
         stop.await;
         running.stop().await;
         Ok(())
@@ -367,7 +373,14 @@ impl Drop for RunningNode {
 impl Shared {
     /// Starts what the handlers need and is not there yet.
     fn consume(self: &Arc<Shared>) {
-        self.new_pools().into_iter().for_each(|pool| drop(tokio::spawn(Pool::run(pool))));
+        for pool in self.new_pools() {
+            // What is on its way to a pool is in hand, too.
+            let busy = self.busy.begin();
+            tokio::spawn(async move {
+                pool.run().await;
+                drop(busy);
+            });
+        }
     }
 }
 

@@ -110,6 +110,14 @@ conformance! {
         assert_eq!(ledger.lines().len(), 2);
     }
 
+    async fn a_node_that_shall_stop_before_it_started_takes_nothing(bed) {
+        let (queue, ledger, gate) = (real(bed, patient()).await, Ledger::default(), Arc::new(Semaphore::new(9)));
+        let event = publish(&queue, "t").await;
+        Node::new(&queue, "n").handler(gated(&ledger, &gate)).run_until(async {}).await.unwrap();
+        assert_eq!(status(&queue, event.id).await, Status::Pending);
+        assert!(queue.nodes().await.unwrap().is_empty());
+    }
+
     // A rolling deploy: nodes come and go, and nothing is lost, done twice, or waits for a lease.
     async fn nodes_can_be_replaced_under_load(bed) {
         let (queue, ledger) = (real(bed, patient()).await, Ledger::default());
