@@ -18,12 +18,14 @@ use super::pause::Pause;
 use super::pool::InHand;
 use super::shared::Shared;
 use super::tx;
-use super::verdict::{Run, report};
+use super::verdict::{Run, put_back, report};
 use crate::delivery::Delivery;
 use crate::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 
 /// What could not start within this time after all is given back: other nodes may have slots.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// That the database goes away is nobody's failure. But an event that meets it at so many attempts may be the reason.
+const AWAY_MAX: u32 = 20;
 
 /// How the work on an event ended.
 pub(super) enum Ended {
@@ -36,7 +38,8 @@ pub(super) enum Ended {
 }
 
 /// Has a delivery handled, and reports how that ended.
-pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Vec<HandlerResult>) {
+/// `known` is what handlers did in earlier attempts; where that could not be found out, nothing is done now.
+pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Option<Vec<HandlerResult>>) {
     let node = in_hand.node().clone();
     let event = Envelope(Arc::new(delivery));
     let grip = Grip::new(event.0.clone());
@@ -44,7 +47,7 @@ pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Vec<Handl
     let ended = tokio::select! {
         biased;
         () = node.is_abandoned() => released(),
-        ended = work(&in_hand, &event, &grip, &known) => ended,
+        ended = work(&in_hand, &event, &grip, known.as_deref()) => ended,
     };
     match ended {
         Ended::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
@@ -58,8 +61,8 @@ fn released() -> Ended {
     Ended::Report(Report::new(Outcome::Release))
 }
 
-async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: &[HandlerResult]) -> Ended {
-    let node = in_hand.node();
+async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Option<&[HandlerResult]>) -> Ended {
+    let (node, Some(known)) = (in_hand.node(), known) else { return released() };
     let slots = tokio::select! {
         biased;
         () = node.is_stopping() => None,
@@ -89,10 +92,17 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: &[Han
             tx::Ended::Reported => {}
             tx::Ended::Committed(attempt) => return Ended::Committed(attempt),
             tx::Ended::Lost => return Ended::Lost,
-            tx::Ended::Unavailable => return released(),
+            tx::Ended::Unavailable if event.attempt() < AWAY_MAX => return Ended::Report(put_back(&runs)),
+            tx::Ended::Unavailable => runs.push(away(&in_tx)),
         }
     }
     Ended::Report(report(&runs, known).execution_time_ms(millis_since(begun)))
+}
+
+fn away(handlers: &[Arc<Handler>]) -> Run {
+    let handler = handlers.first().map(|handler| handler.id.clone()).unwrap_or_default();
+    let error = "the database went away under it, time and again".to_owned();
+    Run { handler, failure: Some(Failure::Retry { after: None, error }) }
 }
 
 pub(super) fn millis_since(begun: Instant) -> u64 {

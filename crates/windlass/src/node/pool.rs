@@ -14,7 +14,7 @@ use crate::busy::Piece;
 use crate::claim::WAIT_MAX;
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
-use crate::outcome::{HandlerResult, Outcome, Report};
+use crate::outcome::HandlerResult;
 
 /// What was handled within this much time is taken ahead: enough that fast handlers never wait for the database, and
 /// nothing that slow ones would keep from other nodes.
@@ -138,7 +138,7 @@ impl Pool {
     async fn hand_on(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
         let (again, first): (Vec<_>, Vec<_>) =
             claimed.into_iter().partition(|delivery| self.may_have_results(delivery));
-        first.into_iter().for_each(|delivery| self.start(delivery, Vec::new()));
+        first.into_iter().for_each(|delivery| self.start(delivery, Some(Vec::new())));
         if again.is_empty() {
             return Ok(());
         }
@@ -151,11 +151,12 @@ impl Pool {
         handing.await.unwrap_or(Err(Error::Closed))
     }
 
+    /// Of what was tried before, some handlers may be done.
     fn may_have_results(&self, delivery: &Delivery) -> bool {
-        delivery.attempts > 1 && self.node.handlers.of(&self.subscription, &delivery.event.event_type).len() > 1
+        delivery.attempts > 1
     }
 
-    fn start(self: &Arc<Pool>, delivery: Delivery, known: Vec<HandlerResult>) {
+    fn start(self: &Arc<Pool>, delivery: Delivery, known: Option<Vec<HandlerResult>>) {
         self.load.in_hand.fetch_add(1, Ordering::AcqRel);
         let busy = self.node.busy.begin();
         tokio::spawn(attempt::attend(InHand(self.clone(), busy), delivery, known));
@@ -164,13 +165,11 @@ impl Pool {
     async fn hand_on_again(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
         match self.node.queue.handler_results(&claimed.iter().collect::<Vec<_>>()).await {
             Ok(known) => {
-                claimed.into_iter().zip(known).for_each(|(delivery, known)| self.start(delivery, known));
+                claimed.into_iter().zip(known).for_each(|(delivery, known)| self.start(delivery, Some(known)));
                 Ok(())
             }
             Err(error) => {
-                let reports = claimed.iter().map(|delivery| (delivery.into(), Report::new(Outcome::Release)));
-                // Where that fails too, the leases run out.
-                let _ = self.node.queue.finish_all(reports.collect()).await;
+                claimed.into_iter().for_each(|delivery| self.start(delivery, None));
                 Err(error)
             }
         }

@@ -31,7 +31,7 @@ pub(super) enum Ended {
     Committed(Attempt),
     /// The event is no longer ours: what they wrote was rolled back.
     Lost,
-    /// The database is away. That is nobody's failure.
+    /// The database is away, or locked, or full. That is nobody's failure.
     Unavailable,
 }
 
@@ -139,8 +139,8 @@ async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], cl
 
 /// Says what a failure of the database means: to the handler that ran last, or to nobody.
 fn failed(handlers: &[Arc<Handler>], error: &Error) -> TxEnd {
-    if matches!(error, Error::DatabaseUnavailable { .. } | Error::Closed) {
-        tracing::warn!(%error, "the database went away under a handler's transaction");
+    if error.is_temporary() || matches!(error, Error::Closed) {
+        tracing::warn!(%error, "the database failed a handler's transaction");
         return TxEnd::Unavailable;
     }
     let handler = handlers.last().map(|handler| handler.id.clone()).unwrap_or_default();

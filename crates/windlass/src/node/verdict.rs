@@ -33,6 +33,11 @@ pub(super) fn report(runs: &[Run], known: &[HandlerResult]) -> Report {
     report
 }
 
+/// What is given back in the middle: those that ended need not run again.
+pub(super) fn put_back(runs: &[Run]) -> Report {
+    Report::new(Outcome::Release).handler_results(runs.iter().filter_map(result).collect())
+}
+
 fn outcome(runs: &[Run], known: &[HandlerResult]) -> Outcome {
     let (mut retries, mut after, mut snooze, mut dead) =
         (false, None, None, known.iter().any(|known| !known.succeeded));

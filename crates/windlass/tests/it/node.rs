@@ -9,6 +9,7 @@ use crate::support::*;
 
 mod changes;
 mod concurrency;
+mod faults;
 
 mod handlers;
 mod outcomes;

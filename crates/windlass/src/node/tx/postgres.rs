@@ -2,8 +2,9 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 use tokio::sync::oneshot;
 
 use super::super::attempt::bounded;
@@ -15,6 +16,9 @@ use super::super::verdict::Run;
 use super::{Closing, TxEnd, failed};
 use crate::store::Closed;
 use crate::store::postgres::Tx;
+
+/// How long it may take to find out whether a connection still works.
+const PING_MAX: Duration = Duration::from_secs(1);
 
 /// The transaction that a handler runs in. Use it as the [`PgConnection`] that it is: `.execute(&mut *tx)`.
 ///
@@ -58,7 +62,7 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
     for handler in handlers {
         match run(handler, event, tx).await {
             Ok(returned) => tx = returned,
-            Err(failure) => return TxEnd::Failed(Run { handler: handler.id.clone(), failure: Some(failure) }),
+            Err(ended) => return ended,
         }
     }
     match store.close_tx(tx, node.queue.namespace(), &closing, core.clock.overridden()).await {
@@ -73,13 +77,35 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
 }
 
 /// Lends the transaction to a handler, and takes it back. After a failure it is dropped, and so rolled back.
-async fn run(handler: &Handler, event: &Envelope, tx: Tx) -> Result<Tx, Failure> {
+async fn run(handler: &Handler, event: &Envelope, tx: Tx) -> Result<Tx, TxEnd> {
     let Work::InPgTx(work) = &handler.work else { return Ok(tx) };
     let (back, mut returned) = oneshot::channel();
     let tx = PgTx { tx: Some(tx), back: Some(back) };
-    match bounded(handler, || work(event.clone(), tx)).await {
-        Some(failure) => Err(failure),
-        None => returned.try_recv().map_err(|_| kept()),
+    let failure = bounded(handler, || work(event.clone(), tx)).await;
+    let failure = match (failure, returned.try_recv()) {
+        (None, Ok(tx)) => return Ok(tx),
+        (None, Err(_)) => kept(),
+        (Some(failure), Ok(tx)) if is_retry(&failure) => match is_gone(tx).await {
+            true => return Err(TxEnd::Unavailable),
+            false => failure,
+        },
+        (Some(failure), _) => failure,
+    };
+    Err(TxEnd::Failed(Run { handler: handler.id.clone(), failure: Some(failure) }))
+}
+
+fn is_retry(failure: &Failure) -> bool {
+    matches!(failure, Failure::Retry { .. })
+}
+
+/// Whether the connection was lost. One that is still busy with what its handler asked for was not.
+async fn is_gone(mut tx: Tx) -> bool {
+    match tokio::time::timeout(PING_MAX, tx.ping()).await {
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the database went away under a handler");
+            true
+        }
+        Ok(Ok(())) | Err(_) => false,
     }
 }
 

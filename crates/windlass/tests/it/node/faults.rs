@@ -1,0 +1,122 @@
+//! A database in trouble under a node: that is nobody's failure, and it passes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::{AssertSqlSafe, Executor, Row};
+use tokio::sync::Semaphore;
+use windlass::{Handler, Node, Policy, Status};
+
+use super::*;
+use crate::bed::{Kind, run};
+use crate::postgres;
+
+/// The first failure of a handler would be the last.
+fn strict(lease_ms: u64) -> Policy {
+    Policy { lease_ms, max_retries: Some(0), max_attempts: 1_000, ..brisk() }
+}
+
+async fn all_are(queue: &Queue, events: &[i64], expected: Status) {
+    for event in events {
+        until(queue, *event, expected).await;
+    }
+}
+
+/// A handler that notes that it began, and waits for the gate.
+fn gated(ledger: &Ledger, gate: &Arc<Semaphore>) -> Handler {
+    let (ledger, gate) = (ledger.clone(), gate.clone());
+    let work = move |_, _| {
+        let (ledger, gate) = (ledger.clone(), gate.clone());
+        async move {
+            ledger.write("began");
+            gate.acquire().await?.forget();
+            Ok(())
+        }
+    };
+    Handler::new("t", work).id("gated")
+}
+
+// C10. Another process has the only lock for longer than anyone waits for it.
+#[test]
+fn sqlite_a_lock_that_others_hold_for_long_is_waited_out() {
+    run(Kind::Sqlite, async |bed: &Bed| {
+        bed.database.execute("CREATE TABLE effects (event_id BIGINT)").await;
+        let (queue, ledger, gate) = (real(bed, strict(60_000)).await, Ledger::default(), Arc::new(Semaphore::new(0)));
+        let writes = Handler::in_sqlite_tx("t", |event, tx| {
+            tx.execute("INSERT INTO effects VALUES (?1)", [event.id])?;
+            Ok(())
+        });
+        let node = start(Node::new(&queue, "n").handler(gated(&ledger, &gate)).handler(writes)).await;
+        let mut events = publish_many(&queue, "t", 5).await;
+        ledger.wait(5).await;
+        let locker = rusqlite::Connection::open(bed.database.file()).unwrap();
+        locker.execute_batch("BEGIN IMMEDIATE").unwrap();
+        gate.add_permits(100);
+        // Whoever comes now has waited for as long as the handlers before it.
+        let refused = queue.publish(numbered("t", 0)).await.unwrap_err();
+        assert_eq!(refused.code(), "database_locked");
+        locker.execute_batch("ROLLBACK").unwrap();
+        events.extend(publish_many(&queue, "t", 5).await);
+        all_are(&queue, &events, Status::Completed).await;
+        assert_eq!(sorted(bed.database.ids("SELECT event_id FROM effects").await), events);
+        // What was done before is not done again.
+        assert_eq!(ledger.lines().len(), events.len());
+        node.stop().await;
+    });
+}
+
+/// Takes its connection away from one of the handlers that are at work.
+const TERMINATE: &str = "
+SELECT count(pg_terminate_backend(pid)) FROM (
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'windlass' AND state = 'idle in transaction'
+      AND (query LIKE 'INSERT INTO effects%' OR query LIKE '%SET LOCAL%' OR query = 'SELECT 1')
+    ORDER BY random() LIMIT 1) AS one";
+
+// C7, C10
+#[test]
+fn postgres_connections_lost_under_handlers_are_nobodys_failure() {
+    run(Kind::Postgres, async |bed: &Bed| {
+        bed.database.execute("CREATE TABLE effects (event_id BIGINT, handler TEXT)").await;
+        let (queue, ledger) = (real(bed, strict(60_000)).await, Ledger::default());
+        let noting = {
+            let ledger = ledger.clone();
+            Handler::new("t", move |_, _| {
+                ledger.write("noted");
+                async { Ok(()) }
+            })
+        };
+        let writes = |id: &'static str| {
+            let work = move |event: windlass::Envelope, mut tx: windlass::PgTx| async move {
+                let insert = sqlx::query("INSERT INTO effects VALUES ($1, $2)").bind(event.id).bind(id);
+                insert.execute(&mut *tx).await?;
+                tokio::time::sleep(millis(fastrand::u64(..5))).await;
+                tx.execute("SELECT 1").await?;
+                Ok(())
+            };
+            Handler::in_pg_tx("t", work).id(id)
+        };
+        let node = Node::new(&queue, "n").handler(noting).handler(writes("first")).handler(writes("second"));
+        let node = start(node).await;
+        let over = Arc::new(AtomicBool::new(false));
+        let (url, until) = (bed.database.url.clone(), over.clone());
+        let terminator = tokio::spawn(async move {
+            let (mut connection, mut lost) = (postgres::connect(&url).await, 0);
+            while !until.load(Ordering::SeqCst) {
+                lost += connection.fetch_one(AssertSqlSafe(TERMINATE)).await.unwrap().get::<i64, _>(0);
+                tokio::time::sleep(millis(fastrand::u64(5..20))).await;
+            }
+            lost
+        });
+        let events = publish_many(&queue, "t", 100).await;
+        all_are(&queue, &events, Status::Completed).await;
+        over.store(true, Ordering::SeqCst);
+        assert!(terminator.await.unwrap() > 0, "no connection was lost: the test shows nothing");
+        for handler in ["first", "second"] {
+            let written = format!("SELECT event_id FROM effects WHERE handler = '{handler}'");
+            assert_eq!(sorted(bed.database.ids(&written).await), events, "{handler}");
+        }
+        // What was done before is not done again.
+        assert_eq!(ledger.lines().len(), events.len());
+        node.stop().await;
+    });
+}
