@@ -16,6 +16,10 @@ use crate::run::{POLL, Result, interrupted, run, signal};
 
 /// Names the server to the tests.
 pub const URL_VARIABLE: &str = "WINDLASS_TEST_POSTGRES";
+/// For tests that start, stop and crash a server of their own: where its programs are, and, for root, whom they must
+/// run as.
+const PROGRAMS_VARIABLE: &str = "WINDLASS_TEST_POSTGRES_PROGRAMS";
+const USER_VARIABLE: &str = "WINDLASS_TEST_POSTGRES_USER";
 
 const START_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(60);
@@ -32,8 +36,20 @@ pub fn postgres(durable: bool, command: &[String]) -> Result {
             println!("Ctrl-C stops it.");
             cluster.wait()
         }
-        [program, args @ ..] => run(Command::new(program).args(args).env(URL_VARIABLE, &cluster.url)),
+        [program, args @ ..] => run(tell(Command::new(program).args(args), &cluster.url)),
     }
+}
+
+/// Tells a command what tests have to know of PostgreSQL.
+pub fn tell<'a>(command: &'a mut Command, url: &str) -> &'a mut Command {
+    command.env(URL_VARIABLE, url);
+    if let Some(programs) = install::find() {
+        command.env(PROGRAMS_VARIABLE, programs);
+    }
+    if let Ok(Some(User { uid, gid })) = server_user() {
+        command.env(USER_VARIABLE, format!("{uid}:{gid}"));
+    }
+    command
 }
 
 /// A running server with its data; dropping it stops the one and removes the other.

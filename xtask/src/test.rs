@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything the tests need, then all checks, tests and docs.
 
 use crate::install;
-use crate::postgres::{Cluster, URL_VARIABLE};
+use crate::postgres::{Cluster, URL_VARIABLE, tell};
 use crate::run::{Result, Steps, cargo, run};
 use crate::tidy;
 
@@ -45,5 +45,5 @@ fn tests(args: &[String]) -> Result {
         }
     };
     let mut test = cargo(["test", "--workspace", "--no-fail-fast"]);
-    run(test.args(args).env(URL_VARIABLE, url))
+    run(tell(test.args(args), &url))
 }

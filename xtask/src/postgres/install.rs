@@ -37,7 +37,8 @@ pub fn server_bin() -> Result<PathBuf> {
     find().ok_or_else(|| HOW_TO_INSTALL.into())
 }
 
-fn find() -> Option<PathBuf> {
+/// The same, where it is installed already.
+pub fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(output("pg_config", &["--bindir"]).map(PathBuf::from))

@@ -6,6 +6,7 @@ mod conformance;
 mod own;
 mod postgres;
 mod process;
+mod server;
 mod support;
 
 mod crash;

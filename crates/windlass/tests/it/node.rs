@@ -10,9 +10,9 @@ use crate::support::*;
 mod changes;
 mod concurrency;
 mod faults;
-
 mod handlers;
 mod outcomes;
+mod restart;
 mod results;
 mod settings;
 mod stop;

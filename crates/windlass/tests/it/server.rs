@@ -1,0 +1,99 @@
+//! A PostgreSQL server of a test's own, to be crashed and started again.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use sqlx::{Connection, PgConnection};
+use tempfile::TempDir;
+
+use crate::support::eventually;
+
+/// Where `initdb` and `postgres` are, and, for root, whom they must run as; `cargo xtask` sets both.
+const PROGRAMS: &str = "WINDLASS_TEST_POSTGRES_PROGRAMS";
+const USER: &str = "WINDLASS_TEST_POSTGRES_USER";
+
+const INITDB: &str = "-A trust -U windlass -E UTF8 --locale=C --no-sync -D data";
+const POSTGRES: &str = "-D data -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c shared_buffers=16MB \
+                        -c fsync=off -c full_page_writes=off";
+
+/// Ends the server, as a crash does, when its own input ends: also when the test is killed.
+const UNTIL_THE_TEST_ENDS: &str = r#""$@" & read -r end; kill -s QUIT $!; wait"#;
+
+pub struct Server {
+    programs: PathBuf,
+    user: Option<(u32, u32)>,
+    folder: TempDir,
+    port: u16,
+    running: Option<Child>,
+}
+
+impl Server {
+    /// `None`: the programs are not on this machine, and the tests use a server elsewhere.
+    pub async fn start_new() -> Option<Server> {
+        let Some(programs) = std::env::var_os(PROGRAMS) else {
+            eprintln!("{PROGRAMS} is not set: a restart of PostgreSQL is not tested");
+            return None;
+        };
+        let user = std::env::var(USER).ok().map(|user| {
+            let (uid, gid) = user.split_once(':').expect("two numbers");
+            (uid.parse().unwrap(), gid.parse().unwrap())
+        });
+        // Root's own temporary folder may be closed to that user.
+        let folder = if user.is_some() { tempfile::tempdir_in("/tmp") } else { tempfile::tempdir() }.unwrap();
+        if let Some((uid, gid)) = user {
+            chown(folder.path(), Some(uid), Some(gid)).unwrap();
+        }
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut server = Server { programs: programs.into(), user, folder, port, running: None };
+        let made = server.command(&server.programs.join("initdb")).args(INITDB.split(' ')).status();
+        assert!(made.unwrap().success(), "{}", server.log());
+        server.start().await;
+        Some(server)
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://windlass@127.0.0.1:{}/postgres", self.port)
+    }
+
+    pub async fn start(&mut self) {
+        let mut command = self.command(Path::new("sh"));
+        command.args(["-c", UNTIL_THE_TEST_ENDS, "sh"]).arg(self.programs.join("postgres")).args(POSTGRES.split(' '));
+        command.args(["-p", &self.port.to_string()]).stdin(Stdio::piped());
+        self.running = Some(command.spawn().unwrap());
+        let url = self.url();
+        eventually("the server is ready", async || PgConnection::connect(&url).await.is_ok()).await;
+    }
+
+    /// As `pg_ctl stop -m immediate` does it: nothing is rolled back or written.
+    pub fn crash(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            drop(running.stdin.take());
+            running.wait().unwrap();
+        }
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let log = || File::options().create(true).append(true).open(self.folder.path().join("log")).unwrap();
+        let mut command = Command::new(program);
+        command.current_dir(self.folder.path()).env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(log()).stderr(log());
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
