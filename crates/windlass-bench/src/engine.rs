@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use windlass::{ClaimRequest, Held, NewEvent, Queue, Report};
+use windlass::{ClaimRequest, Held, Queue, Report};
 
 use crate::AnyError;
+use crate::order::{PAID, order};
 use crate::report::{self, Measurement};
 use crate::store::Backend;
 
@@ -102,21 +103,15 @@ async fn measure(
     Ok(rows.into_iter().filter(|row| !row.rates.is_empty()).collect())
 }
 
-/// About 200 bytes.
-fn event() -> Result<NewEvent, windlass::Error> {
-    let filler = "x".repeat(150);
-    NewEvent::new("order.paid").payload(&serde_json::json!({ "order_id": 12_345, "amount": "99.90", "note": filler }))
-}
-
 /// Events per second until all are acknowledged.
-async fn publish(queue: &Queue, callers: usize, batch: usize, events: usize) -> Result<f64, AnyError> {
+pub async fn publish(queue: &Queue, callers: usize, batch: usize, events: usize) -> Result<f64, AnyError> {
     let left = Arc::new(AtomicUsize::new(events));
     let begun = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..callers {
         let (queue, left) = (queue.clone(), left.clone());
         tasks.spawn(async move {
-            let template = event()?;
+            let template = order(PAID, 12_345)?;
             while let Some(n) = take(&left, batch) {
                 queue.publish_all(vec![template.clone(); n]).await?;
             }

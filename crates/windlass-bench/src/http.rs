@@ -3,14 +3,12 @@
 mod api;
 mod connection;
 mod crowd;
-mod latency;
 mod load;
 mod measure;
 mod pollers;
 mod report;
 mod server;
 mod soak;
-mod usage;
 
 use std::time::Duration;
 

@@ -9,9 +9,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 mod engine;
 mod http;
+mod latency;
+mod nodes;
+mod order;
 mod postgres;
 mod report;
 mod store;
+mod usage;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -38,6 +42,8 @@ enum Workload {
     Engine(engine::Options),
     /// The same over HTTP, against `windlass serve`; and long runs, and many waiting connections.
     Http(http::Options),
+    /// Handlers on a node: how many events a second, how soon each, and what it costs to wait.
+    Nodes(nodes::Options),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +51,7 @@ fn main() -> ExitCode {
     let needs_postgres = match &workload {
         Workload::Engine(options) => options.needs_postgres(),
         Workload::Http(options) => options.needs_postgres(),
+        Workload::Nodes(options) => options.needs_postgres(),
     };
     if needs_postgres && postgres::url().is_none() {
         return postgres::run_again_with_server();
@@ -53,6 +60,7 @@ fn main() -> ExitCode {
         Workload::Engine(options) => run(Builder::new_multi_thread(), engine::run(&options)),
         // One thread: the client is to leave the server as much of the machine as it can.
         Workload::Http(options) => run(Builder::new_current_thread(), http::run(&options)),
+        Workload::Nodes(options) => run(Builder::new_multi_thread(), nodes::run(&options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::api::{Api, Publication, TAG};
-use super::latency::Latencies;
 use crate::AnyError;
+use crate::latency::Latencies;
 
 /// How long a worker that got nothing waits, if there is something left.
 const RETRY: Duration = Duration::from_millis(1);

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use super::Options;
 use super::crowd::Crowd;
 use super::server::{Place, Server};
-use super::usage::Usage;
 use crate::AnyError;
+use crate::usage::Usage;
 
 /// Files that are open besides the pollers' connections.
 const OTHER_FILES: u64 = 200;

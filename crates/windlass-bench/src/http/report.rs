@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::latency::{Latencies, Percentiles};
 use super::load::Outcome;
-use super::usage::Usage;
+use crate::latency::{Latencies, Percentiles};
+use crate::usage::Usage;
 
 /// One cell of the matrix.
 #[derive(Serialize)]
@@ -108,7 +108,7 @@ fn row(measurement: &Measurement) -> String {
     format!("| {store} | {workload} | {batch} | {rate:.0} | {min:.0} – {max:.0} | {latencies} | {cost} |")
 }
 
-fn shown(Percentiles { request, p50_ms, p99_ms }: &Percentiles) -> String {
+fn shown(Percentiles { request, p50_ms, p99_ms, .. }: &Percentiles) -> String {
     format!("{request} {p50_ms:.1} / {p99_ms:.1} ms")
 }
 

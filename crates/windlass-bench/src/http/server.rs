@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::usage::Usage;
 use crate::AnyError;
 use crate::store::{Backend, Fresh};
+use crate::usage::Usage;
 
 /// Longer than the server's own grace for requests that are under way.
 const STOP_MAX: Duration = Duration::from_secs(40);

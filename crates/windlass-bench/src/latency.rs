@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::AnyError;
 
-/// The times of one kind of request.
+/// The times of one kind of request, or of one span.
 pub struct Latencies {
     request: &'static str,
     micros: Vec<u32>,
@@ -17,7 +17,9 @@ pub struct Latencies {
 pub struct Percentiles {
     pub request: &'static str,
     pub p50_ms: f64,
+    pub p95_ms: f64,
     pub p99_ms: f64,
+    pub max_ms: f64,
 }
 
 impl Latencies {
@@ -46,7 +48,7 @@ impl Latencies {
         self.micros.sort_unstable();
         let last = self.micros.len().checked_sub(1)?;
         let ms = |percent| f64::from(self.micros[last * percent / 100]) / 1000.0;
-        Some(Percentiles { request: self.request, p50_ms: ms(50), p99_ms: ms(99) })
+        Some(Percentiles { request: self.request, p50_ms: ms(50), p95_ms: ms(95), p99_ms: ms(99), max_ms: ms(100) })
     }
 }
 
@@ -60,7 +62,8 @@ mod tests {
         (1..=50).rev().for_each(|ms| all.add(Duration::from_millis(ms)));
         (51..=101).for_each(|ms| others.add(Duration::from_millis(ms)));
         all.join(others);
-        assert_eq!(all.percentiles(), Some(Percentiles { request: "publish", p50_ms: 51.0, p99_ms: 100.0 }));
+        let expected = Percentiles { request: "publish", p50_ms: 51.0, p95_ms: 96.0, p99_ms: 100.0, max_ms: 101.0 };
+        assert_eq!(all.percentiles(), Some(expected));
         assert_eq!(Latencies::new("claim").percentiles(), None);
     }
 }
