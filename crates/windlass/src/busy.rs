@@ -1,34 +1,52 @@
 //! Work that must not be cut off by closing.
 
-use tokio::sync::watch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
 
 /// How much of it is under way.
-#[derive(Debug)]
-pub(crate) struct Busy(watch::Sender<usize>);
+#[derive(Debug, Default)]
+pub(crate) struct Busy(Arc<Count>);
 
 /// A piece of it, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Piece(watch::Sender<usize>);
+pub(crate) struct Piece(Arc<Count>);
+
+#[derive(Debug, Default)]
+struct Count {
+    pieces: AtomicUsize,
+    none: Notify,
+}
 
 impl Busy {
     pub fn new() -> Busy {
-        Busy(watch::Sender::new(0))
+        Busy::default()
     }
 
     pub fn begin(&self) -> Piece {
-        self.0.send_modify(|count| *count += 1);
+        self.0.pieces.fetch_add(1, Ordering::SeqCst);
         Piece(self.0.clone())
     }
 
     /// Ready when there is none.
     pub async fn idle(&self) {
-        // The sender is ours: it does not go away.
-        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+        loop {
+            let mut none = std::pin::pin!(self.0.none.notified());
+            // Whoever ends from here on is heard.
+            none.as_mut().enable();
+            if self.0.pieces.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            none.await;
+        }
     }
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        if self.0.pieces.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.none.notify_waiters();
+        }
     }
 }
