@@ -45,9 +45,10 @@ pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Option<Ve
     let grip = Grip::new(event.0.clone());
     node.hand.take(&grip);
     let ended = tokio::select! {
+        // In this order, whoever does not have to wait does not have to listen either.
         biased;
-        () = node.is_abandoned() => released(),
         ended = work(&in_hand, &event, &grip, known.as_deref()) => ended,
+        () = node.is_abandoned() => released(),
     };
     match ended {
         Ended::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
@@ -65,12 +66,12 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
     let (node, Some(known)) = (in_hand.node(), known) else { return released() };
     let slots = tokio::select! {
         biased;
-        () = node.is_stopping() => None,
         slots = in_hand.slots() => slots,
+        () = node.is_stopping() => None,
         () = tokio::time::sleep(WAIT_MAX) => None,
     };
     // What could not start in time is not started: nobody gets it any more, and upkeep lets it end.
-    let Some(_slots) = slots.filter(|_| !grip.is_expired()) else { return released() };
+    let Some(_slots) = slots.filter(|_| !node.stops() && !grip.is_expired()) else { return released() };
     let handlers = node.handlers.of(event.subscription(), &event.event_type);
     if handlers.is_empty() {
         tracing::warn!(event_id = event.id, event_type = event.event_type, "no handler for event");
@@ -88,7 +89,8 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
     };
     let mut runs = run_all(plain, &cx).await;
     if !in_tx.is_empty() {
-        match tx::run_all(node, event, &in_tx, &mut runs, known, begun).await {
+        // Boxed, since it is large, and would make every event's future as large.
+        match Box::pin(tx::run_all(node, event, &in_tx, &mut runs, known, begun)).await {
             tx::Ended::Reported => {}
             tx::Ended::Committed(attempt) => return Ended::Committed(attempt),
             tx::Ended::Lost => return Ended::Lost,

@@ -54,6 +54,10 @@ impl Shared {
         self.queue.register_node(registration).await.map(drop)
     }
 
+    pub fn stops(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
     pub async fn is_stopping(&self) {
         wait_for(&self.stopping).await;
     }
