@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 
 /// How many calls may wait; further ones wait to be let in.
 const WAITING_MAX: usize = 16_384;
+/// How many times others are let go first, while each time more calls come: those that begin together share a
+/// batch. A lone call is held up for as long as it takes to see that nobody comes.
+const GATHER_MAX: usize = 16;
 
 /// Gathers concurrent calls into batches.
 pub(crate) struct Coalescer<T, R> {
@@ -20,6 +23,27 @@ struct Call<T, R> {
     item: T,
     weight: usize,
     reply: oneshot::Sender<Result<R>>,
+}
+
+struct Batch<T, R> {
+    items: Vec<T>,
+    replies: Vec<oneshot::Sender<Result<R>>>,
+    weight: usize,
+}
+
+impl<T, R> Batch<T, R> {
+    /// Takes whoever waits; the first that does not fit is given back.
+    fn fill(&mut self, waiting: &mut mpsc::Receiver<Call<T, R>>, weight_max: usize) -> Option<Call<T, R>> {
+        while let Ok(next) = waiting.try_recv() {
+            if self.weight + next.weight > weight_max {
+                return Some(next);
+            }
+            self.weight += next.weight;
+            self.items.push(next.item);
+            self.replies.push(next.reply);
+        }
+        None
+    }
 }
 
 impl<T: Send + 'static, R: Send + 'static> Coalescer<T, R> {
@@ -61,18 +85,19 @@ where
                 None => return,
             },
         };
-        let (mut items, mut replies, mut weight) = (Vec::new(), Vec::new(), first.weight);
-        items.push(first.item);
-        replies.push(first.reply);
-        while let Ok(next) = waiting.try_recv() {
-            if weight + next.weight > weight_max {
-                left_over = Some(next);
+        let mut batch = Batch { items: vec![first.item], replies: vec![first.reply], weight: first.weight };
+        left_over = batch.fill(&mut waiting, weight_max);
+        for _ in 0..GATHER_MAX {
+            let before = batch.items.len();
+            if left_over.is_none() {
+                tokio::task::yield_now().await;
+                left_over = batch.fill(&mut waiting, weight_max);
+            }
+            if batch.items.len() == before {
                 break;
             }
-            weight += next.weight;
-            items.push(next.item);
-            replies.push(next.reply);
         }
+        let Batch { items, replies, .. } = batch;
         let answers = run(items);
         tokio::spawn(async move {
             reply_all(answers.await, replies);
