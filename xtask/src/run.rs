@@ -45,6 +45,11 @@ pub fn run(command: &mut Command) -> Result {
     if own_group {
         command.process_group(0);
     }
+    // What cargo tells a program of its package would make it build others anew that look at it.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_MANIFEST_PATH");
     let name = command.get_program().display().to_string();
     let mut child = command.spawn().map_err(|error| format!("cannot run {name}: {error}"))?;
     let target = if own_group { format!("-{}", child.id()) } else { child.id().to_string() };

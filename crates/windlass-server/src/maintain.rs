@@ -34,20 +34,10 @@ async fn maintain_once(queue: &Queue, slow: bool) -> Result<()> {
     let mut result = Ok(());
     for namespace in queue.namespaces().await? {
         let namespace = queue.in_namespace(&namespace.namespace)?;
-        if let Err(error) = maintain_namespace(&namespace, slow).await {
+        if let Err(error) = namespace.upkeep_once(slow).await {
             tracing::debug!(%error, namespace = namespace.namespace(), "upkeep of a namespace failed");
             result = Err(error);
         }
     }
     result
-}
-
-async fn maintain_namespace(queue: &Queue, slow: bool) -> Result<()> {
-    let swept = queue.sweep_once().await?;
-    let expired = queue.expire_once().await?;
-    let (added, pruned) = if slow { (queue.backfill_once().await?, queue.prune_once().await?) } else { (0, 0) };
-    if swept + expired + added + pruned > 0 {
-        tracing::info!(namespace = queue.namespace(), swept, expired, added, pruned, "upkeep");
-    }
-    Ok(())
 }

@@ -208,3 +208,9 @@ impl Error {
         Error::Invalid { field, problem: problem.into() }
     }
 }
+
+/// What somebody said who panicked.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let said = panic.downcast_ref::<&str>().copied();
+    said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
+}

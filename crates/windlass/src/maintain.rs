@@ -19,6 +19,20 @@ const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 const BATCH: usize = 500;
 
 impl Queue {
+    /// All upkeep of this namespace once; how many deliveries and leftovers it concerned. What is needed only now and
+    /// then – finishing what somebody else began, and clearing away – is done where `thorough`. `windlass serve` and
+    /// every running [`Node`](crate::Node) do this by themselves.
+    pub async fn upkeep_once(&self, thorough: bool) -> Result<usize> {
+        let swept = self.sweep_once().await?;
+        let expired = self.expire_once().await?;
+        let (added, pruned) = if thorough { (self.backfill_once().await?, self.prune_once().await?) } else { (0, 0) };
+        let all = swept + expired + added + pruned;
+        if all > 0 {
+            tracing::info!(namespace = self.namespace(), swept, expired, added, pruned, "upkeep");
+        }
+        Ok(all)
+    }
+
     /// Brings back every delivery whose lease has run out, and buries those that were acquired too
     /// often; how many.
     pub async fn sweep_once(&self) -> Result<usize> {

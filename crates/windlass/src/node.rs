@@ -53,6 +53,9 @@ const CONCURRENCY: usize = 10;
 const CONCURRENCY_MAX: usize = 10_000;
 /// How long a stopping node waits for its handlers, unless it is told otherwise.
 const GRACE: Duration = Duration::from_secs(20);
+/// How often a node does the upkeep of its namespace, and how many times until it is thorough about it.
+const UPKEEP: Duration = Duration::from_secs(10);
+const THOROUGH_ROUNDS: u64 = 30;
 /// How long giving back what was not finished may take.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 
@@ -233,7 +236,7 @@ impl Node {
     /// Registers the node without handling events, for tests that do so step by step.
     #[cfg(feature = "testing")]
     pub(crate) async fn start_by_hand(self) -> Result<ByHand> {
-        Ok(ByHand(self.register().await?))
+        Ok(ByHand::new(self.register().await?))
     }
 
     /// Registers the node and begins to handle events. What was wrong with its settings is said here.
@@ -243,6 +246,7 @@ impl Node {
         running.shared.consume();
         tokio::spawn(beat(running.shared.clone()));
         tokio::spawn(keep(running.shared.clone()));
+        tokio::spawn(maintain(running.shared.clone()));
         Ok(running)
     }
 
@@ -304,6 +308,7 @@ async fn check_handler(queue: &Queue, handler: &Handler) -> Result<()> {
 }
 
 /// A node at work. Dropped, it gives back what it holds; [`RunningNode::stop`] lets its handlers finish first.
+#[must_use = "dropped, it gives back what it holds"]
 pub struct RunningNode {
     shared: Arc<Shared>,
     grace: Duration,
@@ -321,7 +326,10 @@ impl RunningNode {
         self.shared.handlers.add(handler)?;
         self.shared.changed.send_replace(());
         self.shared.consume();
-        self.shared.register().await
+        if let Err(error) = self.shared.register().await {
+            tracing::warn!(%error, node_id = self.node_id(), "could not make the new handler known");
+        }
+        Ok(())
     }
 
     /// Adds a handler for events of this type, and begins to consume them.
@@ -398,6 +406,19 @@ async fn beat(shared: Arc<Shared>) {
         };
         if let Err(error) = told {
             tracing::warn!(%error, node_id = &*shared.node_id, "could not say that the node is alive");
+        }
+    }
+}
+
+/// Does the upkeep of the namespace, so that a program needs no server for it.
+async fn maintain(shared: Arc<Shared>) {
+    for round in 1.. {
+        tokio::select! {
+            () = tokio::time::sleep(UPKEEP.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
+            () = shared.is_stopping() => return,
+        }
+        if let Err(error) = shared.queue.upkeep_once(round % THOROUGH_ROUNDS == 0).await {
+            tracing::warn!(%error, node_id = &*shared.node_id, "upkeep failed; another round follows");
         }
     }
 }

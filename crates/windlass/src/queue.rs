@@ -56,7 +56,6 @@ pub(crate) struct Core {
     pub clock: Clock,
     pub limits: Limits,
     pub wakes: Arc<Wakes>,
-    /// Each with the moment at which loading it began.
     /// Claims under way, and deliveries on their way back.
     pub busy: Busy,
     /// Nobody waits any more.

@@ -4,7 +4,7 @@
 //! is the instant to use, or `None` for the database's own clock.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
@@ -260,10 +260,20 @@ pub(crate) struct Head {
 
 /// What is committed together with what a handler wrote.
 pub(crate) enum Closing {
-    /// The end of the delivery.
-    End(Change),
+    /// The end of the delivery, on which work began then.
+    End(Change, Instant),
     /// That the handler is done, while the delivery goes on.
     Note(Live, HandlerResult),
+}
+
+impl Closing {
+    /// The end of the delivery, as of now.
+    pub fn change(&self) -> Option<Change> {
+        let Closing::End(change, begun) = self else { return None };
+        let mut change = change.clone();
+        change.record.execution_time_ms = u64::try_from(begun.elapsed().as_millis()).ok();
+        Some(change)
+    }
 }
 
 /// What became of a handler's transaction.

@@ -20,10 +20,11 @@ use super::shared::Shared;
 use super::tx;
 use super::verdict::{Run, put_back, report};
 use crate::delivery::Delivery;
+use crate::error::Error;
 use crate::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 
 /// What could not start within this time after all is given back: other nodes may have slots.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+const START_MAX: Duration = Duration::from_secs(1);
 /// That the database goes away is nobody's failure. But an event that meets it at so many attempts may be the reason.
 const AWAY_MAX: u32 = 20;
 
@@ -43,7 +44,7 @@ pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Option<Ve
     let node = in_hand.node().clone();
     let event = Envelope(Arc::new(delivery));
     let grip = Grip::new(event.0.clone());
-    node.hand.take(&grip);
+    let _hold = node.hand.hold(&grip);
     let ended = tokio::select! {
         // In this order, whoever does not have to wait does not have to listen either.
         biased;
@@ -55,7 +56,6 @@ pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Option<Ve
         Ended::Committed(attempt) => tell(&event, &attempt),
         Ended::Report(_) | Ended::Lost => tell_lost(&event),
     }
-    node.hand.drop(&grip);
 }
 
 fn released() -> Ended {
@@ -68,7 +68,7 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
         biased;
         slots = in_hand.slots() => slots,
         () = node.is_stopping() => None,
-        () = tokio::time::sleep(WAIT_MAX) => None,
+        () = tokio::time::sleep(START_MAX) => None,
     };
     // What could not start in time is not started: nobody gets it any more, and upkeep lets it end.
     let Some(_slots) = slots.filter(|_| !node.stops() && !grip.is_expired()) else { return released() };
@@ -94,7 +94,7 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
             tx::Ended::Reported => {}
             tx::Ended::Committed(attempt) => return Ended::Committed(attempt),
             tx::Ended::Lost => return Ended::Lost,
-            tx::Ended::Unavailable if event.attempt() < AWAY_MAX => return Ended::Report(put_back(&runs)),
+            tx::Ended::Unavailable if event.attempt() < AWAY_MAX => return Ended::Report(put_back(event, &runs)),
             tx::Ended::Unavailable => runs.push(away(&in_tx)),
         }
     }
@@ -120,10 +120,18 @@ async fn run_all(handlers: Vec<Arc<Handler>>, cx: &Context) -> Vec<Run> {
     for handler in handlers {
         running.spawn(run(handler, cx.clone()));
     }
+    let mut runs = Vec::new();
+    while let Some(ended) = running.join_next().await {
+        // Panics are caught before: only the end of the runtime cuts one off, and this with it.
+        runs.push(ended.unwrap_or_else(|error| cut_off(&error)));
+    }
     // In the order of their names, so that errors are told alike whoever comes first.
-    let mut runs = running.join_all().await;
     runs.sort_by(|a, b| a.handler.cmp(&b.handler));
     runs
+}
+
+fn cut_off(error: &tokio::task::JoinError) -> Run {
+    Run { handler: "?".to_owned(), failure: Some(Failure::Retry { after: None, error: error.to_string() }) }
 }
 
 async fn run(handler: Arc<Handler>, cx: Context) -> Run {
@@ -146,8 +154,8 @@ pub(super) async fn bounded(handler: &Handler, start: impl FnOnce() -> Running) 
 }
 
 async fn guarded(start: impl FnOnce() -> Running) -> Result<Handled, Box<dyn Any + Send>> {
-    let mut running = catch_unwind(AssertUnwindSafe(start))?;
-    poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+    let mut running = Guarded(Some(catch_unwind(AssertUnwindSafe(start))?));
+    poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(handled)) => Poll::Ready(Ok(handled)),
         Err(panic) => Poll::Ready(Err(panic)),
@@ -155,22 +163,46 @@ async fn guarded(start: impl FnOnce() -> Running) -> Result<Handled, Box<dyn Any
     .await
 }
 
+/// A handler's code at work. It may panic at its end, too, when it is cut off.
+struct Guarded(Option<Running>);
+
+impl Guarded {
+    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Handled> {
+        self.0.as_mut().map_or(Poll::Pending, |running| running.as_mut().poll(cx))
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let running = self.0.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(running))).is_err() {
+            tracing::warn!("a handler panicked when it was cut off");
+        }
+    }
+}
+
 /// Reports until it is on record: what was done shall not be done again for a database that is away.
-async fn settle(node: &Shared, event: &Envelope, report: Report) {
-    let mut pause = Pause::after_a_failed_report();
+async fn settle(node: &Shared, event: &Envelope, mut report: Report) {
+    let (mut pause, mut bare) = (Pause::after_a_failed_report(), Some(Report::new(report.outcome.clone())));
     loop {
         let error = match node.queue.finish(&*event.0, report.clone()).await {
             Ok(Finished::Applied(attempt)) => return tell(event, &attempt),
             Ok(Finished::Repeated(_)) => return,
+            Ok(Finished::Lost) if report.outcome == Outcome::Release => return,
             Ok(Finished::Lost) => return tell_lost(event),
             Err(error) => error,
         };
-        if !error.is_temporary() {
+        if error.is_temporary() || matches!(error, Error::DatabaseReadOnly { .. }) {
+            tracing::warn!(%error, event_id = event.id, "could not report the end of an event; trying again");
+            pause.wait().await;
+        } else if let Some(bare) = bare.take() {
+            // What cannot be stored of it is left out: its outcome counts.
+            tracing::warn!(%error, event_id = event.id, "the report on an event is refused; only its outcome is kept");
+            report = bare;
+        } else {
             tracing::error!(%error, event_id = event.id, "could not report the end of an event; its lease runs out");
             return;
         }
-        tracing::warn!(%error, event_id = event.id, "could not report the end of an event; trying again");
-        pause.wait().await;
     }
 }
 

@@ -7,18 +7,22 @@ use super::pool::Pool;
 use super::shared::Shared;
 use crate::error::Result;
 
-pub(crate) struct ByHand(pub(super) Arc<Shared>);
+pub(crate) struct ByHand(Arc<Shared>, Vec<Arc<Pool>>);
 
 impl ByHand {
+    pub(super) fn new(shared: Arc<Shared>) -> ByHand {
+        let pools = shared.new_pools();
+        ByHand(shared, pools)
+    }
+
     /// Handles whatever is ready, and whatever becomes ready by that, until nothing is; how many it took.
     pub async fn run_until_idle(&self) -> Result<usize> {
-        let pools: Vec<Arc<Pool>> =
-            self.0.handlers.subscriptions().iter().flat_map(|subscription| self.0.pools_of(subscription)).collect();
-        let mut handled = 0;
+        let (pools, mut handled) = (&self.1, 0);
+        let max = self.0.queue.limits().claim_batch_max;
         loop {
             let before = handled;
-            for pool in &pools {
-                handled += pool.take(pool.size, Duration::ZERO).await?;
+            for pool in pools {
+                handled += pool.take(pool.size.min(max), Duration::ZERO).await?;
                 self.0.busy.idle().await;
             }
             if handled == before {

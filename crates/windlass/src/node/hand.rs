@@ -69,6 +69,18 @@ impl Grip {
 /// One that was lost may be in hand a second time, with another lease.
 type Key = (i64, Lease);
 
+/// Keeps a delivery in hand.
+pub(super) struct Hold<'a> {
+    hand: &'a Hand,
+    key: Key,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        lock(&self.hand.book).grips.remove(&self.key);
+    }
+}
+
 /// All that a node holds.
 #[derive(Default)]
 pub(super) struct Hand {
@@ -84,7 +96,8 @@ struct Book {
 }
 
 impl Hand {
-    pub fn take(&self, grip: &Arc<Grip>) {
+    /// Renews its lease from now on, until what is returned is dropped.
+    pub fn hold<'a>(&'a self, grip: &Arc<Grip>) -> Hold<'a> {
         let due = grip.received + grip.lease / RENEW_AFTER;
         let mut book = lock(&self.book);
         book.grips.insert(grip.key(), (grip.clone(), due));
@@ -92,10 +105,7 @@ impl Hand {
             book.next = Some(due);
             self.sooner.notify_one();
         }
-    }
-
-    pub fn drop(&self, grip: &Grip) {
-        lock(&self.book).grips.remove(&grip.key());
+        Hold { hand: self, key: grip.key() }
     }
 
     /// When the first lease is to be renewed.
@@ -157,11 +167,70 @@ impl Hand {
     }
 
     fn lose(&self, grip: &Grip) {
-        // One that was finished meanwhile is not lost.
+        // One that was finished meanwhile is not lost; one that is just being finished may be taken for it.
         if lock(&self.book).grips.remove(&grip.key()).is_some() {
-            let event = &grip.delivery.event;
-            tracing::warn!(event_id = event.id, event_type = event.event_type, "the lease on an event was lost");
+            tracing::debug!(event_id = grip.delivery.event.id, "the lease on an event is gone");
             grip.lose();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Timestamp, from_micros};
+    use crate::event::Event;
+
+    fn grip(expires_at: Option<Timestamp>) -> Arc<Grip> {
+        let at = from_micros;
+        let event = Event {
+            id: 1,
+            namespace: "n".into(),
+            event_type: "t".into(),
+            title: None,
+            description: None,
+            tags: String::new(),
+            payload: serde_json::value::RawValue::NULL.to_owned(),
+            group_id: None,
+            key: None,
+            priority: 0,
+            producer: None,
+            scheduled_task_id: None,
+            run_at: None,
+            expires_at,
+            metadata: None,
+            created_at: at(0),
+        };
+        Grip::new(Arc::new(Delivery {
+            event,
+            subscription: "main".into(),
+            worker_id: "w".into(),
+            lease: Lease(1),
+            attempts: 1,
+            retry_count: 0,
+            max_retries: None,
+            picked_at: at(1_000_000),
+            lease_expires_at: at(61_000_000),
+            lane_id: 1,
+            attempts_limit: 20,
+        }))
+    }
+
+    // O3
+    #[test]
+    fn a_deadline_counts_from_the_claim_by_our_own_clock() {
+        assert!(!grip(None).is_expired());
+        assert!(grip(Some(from_micros(1_000_000))).is_expired());
+        assert!(grip(Some(from_micros(999_999))).is_expired());
+        assert!(!grip(Some(from_micros(3_600_000_000))).is_expired());
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_renewed_until_it_is_let_go() {
+        let (hand, grip) = (Hand::default(), grip(None));
+        let hold = hand.hold(&grip);
+        assert_eq!(hand.next(), Some(grip.received + Duration::from_secs(20)));
+        drop(hold);
+        assert_eq!(hand.next(), None);
     }
 }

@@ -134,7 +134,7 @@ impl Handler {
         Handler { id, events, subscription: MAIN.to_owned(), timeout: TIMEOUT, work }
     }
 
-    /// Its name, unique on the node; the event type unless set. What several handlers of one event have done is
+    /// Its name, unique on the node for its subscription; the event type unless set. What several handlers of one event have done is
     /// remembered by these names, so that they should stay the same from one version of a program to the next.
     pub fn id(mut self, id: impl Into<String>) -> Handler {
         self.id = id.into();

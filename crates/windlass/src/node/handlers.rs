@@ -25,7 +25,7 @@ impl Handlers {
     pub fn add(&self, handler: Handler) -> Result<()> {
         handler.check()?;
         let mut book = self.write();
-        if book.all.iter().any(|known| known.id == handler.id) {
+        if book.all.iter().any(|known| known.id == handler.id && known.subscription == handler.subscription) {
             let problem = format!("'{}' is there already; give this one an id of its own", handler.id);
             return Err(Error::invalid("handler", problem));
         }
@@ -129,6 +129,7 @@ mod tests {
     fn a_second_handler_of_one_name_is_refused() {
         let handlers = Handlers::default();
         handlers.add(handler("a")).unwrap();
+        handlers.add(handler("a").subscription("audit")).unwrap();
         let error = handlers.add(handler("b").id("a")).unwrap_err();
         assert_eq!(error.to_string(), "handler: 'a' is there already; give this one an id of its own");
         for bad in [handler(""), handler("a*b"), handler("c").id(""), handler("c").subscription("a b")] {

@@ -111,11 +111,11 @@ impl Pool {
             let freed = self.node.freed.notified();
             let ahead = pace.ahead(self.load.handled.load(Ordering::Relaxed));
             let in_hand = self.load.in_hand.load(Ordering::Acquire);
-            let room = (self.size + ahead).saturating_sub(in_hand);
-            // Other pools may have all the slots. What is taken ahead is refilled by halves: larger claims, and fewer.
-            let idle = in_hand < self.size && self.node.slots.available_permits() > 0;
-            if idle || (ahead > 0 && room > ahead / 2) {
-                return Some(room.min(self.node.queue.limits().claim_batch_max));
+            let idle = self.size.saturating_sub(in_hand).min(self.free_slots());
+            let room_ahead = ahead.saturating_sub(in_hand.saturating_sub(self.size));
+            // What is taken ahead is refilled by halves: larger claims, and fewer.
+            if idle > 0 || room_ahead > ahead / 2 {
+                return Some((idle + room_ahead).min(self.node.queue.limits().claim_batch_max));
             }
             tokio::select! {
                 () = self.load.eased.notified() => {}
@@ -123,6 +123,12 @@ impl Pool {
                 () = self.node.is_stopping() => return None,
             }
         }
+    }
+
+    /// How many could start at once; other pools may have the rest.
+    fn free_slots(&self) -> usize {
+        let of_type = self.slots.as_ref().map_or(usize::MAX, |slots| slots.available_permits());
+        of_type.min(self.node.slots.available_permits())
     }
 
     /// Takes up to so many, and has them handled; how many.
@@ -136,8 +142,8 @@ impl Pool {
 
     /// Has deliveries handled, with what their handlers did before. Nothing may interrupt it on the way.
     async fn hand_on(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
-        let (again, first): (Vec<_>, Vec<_>) =
-            claimed.into_iter().partition(|delivery| self.may_have_results(delivery));
+        // Of what was tried before, some handlers may be done.
+        let (again, first): (Vec<_>, Vec<_>) = claimed.into_iter().partition(|delivery| delivery.attempts > 1);
         first.into_iter().for_each(|delivery| self.start(delivery, Some(Vec::new())));
         if again.is_empty() {
             return Ok(());
@@ -149,11 +155,6 @@ impl Pool {
             handed
         });
         handing.await.unwrap_or(Err(Error::Closed))
-    }
-
-    /// Of what was tried before, some handlers may be done.
-    fn may_have_results(&self, delivery: &Delivery) -> bool {
-        delivery.attempts > 1
     }
 
     fn start(self: &Arc<Pool>, delivery: Delivery, known: Option<Vec<HandlerResult>>) {
@@ -188,21 +189,20 @@ impl InHand {
             None => None,
         };
         let of_node = self.0.node.slots.clone().acquire_owned().await.ok()?;
-        Some(Slots { pool: &self.0, _of_type: of_type, of_node: Some(of_node) })
+        Some(Slots { pool: &self.0, permits: Some((of_type, of_node)) })
     }
 }
 
 /// The right to run, until it is dropped.
 pub(super) struct Slots<'a> {
     pool: &'a Pool,
-    _of_type: Option<OwnedSemaphorePermit>,
-    of_node: Option<OwnedSemaphorePermit>,
+    permits: Option<(Option<OwnedSemaphorePermit>, OwnedSemaphorePermit)>,
 }
 
 impl Drop for Slots<'_> {
     fn drop(&mut self) {
         self.pool.load.handled.fetch_add(1, Ordering::Relaxed);
-        self.of_node.take();
+        self.permits.take();
         self.pool.node.freed.notify_waiters();
     }
 }

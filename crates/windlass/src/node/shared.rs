@@ -16,6 +16,9 @@ use crate::queue::Queue;
 use crate::register::NewNode;
 use crate::wake::lock;
 
+/// Where a pool takes from: a subscription, and the type if it is for one only.
+pub(super) type Place = (String, Option<String>);
+
 pub(super) struct Shared {
     pub queue: Queue,
     pub node_id: Arc<str>,
@@ -31,8 +34,8 @@ pub(super) struct Shared {
     pub freed: Notify,
     /// The same for types that have their own.
     pub of_type: BTreeMap<String, (usize, Arc<Semaphore>)>,
-    /// The pools there are, by subscription.
-    pub pools: Mutex<HashSet<String>>,
+    /// The pools there are.
+    pub pools: Mutex<HashSet<Place>>,
     /// Nothing more is taken.
     pub stopping: watch::Sender<bool>,
     /// What still runs is given up.
@@ -69,19 +72,30 @@ impl Shared {
     /// The pools that the handlers need and that are not there yet.
     pub fn new_pools(self: &Arc<Shared>) -> Vec<Arc<Pool>> {
         let mut known = lock(&self.pools);
-        let new = self.handlers.subscriptions().into_iter().filter(|subscription| known.insert(subscription.clone()));
-        new.flat_map(|subscription| self.pools_of(&subscription)).collect()
+        let new = self.places().into_iter().filter(|place| known.insert(place.clone()));
+        new.map(|place| self.pool(place)).collect()
     }
 
-    /// One for each type that has slots of its own, and one for all others.
-    pub fn pools_of(self: &Arc<Shared>, subscription: &str) -> Vec<Arc<Pool>> {
-        let pool = |only: Option<&String>, slots: Option<Arc<Semaphore>>, size| {
-            let (node, subscription, load) = (self.clone(), subscription.to_owned(), Load::default());
-            Arc::new(Pool { node, subscription, only: only.cloned(), slots, size, load })
-        };
-        let of_types = self.of_type.iter();
-        let of_types = of_types.map(|(event_type, (size, slots))| pool(Some(event_type), Some(slots.clone()), *size));
-        of_types.chain([pool(None, None, self.concurrency)]).collect()
+    /// For each subscription one for each type that has slots of its own and a handler there, and one for all others.
+    fn places(&self) -> Vec<Place> {
+        let mut places = Vec::new();
+        for subscription in self.handlers.subscriptions() {
+            places.extend(self.types_apart(&subscription).map(|event_type| (subscription.clone(), Some(event_type))));
+            places.push((subscription, None));
+        }
+        places
+    }
+
+    fn types_apart(&self, subscription: &str) -> impl Iterator<Item = String> {
+        let handled = |event_type: &&String| !self.handlers.of(subscription, event_type).is_empty();
+        self.of_type.keys().filter(handled).cloned()
+    }
+
+    fn pool(self: &Arc<Shared>, (subscription, only): Place) -> Arc<Pool> {
+        let of_type = only.as_ref().and_then(|event_type| self.of_type.get(event_type));
+        let size = of_type.map_or(self.concurrency, |(size, _)| *size.min(&self.concurrency));
+        let slots = of_type.map(|(_, slots)| slots.clone());
+        Arc::new(Pool { node: self.clone(), subscription, only, slots, size, load: Load::default() })
     }
 
     /// What a pool asks for.
@@ -90,9 +104,10 @@ impl Shared {
         match &pool.only {
             Some(event_type) => request.types([event_type]),
             None if self.leave_unhandled => {
-                request.types(self.handlers.patterns(Some(&pool.subscription))).except_types(self.of_type.keys())
+                let handled = self.handlers.patterns(Some(&pool.subscription));
+                request.types(handled).except_types(self.types_apart(&pool.subscription))
             }
-            None => request.except_types(self.of_type.keys()),
+            None => request.except_types(self.types_apart(&pool.subscription)),
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::attempt::millis_since;
 use super::envelope::Envelope;
 use super::error::Failure;
 use super::handler::{Handler, Work};
@@ -121,8 +120,8 @@ async fn closing(
             let done = |run: &Run| HandlerResult { handler: run.handler.clone(), succeeded: true, error: None };
             // Named so that what was noted of them is cleared away.
             let noted = runs.into_iter().flatten().map(done).collect();
-            let report = Report::done().execution_time_ms(millis_since(begun)).handler_results(noted);
-            Ok(Closing::End(change_of(node.queue.core(), &event.0, &report).await?))
+            let report = Report::done().handler_results(noted);
+            Ok(Closing::End(change_of(node.queue.core(), &event.0, &report).await?, begun))
         }
     }
 }

@@ -5,8 +5,18 @@ use std::time::Duration;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::envelope::Envelope;
 use super::error::Failure;
+use crate::clock::SPAN_MAX;
+use crate::error::panic_text;
+use crate::finish::fit;
 use crate::outcome::{HandlerResult, Outcome, Report};
+
+/// How long an event waits for a database that went away under it: at first, and at most.
+const AWAY_FIRST: Duration = Duration::from_millis(100);
+const AWAY_LONGEST: Duration = Duration::from_secs(30);
+/// Of each error so much is kept in the record of several handlers, in bytes.
+const ERROR_BYTES_MAX: usize = 8 << 10;
 
 /// How one handler ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,9 +43,11 @@ pub(super) fn report(runs: &[Run], known: &[HandlerResult]) -> Report {
     report
 }
 
-/// What is given back in the middle: those that ended need not run again.
-pub(super) fn put_back(runs: &[Run]) -> Report {
-    Report::new(Outcome::Release).handler_results(runs.iter().filter_map(result).collect())
+/// What is put back in the middle, for longer each time; those that ended need not run again.
+pub(super) fn put_back(event: &Envelope, runs: &[Run]) -> Report {
+    let delay = AWAY_FIRST * 2_u32.saturating_pow(event.attempt() - 1);
+    let delay = delay.min(AWAY_LONGEST);
+    Report::new(Outcome::Snooze { delay }).handler_results(runs.iter().filter_map(result).collect())
 }
 
 fn outcome(runs: &[Run], known: &[HandlerResult]) -> Outcome {
@@ -43,8 +55,10 @@ fn outcome(runs: &[Run], known: &[HandlerResult]) -> Outcome {
         (false, None, None, known.iter().any(|known| !known.succeeded));
     for run in runs {
         match &run.failure {
-            Some(Failure::Retry { after: wish, .. }) => (retries, after) = (true, after.max(*wish)),
-            Some(Failure::Snooze { delay }) => snooze = snooze.max(Some(*delay)),
+            Some(Failure::Retry { after: wish, .. }) => {
+                (retries, after) = (true, after.max(wish.map(|wish| wish.min(SPAN_MAX))));
+            }
+            Some(Failure::Snooze { delay }) => snooze = snooze.max(Some(*delay.min(&SPAN_MAX))),
             Some(Failure::Unrecoverable { .. }) => dead = true,
             None => {}
         }
@@ -75,7 +89,8 @@ fn detail(runs: &[Run]) -> Option<Box<RawValue>> {
     }
     let each = runs.iter().map(|run| {
         let ended = run.failure.as_ref().map_or("done", Failure::name);
-        json!({ "handler": run.handler, "result": ended, "error": run.failure.as_ref().and_then(Failure::error) })
+        let error = run.failure.as_ref().and_then(Failure::error).map(|error| fit(error, ERROR_BYTES_MAX));
+        json!({ "handler": run.handler, "result": ended, "error": error })
     });
     to_raw_value(&json!({ "handlers": each.collect::<Vec<_>>() })).ok()
 }
@@ -111,9 +126,7 @@ impl Failure {
     }
 
     pub fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
-        let said = panic.downcast_ref::<&str>().copied();
-        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Failure::Retry { after: None, error: format!("panicked: {}", said.unwrap_or("without a word")) }
+        Failure::Retry { after: None, error: format!("panicked: {}", panic_text(panic)) }
     }
 }
 

@@ -78,6 +78,7 @@ const COLD: &str = "SET jit = off";
 const CLAIMS: usize = 2;
 const WRITES: usize = 4;
 const SWEEPS: usize = 1;
+const RENEWALS: usize = 1;
 const READS: usize = 4;
 
 /// How often a call is repeated after a deadlock.
@@ -88,6 +89,8 @@ pub(crate) struct PgStore {
     claims: Connections,
     writes: Connections,
     sweeps: Connections,
+    /// For leases: all others may be waiting for somebody's transaction.
+    renewals: Connections,
     reads: Arc<Connections>,
     /// For transactions that handlers work in.
     handlers: handle::Transactions,
@@ -122,6 +125,7 @@ impl PgStore {
             claims: Connections::new(options.clone(), HOT, CLAIMS),
             writes: Connections::new(options.clone(), HOT, WRITES),
             sweeps: Connections::new(options.clone(), HOT, SWEEPS),
+            renewals: Connections::new(options.clone(), HOT, RENEWALS),
             handlers: handle::Transactions::new(options.clone()),
             reads,
             options,
@@ -202,7 +206,7 @@ impl Store for PgStore {
 
     async fn close(&self) {
         self.stop_listening();
-        for connections in [&self.claims, &self.writes, &self.sweeps, &self.reads] {
+        for connections in [&self.claims, &self.writes, &self.sweeps, &self.renewals, &self.reads] {
             connections.close().await;
         }
         self.handlers.close().await;

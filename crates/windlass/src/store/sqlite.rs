@@ -129,6 +129,16 @@ impl SqliteStore {
         self.writer.write(Durability::Full, row::micros(now), work).await
     }
 
+    /// The same for what somebody else wrote, who may break the transaction: it shares one only with its like, and is
+    /// run again alone where that fails.
+    async fn write_repeatable<T, F>(&self, now: Option<Timestamp>, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Fn(&Connection, i64) -> Result<T> + Send + 'static,
+    {
+        self.writer.write_repeatable(row::micros(now), work).await
+    }
+
     async fn read<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,

@@ -41,9 +41,9 @@ impl Ledger {
     }
 }
 
-/// Retries at once, and leases that run out soon unless they are renewed.
+/// Retries at once.
 pub fn brisk() -> Policy {
-    Policy { lease_ms: 400, backoff: Backoff::None, max_retries: Some(5), ..Policy::default() }
+    Policy { backoff: Backoff::None, max_retries: Some(5), ..Policy::default() }
 }
 
 /// A namespace in real time.

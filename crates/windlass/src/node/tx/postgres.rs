@@ -23,7 +23,12 @@ const PING_MAX: Duration = Duration::from_secs(1);
 /// The transaction that a handler runs in. Use it as the [`PgConnection`] that it is: `.execute(&mut *tx)`.
 ///
 /// The node commits it, together with the completion of the event, if the handler succeeds, and rolls it back if not.
-/// It must not be kept for longer than the handler runs.
+/// It must not be kept for longer than the handler runs, nor ended by it: that is a failure. Statements have the
+/// handler's timeout. Another isolation level than READ COMMITTED is in the way of renewing the lease: a handler that
+/// takes longer than a third of it fails then.
+///
+/// A process has at most 16 such transactions at once; further handlers wait. What is set for the whole session (`SET`
+/// without `LOCAL`, advisory locks) is left to the next handler.
 pub struct PgTx {
     tx: Option<Tx>,
     back: Option<oneshot::Sender<Tx>>,
@@ -55,7 +60,8 @@ impl Drop for PgTx {
 pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closing: Closing) -> TxEnd {
     let core = node.queue.core();
     let Some(store) = core.store.postgres() else { return TxEnd::Unavailable };
-    let mut tx = match store.begin().await {
+    let timeout = handlers.iter().map(|handler| handler.timeout).max().unwrap_or_default();
+    let mut tx = match store.begin(timeout).await {
         Ok(tx) => tx,
         Err(error) => return failed(handlers, &error),
     };

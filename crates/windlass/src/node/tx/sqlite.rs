@@ -38,6 +38,7 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
 }
 
 fn run_all(handlers: &[Arc<Handler>], event: &Envelope, conn: &Connection, told: &Mutex<Option<Run>>) -> Result<()> {
+    *lock(told) = None;
     for handler in handlers {
         if let Some(failure) = run(handler, event, conn) {
             *lock(told) = Some(Run { handler: handler.id.clone(), failure: Some(failure) });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{Executor, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Executor, Postgres, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::from_sqlx;
@@ -13,16 +13,21 @@ use super::group::Freed;
 use super::{COLD, PgStore, results, transition};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::store::{Closed, Closing};
+use crate::store::{Change, Closed, Closing};
 
 /// Handlers beyond this many wait for each other.
 const HANDLERS: usize = 16;
 /// How long a new connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// As on the hot connections, until the end of the transaction: for our own statements, after the handler's.
+/// Closing waits so long for what is still lent.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+/// Fails where the handler has ended the transaction. Then the settings of the hot connections, until its end: for our
+/// own statements, after the handler's.
 const HOT_HERE: &str = "
-SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
+RELEASE SAVEPOINT windlass;
+SET LOCAL statement_timeout = 0; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off;
 SET LOCAL enable_material = off";
 
@@ -65,15 +70,17 @@ impl Transactions {
 
     pub async fn close(&self) {
         self.room.close();
-        self.pool.close().await;
+        let _ = tokio::time::timeout(CLOSE_MAX, self.pool.close()).await;
     }
 }
 
 impl PgStore {
-    /// Begins a transaction for handlers.
-    pub async fn begin(&self) -> Result<Tx> {
+    /// Begins a transaction for handlers that may take so long: what one asked for ends with it, also on the server.
+    pub async fn begin(&self, timeout: Duration) -> Result<Tx> {
         let room = self.handlers.room.clone().acquire_owned().await.map_err(|_| Error::Closed)?;
-        let tx = self.handlers.pool.begin().await.map_err(from_sqlx)?;
+        let timeout_ms = timeout.as_millis().clamp(1, i32::MAX as u128);
+        let begin = format!("BEGIN; SET LOCAL statement_timeout = {timeout_ms}; SAVEPOINT windlass");
+        let tx = self.handlers.pool.begin_with(AssertSqlSafe(begin)).await.map_err(from_sqlx)?;
         Ok(Tx { tx, _room: room })
     }
 
@@ -107,9 +114,9 @@ async fn close(
             let noted = results::note(connection, namespace, live, result, now).await?;
             Ok((if noted { Closed::Noted } else { Closed::Lost }, Vec::new()))
         }
-        Closing::End(change) => {
-            let changes = std::slice::from_ref(change);
-            let (mut attempts, freed) = transition::apply(connection, namespace, changes, true, now).await?;
+        Closing::End(..) => {
+            let changes: Vec<Change> = closing.change().into_iter().collect();
+            let (mut attempts, freed) = transition::apply(connection, namespace, &changes, true, now).await?;
             let lanes = freed.iter().map(|(lane, _)| *lane).collect();
             match attempts.pop().flatten() {
                 Some(attempt) => Ok((Closed::Ended(attempt, lanes), freed)),

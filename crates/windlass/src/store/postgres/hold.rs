@@ -156,7 +156,7 @@ pub(super) async fn extend(
     live: &[(Live, Duration)],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
-    let mut connection = store.writes.get().await?;
+    let mut connection = store.renewals.get().await?;
     let mut done = extend_once(&mut connection, namespace, live, now).await?;
     let missed = missed(live, &done);
     if !missed.is_empty() {

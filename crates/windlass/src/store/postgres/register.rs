@@ -45,7 +45,8 @@ pub(super) async fn register(
 }
 
 const TOUCH: &str = "
-UPDATE windlass.nodes SET last_heartbeat = coalesce($3, now()) WHERE namespace = $1 AND node_id = $2";
+UPDATE windlass.nodes SET last_heartbeat = coalesce($3, now()), stopped_at = NULL
+WHERE namespace = $1 AND node_id = $2";
 
 pub(super) async fn touch(store: &PgStore, namespace: &str, node_id: &str, now: Option<Timestamp>) -> Result<bool> {
     change(store, TOUCH, namespace, node_id, now).await

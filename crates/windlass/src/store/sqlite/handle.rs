@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use super::{SqliteStore, results, transition};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::store::{Closed, Closing};
+use crate::store::{Change, Closed, Closing};
 use crate::wake::lock;
 
 impl SqliteStore {
@@ -15,13 +15,17 @@ impl SqliteStore {
     /// was lost.
     pub async fn handle<F>(&self, namespace: &str, closing: Closing, now: Option<Timestamp>, work: F) -> Result<Closed>
     where
-        F: FnOnce(&Connection) -> Result<()> + Send + 'static,
+        F: Fn(&Connection) -> Result<()> + Send + 'static,
     {
         let lost = Arc::new(Mutex::new(false));
         let (namespace, told) = (namespace.to_owned(), lost.clone());
         let closed = self
-            .write(now, move |conn, now| {
+            .write_repeatable(now, move |conn, now| {
+                *lock(&told) = false;
                 work(conn)?;
+                if conn.is_autocommit() {
+                    return Err(Error::Database { detail: "the handler ended its transaction".to_owned() });
+                }
                 let closed = close(conn, &namespace, &closing, now)?;
                 // An error is how a write is rolled back.
                 closed.ok_or_else(|| {
@@ -38,8 +42,9 @@ impl SqliteStore {
 fn close(conn: &Connection, namespace: &str, closing: &Closing, now: i64) -> Result<Option<Closed>> {
     match closing {
         Closing::Note(live, result) => Ok(results::note(conn, namespace, live, result, now)?.then_some(Closed::Noted)),
-        Closing::End(change) => {
-            let mut applied = transition::transition(conn, namespace, std::slice::from_ref(change), now)?;
+        Closing::End(..) => {
+            let changes: Vec<Change> = closing.change().into_iter().collect();
+            let mut applied = transition::transition(conn, namespace, &changes, now)?;
             Ok(applied.attempts.pop().flatten().map(|attempt| Closed::Ended(attempt, applied.freed)))
         }
     }

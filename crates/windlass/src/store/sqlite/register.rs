@@ -31,7 +31,8 @@ pub(super) fn register(
     Ok(conn.prepare_cached(REGISTER)?.query_row(values, view).optional()?)
 }
 
-const TOUCH: &str = "UPDATE nodes SET last_heartbeat = ?3 WHERE namespace = ?1 AND node_id = ?2";
+const TOUCH: &str = "
+UPDATE nodes SET last_heartbeat = ?3, stopped_at = NULL WHERE namespace = ?1 AND node_id = ?2";
 
 pub(super) fn touch(conn: &Connection, namespace: &str, node_id: &str, now: i64) -> Result<bool> {
     Ok(conn.prepare_cached(TOUCH)?.execute((namespace, node_id, now))? > 0)

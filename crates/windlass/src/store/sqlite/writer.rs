@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::error::breaks_connection;
 use super::instants::Instants;
 use super::others::{Others, WATCH_EVERY};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_text};
 use crate::wake::Wakes;
 
 /// The most writes in one transaction.
@@ -66,8 +66,31 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&Connection, i64) -> Result<T> + Send + 'static,
     {
+        let mut work = Some(work);
+        let once = move |conn: &Connection, now| match work.take() {
+            Some(work) => work(conn, now),
+            None => Err(Error::Closed),
+        };
+        self.call(durability, now, false, once).await
+    }
+
+    /// As [`Writer::write`], durably, for `work` that may break the transaction it runs in: it shares one only with
+    /// others of its kind, and where that fails each runs once more by itself.
+    pub async fn write_repeatable<T, F>(&self, now: Option<i64>, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Fn(&Connection, i64) -> Result<T> + Send + 'static,
+    {
+        self.call(Durability::Full, now, true, work).await
+    }
+
+    async fn call<T, F>(&self, durability: Durability, now: Option<i64>, repeatable: bool, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection, i64) -> Result<T> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
-        let call = Call { durability, now, work: Some(work), result: Err(Error::Closed), reply };
+        let call = Call { durability, now, repeatable, work, result: Err(Error::Closed), reply };
         self.inbox.send(Message::Write(Box::new(call))).map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)?
     }
@@ -90,6 +113,7 @@ impl Writer {
 /// A queued call: it runs inside the transaction, and is answered after it.
 trait Write: Send {
     fn durability(&self) -> Durability;
+    fn is_repeatable(&self) -> bool;
     fn run(&mut self, conn: &Connection, began: i64) -> Result<()>;
     fn reply(self: Box<Self>, committed: Result<()>);
 }
@@ -97,7 +121,8 @@ trait Write: Send {
 struct Call<T, F> {
     durability: Durability,
     now: Option<i64>,
-    work: Option<F>,
+    repeatable: bool,
+    work: F,
     result: Result<T>,
     reply: oneshot::Sender<Result<T>>,
 }
@@ -105,19 +130,20 @@ struct Call<T, F> {
 impl<T, F> Write for Call<T, F>
 where
     T: Send,
-    F: FnOnce(&Connection, i64) -> Result<T> + Send,
+    F: FnMut(&Connection, i64) -> Result<T> + Send,
 {
     fn durability(&self) -> Durability {
         self.durability
     }
 
+    fn is_repeatable(&self) -> bool {
+        self.repeatable
+    }
+
     fn run(&mut self, conn: &Connection, began: i64) -> Result<()> {
-        let Some(work) = self.work.take() else { return Ok(()) };
         let now = self.now.unwrap_or(began);
-        self.result = catch_unwind(AssertUnwindSafe(|| work(conn, now))).unwrap_or_else(|panic| {
-            let said = panic.downcast_ref::<&str>().copied();
-            let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            Err(Error::Database { detail: format!("a write panicked: {}", said.unwrap_or("no message")) })
+        self.result = catch_unwind(AssertUnwindSafe(|| (self.work)(conn, now))).unwrap_or_else(|panic| {
+            Err(Error::Database { detail: format!("a write panicked: {}", panic_text(&*panic)) })
         });
         self.result.as_ref().map(drop).map_err(Error::clone)
     }
@@ -172,9 +198,9 @@ impl Thread {
                     }
                 }
             }
-            if !batch.is_empty() {
-                self.commit(batch);
-            }
+            let (repeatable, once): (Vec<_>, Vec<_>) = batch.into_iter().partition(|write| write.is_repeatable());
+            self.commit(once);
+            self.commit(repeatable);
             if closed.is_some() {
                 return closed;
             }
@@ -194,17 +220,27 @@ impl Thread {
 
     /// Runs the batch in one transaction, then answers everyone.
     fn commit(&mut self, mut batch: Vec<Box<dyn Write>>) {
-        let committed = self.connection().and_then(|conn| {
-            let committed = self.transact(&conn, &mut batch);
+        if batch.is_empty() {
+            return;
+        }
+        let committed = self.run_in_one(&mut batch);
+        let alone = committed.is_err() && batch.len() > 1;
+        for mut write in batch {
+            let again = alone && write.is_repeatable();
+            let committed = if again { self.run_in_one(std::slice::from_mut(&mut write)) } else { committed.clone() };
+            write.reply(committed);
+        }
+    }
+
+    fn run_in_one(&mut self, batch: &mut [Box<dyn Write>]) -> Result<()> {
+        self.connection().and_then(|conn| {
+            let committed = self.transact(&conn, batch);
             // Dropping it also ends a transaction that could not be rolled back.
             if conn.is_autocommit() && !committed.as_ref().is_err_and(breaks_connection) {
                 self.conn = Some(conn);
             }
             committed
-        });
-        for write in batch {
-            write.reply(committed.clone());
-        }
+        })
     }
 
     fn connection(&mut self) -> Result<Connection> {
@@ -246,9 +282,12 @@ fn execute(conn: &Connection, sql: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs each write so that a failed one is undone alone. An error is the end of the transaction.
+/// Runs each write so that a failed one is undone alone. An error is the end of the transaction; also where a write has
+/// ended it, since its savepoint is gone then.
 fn run_all(conn: &Connection, batch: &mut [Box<dyn Write>], began: i64) -> Result<()> {
-    if let [only] = batch {
+    if let [only] = batch
+        && !only.is_repeatable()
+    {
         return only.run(conn, began);
     }
     for write in batch {

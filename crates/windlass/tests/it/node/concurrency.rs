@@ -88,7 +88,7 @@ conformance! {
 
     // The lease is 400 ms.
     async fn a_lease_is_renewed_for_as_long_as_its_handler_runs(bed) {
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let (queue, ledger) = (real(bed, Policy { lease_ms: 400, ..brisk() }).await, Ledger::default());
         let written = ledger.clone();
         let slow = |event: windlass::Envelope, ledger: Ledger| async move {
             ledger.write(format!("{} {}", event.id, event.attempt()));
@@ -221,6 +221,28 @@ conformance! {
         let handled: Vec<i64> = ledger.lines().iter().map(|line| line.parse().unwrap()).collect();
         let distinct: std::collections::HashSet<i64> = handled.iter().copied().collect();
         assert_eq!((handled.len(), distinct.len()), (3_000, 3_000));
+    }
+
+    // O8: in two subscriptions, one slot for both.
+    async fn a_type_that_has_no_free_slot_is_not_taken(bed) {
+        let queue = real(bed, brisk()).await;
+        queue.add_subscription(windlass::SubscriptionSpec::new("audit")).await.unwrap();
+        let (room, gate) = (Room::default(), Arc::new(Semaphore::new(0)));
+        let node = Node::new(&queue, "n").concurrency_of("t", 1).handler(staying("t", &room, &gate));
+        let node = start(node.handler(staying("t", &room, &gate).id("audit").subscription("audit"))).await;
+        let first = publish(&queue, "t").await;
+        eventually("one is at work", async || room.inside() == 1).await;
+        // What comes now finds both pools without a slot.
+        let second = publish(&queue, "t").await;
+        let third = publish(&queue, "other").await;
+        eventually("others are taken", async || status(&queue, third.id).await == Status::Pending && trail(&queue, third.id).await.len() > 1).await;
+        assert_eq!(trail(&queue, second.id).await, []);
+        gate.add_permits(4);
+        for event in [first, second] {
+            until(&queue, event.id, Status::Completed).await;
+        }
+        assert_eq!(room.most(), 1);
+        node.stop().await;
     }
 
     // O3

@@ -135,6 +135,43 @@ conformance! {
         node.stop().await;
     }
 
+    // Q13
+    async fn a_panic_of_what_is_cut_off_is_caught_too(bed) {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped too early");
+            }
+        }
+        let queue = real(bed, Policy { max_retries: Some(2), ..brisk() }).await;
+        let fused = |id: &str| {
+            let handler = windlass::Handler::new("t", |_, _| async {
+                let _bomb = Bomb;
+                std::future::pending().await
+            });
+            handler.id(id).timeout(millis(20))
+        };
+        let node = start(Node::new(&queue, "n").handler(fused("a")).handler(fused("b"))).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        assert_eq!(last_error(&queue, event.id).await, "a: timed out after 20ms; b: timed out after 20ms");
+        node.stop().await;
+    }
+
+    async fn whatever_a_handler_says_its_outcome_is_kept(bed) {
+        let queue = real(bed, Policy { max_retries: Some(1), ..brisk() }).await;
+        let huge = windlass::Handler::new("huge", |_, _| async { Err("x\0".repeat(1 << 20))? }).id("says much");
+        let node = Node::new(&queue, "n").on("huge", |_, _| async { Ok(()) }).handler(huge);
+        let node = start(node.on("far", |_, _| async { Err(HandlerError::snooze(Duration::MAX)) })).await;
+        let event = publish(&queue, "huge").await;
+        until(&queue, event.id, Status::Failed).await;
+        assert_eq!(view(&queue, event.id).await.attempts, 1);
+        assert!(last_error(&queue, event.id).await.starts_with("says much: x\u{fffd}x"));
+        let far = publish(&queue, "far").await;
+        eventually("it is put back", async || trail(&queue, far.id).await == [Action::Picked, Action::Snoozed]).await;
+        node.stop().await;
+    }
+
     // O6, C8
     async fn an_event_without_a_handler_goes_where_the_policy_says(bed) {
         for (policy, action) in [
@@ -169,6 +206,22 @@ conformance! {
         picky.on("b", |_, _| async { Ok(()) }).await.unwrap();
         until(&queue, b.id, Status::Completed).await;
         assert_eq!(view(&queue, b.id).await.attempts, 1);
+        picky.stop().await;
+    }
+
+    async fn a_type_with_slots_of_its_own_is_left_to_others_too(bed) {
+        let queue = real(bed, Policy { unhandled: Unhandled::DeadLetter, ..brisk() }).await;
+        queue.add_subscription(windlass::SubscriptionSpec::new("audit")).await.unwrap();
+        let audit = windlass::Handler::new("a", |_, _| async { Ok(()) }).subscription("audit");
+        let node = Node::new(&queue, "picky").leave_unhandled().concurrency_of("a", 2).handler(audit);
+        let picky = start(node.on("b", |_, _| async { Ok(()) })).await;
+        let (a, b) = (publish(&queue, "a").await, publish(&queue, "b").await);
+        eventually("main has b", async || status(&queue, b.id).await == Status::Completed).await;
+        eventually("audit has it", async || view_of(&queue, a.id, "audit").await.status == Status::Completed).await;
+        assert_eq!(view(&queue, a.id).await.status, Status::Pending);
+        let late = windlass::Handler::new("a", |_, _| async { Ok(()) }).id("late");
+        picky.handler(late).await.unwrap();
+        eventually("main has it", async || view(&queue, a.id).await.status == Status::Completed).await;
         picky.stop().await;
     }
 

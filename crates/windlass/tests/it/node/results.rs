@@ -79,6 +79,21 @@ conformance! {
         node.stop().await;
     }
 
+    // Q12: the next version of the program has one handler less.
+    async fn what_was_done_stays_done_when_other_handlers_go_away(bed) {
+        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let later = |_| Err(HandlerError::snooze(millis(300)));
+        let both = Node::new(&queue, "n").handler(told(&ledger, "done", |_| Ok(()))).handler(told(&ledger, "later", later));
+        let both = start(both).await;
+        let event = publish(&queue, "t").await;
+        eventually("it was put back", async || trail(&queue, event.id).await.len() == 2).await;
+        both.stop().await;
+        let one = start(Node::new(&queue, "n").handler(told(&ledger, "done", |_| Ok(())))).await;
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!(ledger.count("done"), 1);
+        one.stop().await;
+    }
+
     // Q12, O7: also by another node.
     async fn another_node_goes_on_where_the_first_one_left_off(bed) {
         let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());

@@ -223,6 +223,52 @@ conformance! {
         node.stop().await;
     }
 
+    async fn the_time_that_a_handler_takes_is_recorded(bed) {
+        let queue = real(bed, brisk()).await;
+        let slow = match bed.database.kind {
+            Kind::Sqlite => Handler::in_sqlite_tx("t", |_, _| {
+                std::thread::sleep(millis(60));
+                Ok(())
+            }),
+            Kind::Postgres => Handler::in_pg_tx("t", |_, mut tx| async move {
+                sqlx::query("SELECT pg_sleep(0.06)").execute(&mut *tx).await?;
+                Ok(())
+            }),
+        };
+        let node = start(Node::new(&queue, "n").handler(slow)).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Completed).await;
+        let log = queue.log(event.id).await.unwrap();
+        assert!(log.last().unwrap().execution_time_ms.unwrap() >= 60);
+        node.stop().await;
+    }
+
+    async fn a_handler_that_ends_its_transaction_fails(bed) {
+        effects(bed).await;
+        let queue = real(bed, Policy { max_retries: Some(1), ..brisk() }).await;
+        let ending = |end: &'static str| match bed.database.kind {
+            Kind::Sqlite => Handler::in_sqlite_tx(end, move |event, tx| {
+                tx.execute("INSERT INTO effects VALUES (?1, 'a')", [event.id])?;
+                Ok(tx.execute_batch(end)?)
+            }),
+            Kind::Postgres => Handler::in_pg_tx(end, move |event, mut tx| async move {
+                sqlx::query("INSERT INTO effects VALUES ($1, 'a')").bind(event.id).execute(&mut *tx).await?;
+                sqlx::raw_sql(end).execute(&mut *tx).await?;
+                Ok(())
+            }),
+        };
+        let node = Node::new(&queue, "n").handler(ending("ROLLBACK")).handler(ending("ROLLBACK; BEGIN"));
+        let node = start(node.handler(ending("COMMIT"))).await;
+        for end in ["ROLLBACK", "ROLLBACK; BEGIN", "COMMIT"] {
+            let event = publish(&queue, end).await;
+            until(&queue, event.id, Status::Failed).await;
+        }
+        // Others are none the worse for it.
+        let other = publish(&queue, "other").await;
+        assert_eq!(status(&queue, other.id).await, Status::Pending);
+        node.stop().await;
+    }
+
     async fn a_transaction_of_the_other_database_is_refused(bed) {
         let handler = match bed.database.kind {
             Kind::Sqlite => Handler::in_pg_tx("t", |_, _| async { Ok(()) }),
@@ -235,6 +281,36 @@ conformance! {
 
 fn schema(bed: &Bed) -> &'static str {
     if bed.database.kind == Kind::Postgres { "windlass." } else { "" }
+}
+
+/// A statement that fails only at the commit fails its own handler, and nobody else who shares that commit.
+#[test]
+fn sqlite_what_fails_at_the_commit_fails_its_handler_alone() {
+    crate::bed::run(Kind::Sqlite, async |bed: &Bed| {
+        let queue = real(bed, Policy { max_retries: Some(1), ..brisk() }).await;
+        let tables = "CREATE TABLE parents (id INTEGER PRIMARY KEY);
+            CREATE TABLE children (parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED);";
+        bed.database.execute(tables).await;
+        let handler = Handler::in_sqlite_tx("t", |event, tx| {
+            let n: i64 = event.payload()?;
+            if n % 2 == 0 {
+                tx.execute("INSERT INTO parents VALUES (?1)", [n])?;
+            }
+            tx.execute("INSERT INTO children VALUES (?1)", [n])?;
+            Ok(())
+        });
+        let node = start(Node::new(&queue, "n").concurrency(20).handler(handler)).await;
+        let mut events = Vec::new();
+        for n in 0..60 {
+            // Those who publish meanwhile notice nothing.
+            events.push(publish_new(&queue, numbered("t", n)).await.id);
+        }
+        for (n, event) in events.into_iter().enumerate() {
+            until(&queue, event, if n % 2 == 0 { Status::Completed } else { Status::Failed }).await;
+        }
+        assert_eq!(bed.database.ids("SELECT count(*) FROM children").await, [30]);
+        node.stop().await;
+    });
 }
 
 /// A transaction inside the handler's own, as sqlx makes it, is a savepoint.
@@ -277,8 +353,10 @@ fn postgres_a_transaction_that_is_kept_is_rolled_back() {
         let node = start(Node::new(&queue, "n").handler(handler)).await;
         let event = publish(&queue, "t").await;
         until(&queue, event.id, Status::Failed).await;
-        drop(kept.lock().unwrap().take());
         node.stop().await;
+        // Closing does not wait for it for ever.
+        queue.close().await;
+        drop(kept.lock().unwrap().take());
         assert!(written(bed, "a").await.is_empty());
     });
 }

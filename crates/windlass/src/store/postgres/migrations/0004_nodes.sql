@@ -12,7 +12,7 @@ CREATE TABLE windlass.nodes (
 ) WITH (fillfactor = 50);
 
 CREATE FUNCTION windlass.touch_node_heartbeat(p_node_id text) RETURNS void LANGUAGE sql AS $$
-    UPDATE windlass.nodes SET last_heartbeat = now() WHERE node_id = p_node_id
+    UPDATE windlass.nodes SET last_heartbeat = now(), stopped_at = NULL WHERE node_id = p_node_id
 $$;
 
 -- Which handlers of a delivery need not run again: only of those that are live or dead letters.
