@@ -25,6 +25,13 @@ use claimer::Claimer;
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A wish for deliveries.
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass::ClaimRequest;
+///
+/// let request = ClaimRequest::new("worker-1").types(["order.*"]).max(10).wait(Duration::from_secs(30));
+/// ```
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
     worker_id: String,

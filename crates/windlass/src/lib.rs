@@ -1,7 +1,42 @@
 //! A durable, at-least-once event queue and bus that lives in your own relational database: SQLite,
 //! embedded, or PostgreSQL.
 //!
-//! [`Queue`] is the way in: publish a [`NewEvent`], claim a [`Delivery`], finish it with a [`Report`].
+//! ```
+//! use windlass::{Context, Envelope, Handled, NewEvent, Node, Queue};
+//!
+//! async fn shop(database: &str) -> windlass::Result<()> {
+//!     let queue = Queue::open(database).await?; // "sqlite://shop.db" or "postgres://localhost/shop"
+//!     queue.publish(NewEvent::new("user.created").payload("Ada")?).await?;
+//!     Node::new(&queue, "shop-1").on("user.created", welcome).run_until(windlass::shutdown_signal()).await
+//! }
+//!
+//! async fn welcome(event: Envelope, _cx: Context) -> Handled {
+//!     let name: String = event.payload()?;
+//!     println!("welcome, {name}");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The guide, `docs/rust.md`, explains all of it in order; `crates/windlass/examples` has whole programs.
+//!
+//! # The main types
+//!
+//! - [`Queue`] is the way in: it publishes, claims, finishes, inspects and sets policies, in one namespace.
+//! - [`NewEvent`] is what is published, and [`Event`] what is stored. An [`EventType`] is a payload with a Rust type of
+//!   its own. [`Queue::publish_in`] publishes in a transaction of yours.
+//! - [`Node`] runs handlers, and [`RunningNode`] is one at work. A [`Handler`] gets an [`Envelope`] and a [`Context`],
+//!   and returns [`Handled`]: done, or a [`HandlerError`] that says what shall follow. Handlers can work in a transaction
+//!   that is committed with the completion: [`Handler::in_pg_tx`], [`Handler::in_sqlite_tx`].
+//! - [`Policy`] says what becomes of an event, from its claim to its end; [`SubscriptionSpec`] who else must be told.
+//! - Without a node: a [`ClaimRequest`] takes a [`Delivery`], and a [`Report`] ends it.
+//! - [`EventView`], [`LogEntry`], [`DeadLetter`] and [`NodeView`] show what is there and what happened.
+//! - [`Error`] has a stable [`Error::code`], and [`Error::is_temporary`] says whether trying again may help.
+//!
+//! # Features
+//!
+//! - `sqlite` and `postgres`, both on unless switched off: the databases. At least one is needed.
+//! - `testing`: the module `testing`, for tests of code that publishes and handles events.
+//! - `openapi`: schemas for OpenAPI documents of the types that answers are made of.
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("windlass needs at least one of its features `sqlite` and `postgres`");
@@ -9,6 +44,10 @@ compile_error!("windlass needs at least one of its features `sqlite` and `postgr
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;
 
 mod activity;
 mod busy;

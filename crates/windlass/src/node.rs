@@ -308,6 +308,24 @@ async fn check_handler(queue: &Queue, handler: &Handler) -> Result<()> {
 }
 
 /// A node at work. Dropped, it gives back what it holds; [`RunningNode::stop`] lets its handlers finish first.
+///
+/// ```
+/// use windlass::{Node, Queue};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> windlass::Result<()> {
+/// let queue = Queue::open("sqlite::memory:").await?;
+/// let node = Node::new(&queue, "api-1").on("user.created", |_, _| async { Ok(()) }).start().await?;
+///
+/// // Handlers may be added, and events published in its name, while it runs.
+/// node.on("user.deleted", |_, _| async { Ok(()) }).await?;
+/// node.emit("user.created", &"Ada").await?;
+///
+/// node.stop().await;
+/// queue.close().await;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropped, it gives back what it holds"]
 pub struct RunningNode {
     shared: Arc<Shared>,
@@ -320,7 +338,7 @@ impl RunningNode {
         &self.shared.node_id
     }
 
-    /// Adds a handler, and begins to consume what it is for.
+    /// Adds a handler, and begins to consume what it is for. See [`RunningNode::on`].
     pub async fn handler(&self, handler: Handler) -> Result<()> {
         check_handler(&self.shared.queue, &handler).await?;
         self.shared.handlers.add(handler)?;
@@ -332,7 +350,10 @@ impl RunningNode {
         Ok(())
     }
 
-    /// Adds a handler for events of this type, and begins to consume them.
+    /// Adds a handler for events of this type – an exact name, or a prefix ending in `*` – and begins to consume them.
+    ///
+    /// What came before it was added and waits still gets to it, unless this or another node has taken it as
+    /// [unhandled](crate::Unhandled) meanwhile. There is no way to take a handler away again but to stop the node.
     pub async fn on<F, Fut>(&self, event_type: impl Into<String>, work: F) -> Result<()>
     where
         F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,

@@ -11,7 +11,14 @@ use crate::event::MAX_RETRIES_MAX;
 use crate::names;
 use crate::retry::Backoff;
 
-/// What happens to a delivery, from claim to end.
+/// What happens to a delivery, from claim to end. [`Queue::put_namespace`](crate::Queue::put_namespace) sets it.
+///
+/// ```
+/// use windlass::{Backoff, Policy};
+///
+/// let backoff = Backoff::Exponential { initial_ms: 1_000, max_ms: 600_000, jitter: 0.2 };
+/// let policy = Policy { max_retries: Some(8), backoff, ..Policy::default() };
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {

@@ -10,6 +10,13 @@ use crate::store::NewSubscription;
 use crate::topology::{MAIN, Subscription};
 
 /// A subscription to create.
+///
+/// ```
+/// use windlass::{PolicyOverrides, SubscriptionSpec};
+///
+/// let patient = PolicyOverrides { max_retries: Some(None), ..PolicyOverrides::default() };
+/// let audit = SubscriptionSpec::new("audit").types(["order.*", "refund.*"]).policy(patient);
+/// ```
 #[derive(Debug, Clone)]
 pub struct SubscriptionSpec(NewSubscription);
 

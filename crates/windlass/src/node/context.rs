@@ -13,6 +13,23 @@ use crate::publish::Published;
 use crate::queue::Queue;
 
 /// What a handler may ask of its node. Clones are cheap.
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass::{Context, Envelope, Handled, HandlerError};
+///
+/// async fn export(event: Envelope, cx: Context) -> Handled {
+///     tokio::select! {
+///         () = write_all_of_it() => {}
+///         // The node stops: let another one begin anew.
+///         () = cx.cancelled() => return Err(HandlerError::snooze(Duration::ZERO)),
+///     }
+///     cx.emit("export.done", &event.id).await?;
+///     Ok(())
+/// }
+///
+/// async fn write_all_of_it() {}
+/// ```
 #[derive(Clone)]
 pub struct Context {
     pub(super) envelope: Envelope,

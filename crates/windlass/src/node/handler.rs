@@ -37,6 +37,19 @@ pub(super) type Running = Pin<Box<dyn Future<Output = Handled> + Send>>;
 /// .id("welcome-mail")
 /// .timeout(Duration::from_secs(30));
 /// ```
+///
+/// An `async fn(Envelope, Context) -> Handled` is as good as a closure:
+///
+/// ```
+/// use windlass::{Context, Envelope, Handled, Handler};
+///
+/// async fn welcome(event: Envelope, cx: Context) -> Handled {
+///     cx.emit("user.welcomed", &event.id).await?;
+///     Ok(())
+/// }
+///
+/// let mail = Handler::new("user.created", welcome).id("welcome-mail");
+/// ```
 #[derive(Clone)]
 pub struct Handler {
     pub(super) id: String,
@@ -104,6 +117,22 @@ impl Handler {
     }
 
     /// In a PostgreSQL transaction: what it writes and the completion of the event commit together, or neither does.
+    ///
+    /// ```
+    /// use windlass::{Handler, sqlx};
+    ///
+    /// let book = Handler::in_pg_tx("payment.received", |event, mut tx| async move {
+    ///     let amount: i64 = event.payload()?;
+    ///     let book = sqlx::query("INSERT INTO entries (event_id, amount) VALUES ($1, $2)");
+    ///     book.bind(event.id).bind(amount).execute(&mut *tx).await?;
+    ///     Ok(())
+    /// });
+    /// ```
+    ///
+    /// The node begins the transaction, in the queue's database, and ends it. An error, a panic, a timeout or a lost lease
+    /// roll it back; then the handler may run again. [`Queue::publish_in`](crate::Queue::publish_in) with `&mut *tx`
+    /// publishes in it. Of several such handlers each has a transaction of its own, unless the policy says
+    /// [`share_transaction`](crate::Policy::share_transaction).
     #[cfg(feature = "postgres")]
     pub fn in_pg_tx<F, Fut>(event_type: impl Into<String>, work: F) -> Handler
     where
@@ -116,8 +145,19 @@ impl Handler {
 
     /// In an SQLite transaction: what it writes and the completion of the event commit together, or neither does.
     ///
+    /// ```
+    /// use windlass::Handler;
+    ///
+    /// let book = Handler::in_sqlite_tx("payment.received", |event, tx| {
+    ///     let amount: i64 = event.payload()?;
+    ///     tx.execute("INSERT INTO entries (event_id, amount) VALUES (?1, ?2)", (event.id, amount))?;
+    ///     Ok(())
+    /// });
+    /// ```
+    ///
     /// It runs on the one thread that writes, and everything else waits for it: keep it short, and do nothing in it
-    /// but read and write this database. It must not end the transaction. Its timeout has no effect.
+    /// but read and write this database. It must not end the transaction. Its timeout has no effect. All else is as it is
+    /// with [`Handler::in_pg_tx`].
     #[cfg(feature = "sqlite")]
     pub fn in_sqlite_tx<F>(event_type: impl Into<String>, work: F) -> Handler
     where

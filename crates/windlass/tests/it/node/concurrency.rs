@@ -144,7 +144,7 @@ conformance! {
                     let n: usize = event.payload()?;
                     tokio::task::yield_now().await;
                     // Every seventh fails once, and its group waits for it.
-                    if n % 7 == 0 && event.attempt() == 1 {
+                    if n.is_multiple_of(7) && event.attempt() == 1 {
                         return fail();
                     }
                     ledger.write(format!("{} {n}", event.group_id.as_deref().unwrap()));
