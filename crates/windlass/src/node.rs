@@ -434,12 +434,12 @@ async fn beat(shared: Arc<Shared>) {
 /// Does the upkeep of the namespace, so that a program needs no server for it.
 async fn maintain(shared: Arc<Shared>) {
     for round in 1.. {
+        if let Err(error) = shared.queue.upkeep_once(round % THOROUGH_ROUNDS == 0).await {
+            tracing::warn!(%error, node_id = &*shared.node_id, "upkeep failed; another round follows");
+        }
         tokio::select! {
             () = tokio::time::sleep(UPKEEP.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
             () = shared.is_stopping() => return,
-        }
-        if let Err(error) = shared.queue.upkeep_once(round % THOROUGH_ROUNDS == 0).await {
-            tracing::warn!(%error, node_id = &*shared.node_id, "upkeep failed; another round follows");
         }
     }
 }

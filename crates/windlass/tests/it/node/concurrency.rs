@@ -167,6 +167,19 @@ conformance! {
         second.stop().await;
     }
 
+    // O3, O4: without a server that does the upkeep.
+    async fn a_group_goes_on_when_its_first_event_has_expired(bed) {
+        let queue = real(bed, brisk()).await;
+        let soon = queue.clock().now() + chrono::TimeDelta::milliseconds(50);
+        let first = publish_new(&queue, numbered("t", 1).group("g").expires_at(soon)).await;
+        let second = publish_new(&queue, numbered("t", 2).group("g")).await;
+        eventually("it is too late", async || queue.clock().now() > soon + chrono::TimeDelta::milliseconds(50)).await;
+        let node = start(Node::new(&queue, "n").on("t", |_, _| async { Ok(()) })).await;
+        until(&queue, second.id, Status::Completed).await;
+        assert_eq!(status(&queue, first.id).await, Status::Expired);
+        node.stop().await;
+    }
+
     // O7
     async fn nodes_share_the_work_and_each_event_runs_once(bed) {
         let (queue, ledger) = (real(bed, Policy { lease_ms: 60_000, ..brisk() }).await, Ledger::default());

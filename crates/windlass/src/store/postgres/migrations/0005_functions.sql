@@ -47,6 +47,7 @@ BEGIN
     brackets := regexp_replace(value, '"(?:\\.|[^"\\])*"', '', 'g');
     brackets := regexp_replace(brackets, '[^][{}]', '', 'g');
     FOR level IN 1 .. depth_max LOOP
+        EXIT WHEN brackets = '';
         brackets := regexp_replace(brackets, '\[\]|\{\}', '', 'g');
     END LOOP;
     RETURN brackets <> '';
@@ -280,8 +281,8 @@ DECLARE
     rules jsonb;
     new_id bigint;
     first_id bigint;
-    begins_at timestamptz := coalesce(publish.run_at, now() + publish.delay);
-    due timestamptz := greatest(now(), begins_at);
+    begins_at timestamptz;
+    due timestamptz;
     since timestamptz := now();
     to_do record;
     lane bigint;
@@ -309,6 +310,8 @@ BEGIN
         PERFORM windlass._refuse('max_retries', 'must be from 0 to 10000');
     END IF;
     PERFORM windlass._check_times(publish.run_at, publish.delay, publish.expires_at);
+    begins_at := coalesce(publish.run_at, now() + publish.delay);
+    due := greatest(now(), begins_at);
 
     -- The lock keeps policy and subscriptions as they are until the commit, so that a new one misses nothing.
     SELECT n.policy::jsonb INTO rules FROM windlass.namespaces n WHERE n.namespace = publish.namespace FOR SHARE;
