@@ -67,10 +67,31 @@ mod transition;
 pub(crate) use publish_in::Transaction;
 
 /// Every statement of the hot path has one right plan, by index, whatever the statistics say.
-const HOT: &str = "
-SET plan_cache_mode = force_generic_plan; SET jit = off;
-SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET enable_sort = off; SET enable_material = off";
+macro_rules! fix_planner {
+    ($set:literal) => {
+        concat!(
+            $set,
+            " plan_cache_mode = force_generic_plan; ",
+            $set,
+            " jit = off; ",
+            $set,
+            " enable_seqscan = off; ",
+            $set,
+            " enable_bitmapscan = off; ",
+            $set,
+            " enable_hashjoin = off; ",
+            $set,
+            " enable_mergejoin = off; ",
+            $set,
+            " enable_sort = off; ",
+            $set,
+            " enable_material = off"
+        )
+    };
+}
+use fix_planner;
+
+const HOT: &str = fix_planner!("SET");
 
 const COLD: &str = "SET jit = off";
 

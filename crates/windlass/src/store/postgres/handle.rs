@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::from_sqlx;
 use super::group::Freed;
-use super::{COLD, PgStore, results, transition};
+use super::{COLD, PgStore, fix_planner, results, transition};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::store::{Change, Closed, Closing};
@@ -23,13 +23,10 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Closing waits so long for what is still lent.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Fails where the handler has ended the transaction. Then the settings of the hot connections, until its end: for our
-/// own statements, after the handler's.
-const HOT_HERE: &str = "
-RELEASE SAVEPOINT windlass;
-SET LOCAL statement_timeout = 0; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
-SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off;
-SET LOCAL enable_material = off";
+/// Fails where the handler has ended the transaction. Then the planner is fixed until its end: for our own statements,
+/// after the handler's.
+const HOT_HERE: &str =
+    concat!("RELEASE SAVEPOINT windlass; SET LOCAL statement_timeout = 0; ", fix_planner!("SET LOCAL"));
 
 /// Where they come from: sqlx's pool, since its transactions are the only ones that can be lent.
 pub(super) struct Transactions {

@@ -34,7 +34,7 @@ const WAIT_FOR_LANES: &str = "SET LOCAL lock_timeout = '200ms'";
 
 const HOLD_VERSION: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 AND version = $2 FOR SHARE";
 
-/// As connections of our own have it; see `HOT`.
+/// As connections of our own have it; see `fix_planner!`.
 const FIX_PLANNER: &str = "
 WITH before AS MATERIALIZED (
     SELECT name, current_setting(name) AS value, fixed

@@ -108,6 +108,10 @@ BEGIN
     IF delay < interval '0' THEN
         PERFORM windlass._refuse('delay', 'must not be negative');
     END IF;
+    -- First by itself: what is far too long cannot be added.
+    IF delay > interval '101 years' THEN
+        PERFORM windlass._refuse('delay', 'must be at most 100 years');
+    END IF;
     IF now() + delay > now() + span THEN
         PERFORM windlass._refuse('delay', 'must be at most 100 years');
     END IF;
