@@ -14,8 +14,8 @@ use crate::postgres;
 use crate::store::Backend;
 use crate::usage::Usage;
 
-/// Until the start is over and PostgreSQL has counted it: a backend passes on its counts once a second.
-const SETTLE: Duration = Duration::from_secs(3);
+/// Until the start is over and PostgreSQL has counted it: a backend that idles keeps its counts to itself for 10 s.
+const SETTLE: Duration = Duration::from_secs(12);
 
 pub async fn run(options: &Options, store: Backend) -> Result<Idle, AnyError> {
     eprintln!("{}: idle, {} s", store.name(), options.seconds);
