@@ -95,16 +95,17 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
             tx::Ended::Committed(attempt) => return Ended::Committed(attempt),
             tx::Ended::Lost => return Ended::Lost,
             tx::Ended::Unavailable if event.attempt() < AWAY_MAX => return Ended::Report(put_back(event, &runs)),
-            tx::Ended::Unavailable => runs.push(away(&in_tx)),
+            tx::Ended::Unavailable => runs.extend(away(&in_tx, &runs)),
         }
     }
     Ended::Report(report(&runs, known).execution_time_ms(millis_since(begun)))
 }
 
-fn away(handlers: &[Arc<Handler>]) -> Run {
-    let handler = handlers.first().map(|handler| handler.id.clone()).unwrap_or_default();
+/// The failure of the handler under which the database went away.
+fn away(handlers: &[Arc<Handler>], runs: &[Run]) -> Option<Run> {
+    let handler = handlers.iter().find(|handler| runs.iter().all(|run| run.handler != handler.id))?;
     let error = "the database went away under it, time and again".to_owned();
-    Run { handler, failure: Some(Failure::Retry { after: None, error }) }
+    Some(Run { handler: handler.id.clone(), failure: Some(Failure::Retry { after: None, error }) })
 }
 
 pub(super) fn millis_since(begun: Instant) -> u64 {

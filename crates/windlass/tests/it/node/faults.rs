@@ -120,3 +120,24 @@ fn postgres_connections_lost_under_handlers_are_nobodys_failure() {
         node.stop().await;
     });
 }
+
+// Nobody's failure cannot go on forever: the handler may be the reason.
+#[test]
+fn postgres_an_event_that_costs_a_connection_each_time_is_given_up() {
+    run(Kind::Postgres, async |bed: &Bed| {
+        let (queue, ledger) = (real(bed, strict(60_000)).await, Ledger::default());
+        let written = ledger.clone();
+        let deadly = Handler::in_pg_tx("t", move |_, mut tx| {
+            written.write("began");
+            async move {
+                tx.execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
+                Ok(())
+            }
+        });
+        let node = start(Node::new(&queue, "n").handler(deadly)).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        assert_eq!((ledger.lines().len(), view(&queue, event.id).await.attempts), (20, 20));
+        node.stop().await;
+    });
+}
