@@ -26,7 +26,7 @@ use crate::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 /// What could not start within this time after all is given back: other nodes may have slots.
 const START_MAX: Duration = Duration::from_secs(1);
 /// That the database goes away is nobody's failure. But an event that meets it at so many attempts may be the reason.
-const AWAY_MAX: u32 = 20;
+const AWAY_MAX: u32 = 10;
 
 /// How the work on an event ended.
 pub(super) enum Ended {

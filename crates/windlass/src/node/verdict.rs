@@ -14,7 +14,7 @@ use crate::outcome::{HandlerResult, Outcome, Report};
 
 /// How long an event waits for a database that went away under it: at first, and at most.
 const AWAY_FIRST: Duration = Duration::from_millis(100);
-const AWAY_LONGEST: Duration = Duration::from_secs(30);
+const AWAY_LONGEST: Duration = Duration::from_secs(1);
 /// Of each error so much is kept in the record of several handlers, in bytes.
 const ERROR_BYTES_MAX: usize = 8 << 10;
 

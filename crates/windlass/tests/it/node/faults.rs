@@ -137,7 +137,7 @@ fn postgres_an_event_that_costs_a_connection_each_time_is_given_up() {
         let node = start(Node::new(&queue, "n").handler(deadly)).await;
         let event = publish(&queue, "t").await;
         until(&queue, event.id, Status::Failed).await;
-        assert_eq!((ledger.lines().len(), view(&queue, event.id).await.attempts), (20, 20));
+        assert_eq!((ledger.lines().len(), view(&queue, event.id).await.attempts), (10, 10));
         node.stop().await;
     });
 }
