@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::wake::lock;
 
 /// A connection unused for this long is tried before it is used: its server may have restarted.
-const FRESH: Duration = Duration::from_secs(1);
+pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// How long a new connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 

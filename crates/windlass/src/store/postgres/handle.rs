@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Executor, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection as _, Executor, Postgres, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::connections::FRESH;
 use super::error::from_sqlx;
 use super::group::Freed;
 use super::{COLD, PgStore, fix_planner, results, transition};
@@ -60,6 +61,8 @@ impl Transactions {
         let pool = PgPoolOptions::new()
             .max_connections(HANDLERS as u32)
             .acquire_timeout(CONNECT_MAX)
+            .test_before_acquire(false)
+            .before_acquire(|connection, idle| Box::pin(async move { is_alive(connection, idle.idle_for).await }))
             .after_connect(|connection, _| Box::pin(async move { connection.execute(COLD).await.map(drop) }))
             .connect_lazy_with(options);
         Transactions { pool, room: Arc::new(Semaphore::new(HANDLERS)) }
@@ -69,6 +72,11 @@ impl Transactions {
         self.room.close();
         let _ = tokio::time::timeout(CLOSE_MAX, self.pool.close()).await;
     }
+}
+
+/// One that was used just now is not tried first: what is wrong with it shows soon enough.
+async fn is_alive(connection: &mut PgConnection, idle_for: Duration) -> sqlx::Result<bool> {
+    Ok(idle_for < FRESH || connection.ping().await.is_ok())
 }
 
 impl PgStore {
