@@ -77,16 +77,21 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
         tracing::warn!(event_id = event.id, event_type = event.event_type, "no handler for event");
         return Ended::Report(Report::new(Outcome::Unhandled));
     }
-    let is_known = |handler: &Handler| known.iter().any(|known| known.handler == handler.id);
-    let todo = handlers.iter().filter(|handler| !is_known(handler)).cloned();
-    let (plain, in_tx): (Vec<_>, Vec<_>) = todo.partition(|handler| handler.is_plain());
-    let begun = Instant::now();
     let cx = Context {
         envelope: event.clone(),
         producer: node.producer(),
         grip: grip.clone(),
         stopping: node.stopping.subscribe(),
     };
+    handle(node, cx, &handlers, known).await
+}
+
+/// Has the handlers run that have not finished in an earlier attempt.
+async fn handle(node: &Shared, cx: Context, handlers: &[Arc<Handler>], known: &[HandlerResult]) -> Ended {
+    let is_known = |handler: &Handler| known.iter().any(|known| known.handler == handler.id);
+    let todo = handlers.iter().filter(|handler| !is_known(handler)).cloned();
+    let (plain, in_tx): (Vec<_>, Vec<_>) = todo.partition(|handler| handler.is_plain());
+    let (begun, event) = (Instant::now(), cx.event());
     let mut runs = run_all(plain, &cx).await;
     if !in_tx.is_empty() {
         // Boxed, since it is large, and would make every event's future as large.

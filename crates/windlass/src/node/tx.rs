@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::finish::change_of;
 use crate::outcome::{Attempt, HandlerResult, Report};
 use crate::queue::Queue;
-use crate::store::Closing;
+use crate::store::{Closed, Closing};
 
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -133,6 +133,19 @@ async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], cl
         #[cfg(feature = "sqlite")]
         Some(Work::InSqliteTx(_)) => sqlite::transact(node, event, handlers, closing).await,
         _ => TxEnd::Committed(None),
+    }
+}
+
+/// What became of a transaction, told to whoever may now have something to take.
+fn ended(node: &Shared, handlers: &[Arc<Handler>], closed: Result<Closed>) -> TxEnd {
+    match closed {
+        Ok(Closed::Ended(attempt, freed)) => {
+            node.queue.core().wakes.ring(node.queue.namespace(), &freed);
+            TxEnd::Committed(Some(attempt))
+        }
+        Ok(Closed::Noted) => TxEnd::Committed(None),
+        Ok(Closed::Lost) => TxEnd::Lost,
+        Err(error) => failed(handlers, &error),
     }
 }
 

@@ -13,8 +13,7 @@ use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
 use super::super::shared::Shared;
 use super::super::verdict::Run;
-use super::{Closing, TxEnd, failed};
-use crate::store::Closed;
+use super::{Closing, TxEnd, ended, failed};
 use crate::store::postgres::Tx;
 
 /// How long it may take to find out whether a connection still works.
@@ -71,15 +70,8 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
             Err(ended) => return ended,
         }
     }
-    match store.close_tx(tx, node.queue.namespace(), &closing, core.clock.overridden()).await {
-        Ok(Closed::Ended(attempt, freed)) => {
-            core.wakes.ring(node.queue.namespace(), &freed);
-            TxEnd::Committed(Some(attempt))
-        }
-        Ok(Closed::Noted) => TxEnd::Committed(None),
-        Ok(Closed::Lost) => TxEnd::Lost,
-        Err(error) => failed(handlers, &error),
-    }
+    let closed = store.close_tx(tx, node.queue.namespace(), &closing, core.clock.overridden()).await;
+    ended(node, handlers, closed)
 }
 
 /// Lends the transaction to a handler, and takes it back. After a failure it is dropped, and so rolled back.

@@ -10,9 +10,8 @@ use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
 use super::super::shared::Shared;
 use super::super::verdict::Run;
-use super::{Closing, TxEnd, failed};
+use super::{Closing, TxEnd, ended};
 use crate::error::{Error, Result};
-use crate::store::Closed;
 use crate::wake::lock;
 
 pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closing: Closing) -> TxEnd {
@@ -26,15 +25,7 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
     if let Some(run) = lock(&failure).take() {
         return TxEnd::Failed(run);
     }
-    match closed {
-        Ok(Closed::Ended(attempt, freed)) => {
-            core.wakes.ring(node.queue.namespace(), &freed);
-            TxEnd::Committed(Some(attempt))
-        }
-        Ok(Closed::Noted) => TxEnd::Committed(None),
-        Ok(Closed::Lost) => TxEnd::Lost,
-        Err(error) => failed(handlers, &error),
-    }
+    ended(node, handlers, closed)
 }
 
 fn run_all(handlers: &[Arc<Handler>], event: &Envelope, conn: &Connection, told: &Mutex<Option<Run>>) -> Result<()> {
