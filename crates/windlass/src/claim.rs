@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
-use crate::inspect::check_filter;
+use crate::inspect::{check_filter, check_types};
 use crate::limits::Limits;
 use crate::names;
 use crate::policy::LEASE_MAX;
@@ -104,7 +104,7 @@ impl ClaimRequest {
     fn check(&self, limits: &Limits) -> Result<()> {
         names::check("worker_id", &self.worker_id)?;
         check_filter(&self.types, &self.tags, limits)?;
-        check_filter(&self.except_types, &[], limits)?;
+        check_types("except_types", &self.except_types, limits)?;
         if self.max == 0 || self.max > limits.claim_batch_max {
             return Err(Error::invalid("max", format!("must be from 1 to {}", limits.claim_batch_max)));
         }

@@ -245,13 +245,21 @@ pub(crate) fn check_page(limit: &mut usize, offset: usize, limits: &Limits) -> R
 }
 
 pub(crate) fn check_filter(types: &[String], tags: &[String], limits: &Limits) -> Result<()> {
-    for (field, list, max) in [("types", types, limits.types_max), ("tags", tags, limits.tags_max)] {
-        if list.len() > max {
-            return Err(Error::invalid(field, format!("has {} entries; the limit is {max}", list.len())));
-        }
-    }
-    types.iter().try_for_each(|pattern| names::check_type_pattern("types", pattern))?;
+    check_types("types", types, limits)?;
+    check_length("tags", tags, limits.tags_max)?;
     tags.iter().try_for_each(|tag| names::check("tags", tag))
+}
+
+pub(crate) fn check_types(field: &'static str, types: &[String], limits: &Limits) -> Result<()> {
+    check_length(field, types, limits.types_max)?;
+    types.iter().try_for_each(|pattern| names::check_type_pattern(field, pattern))
+}
+
+fn check_length(field: &'static str, list: &[String], max: usize) -> Result<()> {
+    if list.len() > max {
+        return Err(Error::invalid(field, format!("has {} entries; the limit is {max}", list.len())));
+    }
+    Ok(())
 }
 
 impl Queue {

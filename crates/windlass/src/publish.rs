@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::change::passes_group;
 use crate::clock::after;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent, tag_set};
-use crate::policy::GroupFailure;
 use crate::queue::{Core, Queue};
 use crate::store::{NewDelivery, Prepared, Stored};
 use crate::topology::{LaneKey, MAIN, Topology};
@@ -244,7 +244,7 @@ pub(crate) fn route(
         subscription: lane.subscription,
         max_retries: policy.max_retries,
         attempts_limit: policy.max_attempts,
-        pass_group: policy.group_failure == GroupFailure::Continue,
+        pass_group: passes_group(&policy),
     })
 }
 

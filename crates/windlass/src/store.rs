@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Lease, Live};
 use crate::error::Result;
@@ -271,7 +271,7 @@ impl Closing {
     pub fn change(&self) -> Option<Change> {
         let Closing::End(change, begun) = self else { return None };
         let mut change = change.clone();
-        change.record.execution_time_ms = u64::try_from(begun.elapsed().as_millis()).ok();
+        change.record.execution_time_ms = Some(millis_since(*begun));
         Some(change)
     }
 }

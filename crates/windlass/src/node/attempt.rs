@@ -19,6 +19,7 @@ use super::pool::InHand;
 use super::shared::Shared;
 use super::tx;
 use super::verdict::{Run, put_back, report};
+use crate::clock::millis_since;
 use crate::delivery::Delivery;
 use crate::error::Error;
 use crate::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
@@ -111,10 +112,6 @@ fn away(handlers: &[Arc<Handler>], runs: &[Run]) -> Option<Run> {
     let handler = handlers.iter().find(|handler| runs.iter().all(|run| run.handler != handler.id))?;
     let error = "the database went away under it, time and again".to_owned();
     Some(Run { handler: handler.id.clone(), failure: Some(Failure::Retry { after: None, error }) })
-}
-
-pub(super) fn millis_since(begun: Instant) -> u64 {
-    u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Runs handlers beside each other.

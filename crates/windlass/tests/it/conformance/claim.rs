@@ -224,6 +224,17 @@ conformance! {
         assert_eq!(of(&["order", "order.pai", "nothing"]).await, Vec::<i64>::new());
     }
 
+    async fn a_claim_may_leave_types_out(bed) {
+        for event_type in ["order.paid", "order.sent", "user.created"] {
+            publish(&bed.queue, event_type).await;
+        }
+        let request = ClaimRequest::new("w").types(["order.*", "user.*"]).except_types(["order.s*", "user.created"]);
+        let got = claim(&bed.queue, request.max(10)).await;
+        assert_eq!(got.iter().map(|delivery| delivery.event.event_type.as_str()).collect::<Vec<_>>(), ["order.paid"]);
+        let refused = bed.queue.claim(ClaimRequest::new("w").except_types(["a*b"])).await.unwrap_err();
+        assert_eq!(refused.to_string(), "except_types: 'a*b': '*' is allowed only at the end");
+    }
+
     // H2, at the level of the library
     async fn a_claim_asks_for_any_of_its_tags(bed) {
         let both = publish_new(&bed.queue, NewEvent::new("t").tags_text("email , high")).await;

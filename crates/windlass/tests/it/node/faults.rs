@@ -141,3 +141,54 @@ fn postgres_an_event_that_costs_a_connection_each_time_is_given_up() {
         node.stop().await;
     });
 }
+
+/// Everything that writes waits for somebody's open transaction, and leases are renewed all the same.
+#[test]
+fn postgres_leases_are_renewed_while_all_others_wait() {
+    run(Kind::Postgres, async |bed: &Bed| {
+        let (queue, ledger, gate) = (real(bed, strict(6_000)).await, Ledger::default(), Arc::new(Semaphore::new(0)));
+        let held = [take_in_group(&queue, "g1").await, take_in_group(&queue, "g2").await];
+        let node = start(Node::new(&queue, "n").leave_unhandled().handler(gated(&ledger, &gate))).await;
+        let event = publish(&queue, "t").await;
+        ledger.wait(1).await;
+
+        let mut connection = postgres::connect(&bed.database.url).await;
+        let mut tx = sqlx::Connection::begin(&mut connection).await.unwrap();
+        for group in ["g1", "g2"] {
+            queue.publish_in(&mut *tx, numbered("x", 1).group(group)).await.unwrap();
+        }
+        // One after the other, so that they do not share a batch.
+        let mut waiting = tokio::task::JoinSet::new();
+        for (n, delivery) in held.into_iter().enumerate() {
+            let (finishing, publishing) = (queue.clone(), queue.clone());
+            waiting.spawn(async move { drop(finishing.finish(&delivery, windlass::Report::done()).await.unwrap()) });
+            are_waiting(bed, 2 * n + 1).await;
+            let event = numbered("x", 2).group(format!("g{}", n + 1));
+            waiting.spawn(async move { drop(publishing.publish(event).await.unwrap()) });
+            are_waiting(bed, 2 * n + 2).await;
+        }
+        let before = view(&queue, event.id).await.updated_at;
+        eventually("its lease is renewed", async || view(&queue, event.id).await.updated_at > before).await;
+
+        tx.rollback().await.unwrap();
+        waiting.join_all().await;
+        gate.add_permits(1);
+        until(&queue, event.id, Status::Completed).await;
+        assert_eq!(view(&queue, event.id).await.attempts, 1);
+        node.stop().await;
+    });
+}
+
+async fn take_in_group(queue: &Queue, group: &str) -> windlass::Delivery {
+    publish_new(queue, numbered("x", 0).group(group)).await;
+    let request = windlass::ClaimRequest::new("w").types(["x"]).lease(secs(600));
+    claim(queue, request).await.pop().expect("it is ready")
+}
+
+/// Waits until so many connections to the test's database wait for a lock.
+async fn are_waiting(bed: &Bed, count: usize) {
+    let sql = "SELECT count(*)::text FROM pg_stat_activity
+               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let so = async || postgres::lines(&bed.database.url, sql).await == [count.to_string()];
+    eventually(&format!("{count} connections wait"), so).await;
+}
