@@ -7,7 +7,6 @@ mod auth;
 mod error;
 mod extract;
 mod listen;
-mod maintain;
 mod metrics;
 mod openapi;
 mod patience;

@@ -12,7 +12,7 @@ use windlass::Queue;
 use crate::app::App;
 use crate::auth::Access;
 use crate::tls::Tls;
-use crate::{listen, maintain, routes};
+use crate::{listen, routes};
 
 /// How to serve. Everything has a limit; beyond it a request is refused with 413, 429 or 503.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ pub struct ServeOptions {
     pub access: Access,
     /// Speaks TLS; plain HTTP unless set.
     pub tls: Option<Tls>,
-    /// How often upkeep runs: run-out leases, deadlines, backfills. Every second unless set.
+    /// How often it looks for upkeep that is due: run-out leases, deadlines, retention. Every second unless set.
     pub maintain_every: Duration,
     /// How long requests that are under way may still take once the server stops. 30 s unless set.
     pub shutdown_grace: Duration,
@@ -82,7 +82,10 @@ pub async fn serve(
 ) -> io::Result<()> {
     // Dropped with this future, it ends its task.
     let mut upkeep = JoinSet::new();
-    upkeep.spawn(maintain::run(queue.clone(), options.maintain_every));
+    upkeep.spawn({
+        let (queue, every) = (queue.clone(), options.maintain_every);
+        async move { queue.maintain_all(every).await }
+    });
 
     let (stop, stopping) = watch::channel(false);
     let app = App::new(queue.clone(), options, stopping);

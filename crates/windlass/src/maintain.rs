@@ -10,7 +10,7 @@ use crate::event::tag_set;
 use crate::publish::route;
 use crate::queue::{Core, Queue};
 use crate::store::{Guard, NewDelivery};
-use crate::topology::{Subscription, Topology};
+use crate::topology::Subscription;
 
 /// How long a node is remembered that is not heard of.
 const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -19,29 +19,10 @@ const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 const BATCH: usize = 500;
 
 impl Queue {
-    /// All upkeep of this namespace once; how many deliveries and leftovers it concerned. What is needed only now and
-    /// then – finishing what somebody else began, and clearing away – is done where `thorough`. `windlass serve` and
-    /// every running [`Node`](crate::Node) do this by themselves.
-    pub async fn upkeep_once(&self, thorough: bool) -> Result<usize> {
-        let topology = self.reload().await?;
-        let swept = self.sweep(&topology).await?;
-        let expired = self.expire(&topology).await?;
-        let (added, pruned) = if thorough { (self.backfill_once().await?, self.prune_once().await?) } else { (0, 0) };
-        let all = swept + expired + added + pruned;
-        if all > 0 {
-            tracing::info!(namespace = self.namespace(), swept, expired, added, pruned, "upkeep");
-        }
-        Ok(all)
-    }
-
     /// Brings back every delivery whose lease has run out, and buries those that were acquired too
     /// often; how many.
     pub async fn sweep_once(&self) -> Result<usize> {
         let topology = self.reload().await?;
-        self.sweep(&topology).await
-    }
-
-    async fn sweep(&self, topology: &Topology) -> Result<usize> {
         let lanes: Vec<i64> = topology.lanes.iter().map(|lane| lane.lane_id).collect();
         sweep_lanes(self.core(), self.namespace(), &lanes).await
     }
@@ -49,15 +30,11 @@ impl Queue {
     /// Buries every waiting delivery whose deadline has passed; how many.
     pub async fn expire_once(&self) -> Result<usize> {
         let topology = self.reload().await?;
-        self.expire(&topology).await
-    }
-
-    async fn expire(&self, topology: &Topology) -> Result<usize> {
         let mut expired = 0;
         loop {
             let found = self.store().expired(self.namespace(), BATCH, self.now()).await?;
             let last = found.len() < BATCH;
-            let changes = found.into_iter().map(|live| change(topology, live, Guard::Free, decide_expired()));
+            let changes = found.into_iter().map(|live| change(&topology, live, Guard::Free, decide_expired()));
             expired += apply_counted(self.core(), self.namespace(), &changes.collect::<Vec<_>>()).await?;
             if last {
                 return Ok(expired);

@@ -55,7 +55,6 @@ const CONCURRENCY_MAX: usize = 10_000;
 const GRACE: Duration = Duration::from_secs(20);
 /// How often a node does the upkeep of its namespace, and how many times until it is thorough about it.
 const UPKEEP: Duration = Duration::from_secs(10);
-const THOROUGH_ROUNDS: u64 = 30;
 /// How long giving back what was not finished may take.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 
@@ -433,14 +432,9 @@ async fn beat(shared: Arc<Shared>) {
 
 /// Does the upkeep of the namespace, so that a program needs no server for it.
 async fn maintain(shared: Arc<Shared>) {
-    for round in 1.. {
-        if let Err(error) = shared.queue.upkeep_once(round % THOROUGH_ROUNDS == 0).await {
-            tracing::warn!(%error, node_id = &*shared.node_id, "upkeep failed; another round follows");
-        }
-        tokio::select! {
-            () = tokio::time::sleep(UPKEEP.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
-            () = shared.is_stopping() => return,
-        }
+    tokio::select! {
+        () = shared.queue.maintain(UPKEEP) => {}
+        () = shared.is_stopping() => {}
     }
 }
 

@@ -15,6 +15,7 @@ use crate::finish::{self, FinishUnit, FinishedUnit};
 use crate::limits::Limits;
 use crate::names;
 use crate::publish::{self, PublishUnit, PublishedUnit};
+use crate::register::generated_id;
 use crate::store::Store;
 use crate::topology::{DEFAULT_NAMESPACE, Topology};
 use crate::wake::{Wakes, lock};
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub clock: Clock,
     pub limits: Limits,
     pub wakes: Arc<Wakes>,
+    /// Who this process is, to those who look after the database.
+    pub process: String,
     /// Claims under way, and deliveries on their way back.
     pub busy: Busy,
     /// Nobody waits any more.
@@ -122,6 +125,7 @@ impl OpenOptions {
             clock: self.clock,
             limits: self.limits,
             wakes,
+            process: generated_id(),
             busy: Busy::new(),
             hurry: watch::Sender::new(false),
             topologies: Mutex::default(),

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Lease, Live};
+use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
 use crate::event::{Event, NewEvent};
 use crate::inspect::{
@@ -463,6 +464,38 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Deletes up to `limit` dead letters that match, and their handler results; how many letters.
     async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize>;
+
+    // -- duties
+
+    /// Those that are due and that nobody is at, of one namespace or of all. A duty of the whole database is due in
+    /// `default`.
+    async fn due_duties(
+        &self,
+        namespace: Option<&str>,
+        duties: &[Duty],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<(String, Duty)>>;
+
+    /// Takes those that are still due; which.
+    async fn take_duties(
+        &self,
+        namespace: &str,
+        duties: &[Duty],
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Duty>>;
+
+    /// Writes down what came of duties, and when they are due again, unless somebody else took them meanwhile.
+    async fn note_duties(
+        &self,
+        namespace: &str,
+        runs: &[DutyRun],
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<()>;
+
+    /// All that were ever taken, by name.
+    async fn duties(&self, namespace: &str) -> Result<Vec<DutyView>>;
 
     // -- leftovers
 

@@ -1,4 +1,4 @@
-//! `GET /events`, `GET /events/{id}`, `/stuck`, `/workers`, `/stats`: how things stand.
+//! `GET /events`, `GET /events/{id}`, `/stuck`, `/workers`, `/stats`, `/stats/maintenance`: how things stand.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{EventView, Limits, ListFilter, MAIN, StatRow, Status, StuckDelivery, WorkerView};
+use windlass::{DutyView, EventView, Limits, ListFilter, MAIN, StatRow, Status, StuckDelivery, WorkerView};
 
 use super::event::EventBody;
 use super::names::Names;
@@ -23,6 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(list_stuck))
         .routes(routes!(list_workers))
         .routes(routes!(count_events))
+        .routes(routes!(show_maintenance))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -274,4 +275,27 @@ async fn count_events(
     let since = args.since.map_or_else(|| queue.clock().now() - TimeDelta::hours(1), known);
     let (namespace, paused) = (queue.namespace().to_owned(), queue.describe().await?.paused);
     Ok(Json(StatsBody { namespace, since, paused, stats: queue.stats(since).await? }))
+}
+
+/// How upkeep goes.
+#[derive(Serialize, ToSchema)]
+struct MaintenanceBody {
+    namespace: String,
+    /// By name: what was done last, and when it is due again. That of the whole database is shown with `default`.
+    duties: Vec<DutyView>,
+}
+
+/// Show upkeep
+///
+/// What the servers and nodes do by themselves: when each duty was done last, by whom, how long it took, and what came
+/// of it.
+#[utoipa::path(
+    get, path = "/stats/maintenance", tag = "inspect", security(("token" = ["read"])),
+    responses(
+        (status = 200, description = "The duties.", body = MaintenanceBody),
+        (status = 404, description = "No such namespace."),
+    )
+)]
+async fn show_maintenance(InNamespace(queue): InNamespace) -> Result<Json<MaintenanceBody>, ApiError> {
+    Ok(Json(MaintenanceBody { namespace: queue.namespace().to_owned(), duties: queue.duties().await? }))
 }

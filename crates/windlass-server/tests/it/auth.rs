@@ -34,7 +34,7 @@ async fn refused(server: &Server, token: &str, reason: &str) -> u64 {
 }
 
 /// One path of each kind, with the scope that it needs.
-const PATHS: [(&str, &str, Scope); 22] = [
+const PATHS: [(&str, &str, Scope); 23] = [
     ("POST", "/events", Scope::Publish),
     ("POST", "/events/batch", Scope::Publish),
     ("GET", "/events/subscribe", Scope::Consume),
@@ -46,6 +46,7 @@ const PATHS: [(&str, &str, Scope); 22] = [
     ("GET", "/events/1", Scope::Read),
     ("GET", "/dead-letters", Scope::Read),
     ("GET", "/stats", Scope::Read),
+    ("GET", "/stats/maintenance", Scope::Read),
     ("GET", "/metrics", Scope::Read),
     ("GET", "/namespaces", Scope::Read),
     ("GET", "/namespaces/default", Scope::Read),

@@ -34,4 +34,21 @@ on_each_database! {
         server.advance_secs(8 * 24 * 3600);
         until(async || server.get("/nodes").await.expect(200)["nodes"].as_array()?.is_empty().then_some(())).await;
     }
+
+    async fn what_was_done_can_be_seen(server) {
+        let id = server.publish_taken("a").await;
+        server.advance_secs(61);
+        until(async || (server.actions(id).await == ["PICKED", "ABANDONED"]).then_some(())).await;
+        let swept = until(async || {
+            let shown = server.get("/stats/maintenance").await.expect(200);
+            let duties = shown["duties"].as_array()?.clone();
+            duties.into_iter().find(|duty| duty["duty"] == "sweep" && duty["done"] == 1)
+        })
+        .await;
+        assert_eq!((&swept["last_run_at"], &swept["every_ms"]), (&json!("2025-12-24T10:31:01Z"), &json!(10_000)));
+        assert!(swept["runs"].as_u64() >= Some(1) && swept["took_ms"].is_u64() && swept["error"].is_null(), "{swept}");
+        server.put_namespace("orders").await;
+        let other = server.get("/namespaces/orders/stats/maintenance").await.expect(200);
+        assert_eq!(other["namespace"], "orders");
+    }
 }

@@ -43,7 +43,7 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
 }
 
 /// The paths within a namespace, with their methods.
-const WITHIN: [&str; 37] = [
+const WITHIN: [&str; 38] = [
     "DELETE /dead-letters/{id}",
     "DELETE /nodes/{node_id}",
     "DELETE /subscriptions/{subscription}",
@@ -55,6 +55,7 @@ const WITHIN: [&str; 37] = [
     "GET /events/{id}",
     "GET /nodes",
     "GET /stats",
+    "GET /stats/maintenance",
     "GET /stuck",
     "GET /subscriptions",
     "GET /subscriptions/{subscription}",

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
+use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::inspect::{
@@ -42,6 +43,7 @@ mod again;
 mod claim;
 mod connections;
 mod dead_letters;
+mod duty;
 mod enqueue;
 mod error;
 mod group;
@@ -404,6 +406,39 @@ impl Store for PgStore {
 
     async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
         dead_letters::purge(self, namespace, filter, limit).await
+    }
+
+    async fn due_duties(
+        &self,
+        namespace: Option<&str>,
+        duties: &[Duty],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<(String, Duty)>> {
+        duty::due(self, namespace, duties, now).await
+    }
+
+    async fn take_duties(
+        &self,
+        namespace: &str,
+        duties: &[Duty],
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Duty>> {
+        duty::take(self, namespace, duties, worker_id, now).await
+    }
+
+    async fn note_duties(
+        &self,
+        namespace: &str,
+        runs: &[DutyRun],
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        duty::note(self, namespace, runs, worker_id, now).await
+    }
+
+    async fn duties(&self, namespace: &str) -> Result<Vec<DutyView>> {
+        duty::duties(self, namespace).await
     }
 
     async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
+use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::inspect::{
@@ -30,6 +31,7 @@ mod activity;
 mod claim;
 mod connection;
 mod dead_letters;
+mod duty;
 mod enqueue;
 mod error;
 mod group;
@@ -392,6 +394,46 @@ impl Store for SqliteStore {
     async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
         let (namespace, filter) = (namespace.to_owned(), filter.clone());
         self.write(None, move |conn, _| dead_letters::purge(conn, &namespace, &filter, limit)).await
+    }
+
+    async fn due_duties(
+        &self,
+        namespace: Option<&str>,
+        duties: &[Duty],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<(String, Duty)>> {
+        let (namespace, duties, now) = (namespace.map(str::to_owned), duties.to_vec(), self.now(now));
+        self.read(move |conn| duty::due(conn, namespace.as_deref(), &duties, now)).await
+    }
+
+    async fn take_duties(
+        &self,
+        namespace: &str,
+        duties: &[Duty],
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Duty>> {
+        let (namespace, duties, worker_id) = (namespace.to_owned(), duties.to_vec(), worker_id.to_owned());
+        // One that is lost in a power cut is only done again.
+        let work = move |conn: &Connection, now| duty::take(conn, &namespace, &duties, &worker_id, now);
+        self.writer.write(Durability::Relaxed, row::micros(now), work).await
+    }
+
+    async fn note_duties(
+        &self,
+        namespace: &str,
+        runs: &[DutyRun],
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        let (namespace, runs, worker_id) = (namespace.to_owned(), runs.to_vec(), worker_id.to_owned());
+        let work = move |conn: &Connection, now| duty::note(conn, &namespace, &runs, &worker_id, now);
+        self.writer.write(Durability::Relaxed, row::micros(now), work).await
+    }
+
+    async fn duties(&self, namespace: &str) -> Result<Vec<DutyView>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| duty::duties(conn, &namespace)).await
     }
 
     async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {

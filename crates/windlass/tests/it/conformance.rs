@@ -7,6 +7,7 @@ mod claim;
 mod concurrency;
 mod dead_letters;
 mod deadlines;
+mod duties;
 mod finish;
 mod groups;
 mod history;

@@ -24,6 +24,21 @@ CREATE TABLE dead_letters (
     PRIMARY KEY (event_id, lane_id)
 ) WITHOUT ROWID;
 
+CREATE TABLE duties (
+    namespace   TEXT NOT NULL,
+    duty        TEXT NOT NULL,
+    every_ms    INTEGER NOT NULL,
+    next_at     INTEGER NOT NULL,
+    held_until  INTEGER,
+    worker_id   TEXT NOT NULL,
+    runs        INTEGER NOT NULL DEFAULT 0,
+    last_run_at INTEGER,
+    took_ms     INTEGER,
+    done        INTEGER,
+    error       TEXT,
+    PRIMARY KEY (namespace, duty)
+) WITHOUT ROWID;
+
 CREATE TABLE event_attempts (
     event_id          INTEGER NOT NULL,
     lane_id           INTEGER NOT NULL,
@@ -150,6 +165,44 @@ CREATE TABLE nodes (
     PRIMARY KEY (namespace, node_id)
 ) WITHOUT ROWID;
 
+CREATE TABLE schedule_fires (
+    schedule_id TEXT NOT NULL,
+    tick_at     INTEGER NOT NULL,
+    manual      INTEGER NOT NULL,
+    namespace   TEXT NOT NULL,
+    fired_at    INTEGER NOT NULL,
+    event_id    INTEGER,
+    skipped     INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (schedule_id, tick_at, manual)
+) WITHOUT ROWID;
+
+CREATE TABLE schedules (
+    schedule_id   TEXT PRIMARY KEY,
+    namespace     TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    cron          TEXT NOT NULL,
+    timezone      TEXT NOT NULL,
+    event_type    TEXT NOT NULL,
+    title         TEXT,
+    description   TEXT,
+    tags          TEXT NOT NULL DEFAULT '',
+    payload       TEXT NOT NULL,
+    group_id      TEXT,
+    priority      INTEGER NOT NULL DEFAULT 0,
+    max_retries   INTEGER,
+    metadata      TEXT,
+    expires_in_ms INTEGER,
+    missed        TEXT NOT NULL DEFAULT 'once',
+    runner        TEXT NOT NULL DEFAULT 'windlass',
+    active        INTEGER NOT NULL DEFAULT 1,
+    next_at       INTEGER,
+    last_at       INTEGER,
+    last_event_id INTEGER,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    UNIQUE (namespace, name)
+) WITHOUT ROWID;
+
 CREATE TABLE subscriptions (
     namespace    TEXT NOT NULL,
     subscription TEXT NOT NULL,
@@ -185,6 +238,10 @@ CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace
 CREATE INDEX event_queue_held ON event_queue (lane_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
 
 CREATE INDEX events_by_namespace ON events (namespace, id);
+
+CREATE INDEX schedule_fires_by_time ON schedule_fires (namespace, fired_at);
+
+CREATE INDEX schedules_due ON schedules (namespace, next_at) WHERE next_at IS NOT NULL;
 
 CREATE VIEW event_log AS
 SELECT namespace, event_id, subscription, attempt, worker_id, 'PICKED' AS action, NULL AS status_code,

@@ -9,12 +9,13 @@ use crate::policy::NamespacePolicy;
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// Number, name, statements.
-const MIGRATIONS: [(i64, &str, &str); 6] = [
+const MIGRATIONS: [(i64, &str, &str); 7] = [
     (1, "engine", include_str!("migrations/0001_engine.sql")),
     (2, "tokens", include_str!("migrations/0002_tokens.sql")),
     (3, "activity", include_str!("migrations/0003_activity.sql")),
     (4, "nodes", include_str!("migrations/0004_nodes.sql")),
     (5, "functions", include_str!("migrations/0005_functions.sql")),
+    (6, "duties", include_str!("migrations/0006_duties.sql")),
     (7, "schedules", include_str!("migrations/0007_schedules.sql")),
 ];
 

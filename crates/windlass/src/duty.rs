@@ -1,0 +1,212 @@
+//! Upkeep that recurs. All processes on a database are equal: whoever finds a duty due takes it by its row, and what
+//! came of it is written there for everyone to see.
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::queue::Queue;
+
+/// A piece of upkeep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Duty {
+    /// Brings back deliveries whose lease ran out: [`Queue::sweep_once`].
+    Sweep,
+    /// Buries waiting deliveries past their deadline: [`Queue::expire_once`].
+    Expire,
+    /// Goes on giving new subscriptions their past: [`Queue::backfill_once`].
+    Backfill,
+    /// Clears away what nobody needs any more: [`Queue::prune_once`].
+    Prune,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl Duty {
+    /// Done at once wherever they are due: others wait for what they bring.
+    pub(crate) const QUICK: &[Duty] = &[Duty::Sweep, Duty::Expire];
+    /// Done beside the quick ones, which they must not hold up.
+    pub(crate) const SLOW: &[Duty] = &[Duty::Backfill, Duty::Prune];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Duty::Sweep => "sweep",
+            Duty::Expire => "expire",
+            Duty::Backfill => "backfill",
+            Duty::Prune => "prune",
+        }
+    }
+
+    /// How often it is done, give or take a tenth.
+    pub(crate) fn every(self) -> Duration {
+        match self {
+            Duty::Sweep | Duty::Expire => 10 * SECOND,
+            Duty::Backfill => 30 * SECOND,
+            Duty::Prune => 5 * MINUTE,
+        }
+    }
+
+    /// For how long whoever took it is left alone with it. Two at once do no harm: they only do work twice.
+    pub(crate) fn patience(self) -> Duration {
+        if Duty::QUICK.contains(&self) { MINUTE } else { 60 * MINUTE }
+    }
+
+    /// Whether it is done for the whole database rather than for each namespace. Its row is in `default`.
+    pub(crate) fn is_of_database(self) -> bool {
+        false
+    }
+
+    async fn once(self, queue: &Queue) -> Result<usize> {
+        match self {
+            Duty::Sweep => queue.sweep_once().await,
+            Duty::Expire => queue.expire_once().await,
+            Duty::Backfill => queue.backfill_once().await,
+            Duty::Prune => queue.prune_once().await,
+        }
+    }
+}
+
+impl FromStr for Duty {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Duty> {
+        let all = Duty::QUICK.iter().chain(Duty::SLOW);
+        let found = all.copied().find(|duty| duty.as_str() == name);
+        found.ok_or_else(|| Error::invalid("duty", format!("'{name}' is not a duty")))
+    }
+}
+
+/// A duty that was done, or tried, just now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DutyRun {
+    /// Which.
+    pub duty: Duty,
+    /// How much there was to do: deliveries, rows, files.
+    pub done: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// Why it failed, if it did. It is tried again when its time comes.
+    pub error: Option<Error>,
+}
+
+impl DutyRun {
+    /// Jittered, so that what began together does not stay together.
+    pub(crate) fn next_in(&self) -> Duration {
+        self.duty.every().mul_f64(0.9 + 0.2 * fastrand::f64())
+    }
+}
+
+/// What is known of a duty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DutyView {
+    /// Which.
+    pub duty: Duty,
+    /// How often it is done, give or take a tenth.
+    pub every_ms: u64,
+    /// When it is due again.
+    pub next_at: DateTime<Utc>,
+    /// Who did it last, or is at it: host, process id and a few letters.
+    pub worker_id: String,
+    /// How often it was done.
+    pub runs: u64,
+    /// When it was done last; absent: never yet.
+    pub last_run_at: Option<DateTime<Utc>>,
+    /// How long that took.
+    pub took_ms: Option<u64>,
+    /// How much there was to do: deliveries, rows, files.
+    pub done: Option<u64>,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+impl Queue {
+    /// Does what is due of this namespace's upkeep, and of the whole database's; what that was. `windlass serve` and
+    /// every running [`Node`](crate::Node) do this by themselves. Whoever only claims calls it now and then.
+    pub async fn maintain_once(&self) -> Result<Vec<DutyRun>> {
+        let mut runs = self.do_due(Some(self.namespace()), Duty::QUICK).await?;
+        runs.append(&mut self.do_due(Some(self.namespace()), Duty::SLOW).await?);
+        Ok(runs)
+    }
+
+    /// What is known of this namespace's upkeep. That of the whole database is shown with `default`.
+    pub async fn duties(&self) -> Result<Vec<DutyView>> {
+        self.topology().await?;
+        self.store().duties(self.namespace()).await
+    }
+
+    /// Does those of these duties that are due and that nobody else is at: of one namespace, or of all. One that fails
+    /// does not keep the others from theirs.
+    pub(crate) async fn do_due(&self, namespace: Option<&str>, duties: &[Duty]) -> Result<Vec<DutyRun>> {
+        let mut due = self.store().due_duties(namespace, duties, self.now()).await?;
+        due.sort();
+        let mut runs = Vec::new();
+        for of_one in due.chunk_by(|one, next| one.0 == next.0 && is_quick(one.1) && is_quick(next.1)) {
+            let queue = self.in_namespace(&of_one[0].0)?;
+            let duties: Vec<Duty> = of_one.iter().map(|(_, duty)| *duty).collect();
+            runs.append(&mut queue.take_and_do(&duties).await?);
+        }
+        Ok(runs)
+    }
+
+    async fn take_and_do(&self, duties: &[Duty]) -> Result<Vec<DutyRun>> {
+        let worker_id = &*self.core().process;
+        let taken = self.store().take_duties(self.namespace(), duties, worker_id, self.now()).await?;
+        let mut runs = Vec::with_capacity(taken.len());
+        for duty in taken {
+            runs.push(self.do_one(duty).await);
+        }
+        if !runs.is_empty() {
+            self.store().note_duties(self.namespace(), &runs, worker_id, self.now()).await?;
+        }
+        Ok(runs)
+    }
+
+    async fn do_one(&self, duty: Duty) -> DutyRun {
+        let begun = Instant::now();
+        let (namespace, name) = (self.namespace(), duty.as_str());
+        let (done, error) = match duty.once(self).await {
+            Ok(done) => (done, None),
+            Err(error) => (0, Some(error)),
+        };
+        let took = begun.elapsed();
+        match &error {
+            Some(error) => tracing::warn!(%error, namespace, duty = name, "upkeep failed"),
+            None if done > 0 => tracing::info!(namespace, duty = name, done, ?took, "upkeep"),
+            None => tracing::debug!(namespace, duty = name, ?took, "upkeep: nothing to do"),
+        }
+        DutyRun { duty, done, took, error }
+    }
+}
+
+fn is_quick(duty: Duty) -> bool {
+    Duty::QUICK.contains(&duty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_duty_is_found_by_its_name() {
+        for duty in Duty::QUICK.iter().chain(Duty::SLOW) {
+            assert_eq!(duty.as_str().parse(), Ok(*duty));
+            assert_eq!(serde_json::to_string(duty).unwrap(), format!("\"{}\"", duty.as_str()));
+        }
+        assert!("idle".parse::<Duty>().is_err());
+    }
+
+    #[test]
+    fn a_duty_comes_again_about_when_it_should() {
+        let run = DutyRun { duty: Duty::Prune, done: 0, took: Duration::ZERO, error: None };
+        let every = Duty::Prune.every();
+        assert!((0..1_000).all(|_| (every.mul_f64(0.9)..=every.mul_f64(1.1)).contains(&run.next_in())));
+    }
+}

@@ -1,0 +1,138 @@
+//! Duties: which are due, who takes them, and what came of it.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+
+use super::PgStore;
+use super::enqueue::column;
+use super::error::from_sqlx;
+use super::row::get;
+use crate::clock::Timestamp;
+use crate::duty::{Duty, DutyRun, DutyView};
+use crate::error::Result;
+
+// What lies further ahead than it can was written by a clock that has been put back since.
+const DUE: &str = "
+SELECT n.namespace, w.duty
+FROM windlass.namespaces n
+CROSS JOIN unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) AS w(duty, every_ms, patience_ms, whole)
+LEFT JOIN windlass.duties d ON d.namespace = n.namespace AND d.duty = w.duty
+WHERE CASE WHEN w.whole THEN n.namespace = 'default' ELSE n.namespace = coalesce($1, n.namespace) END
+  AND (d.next_at IS NULL OR d.next_at <= coalesce($6, now())
+       OR d.next_at > coalesce($6, now()) + 2 * w.every_ms * interval '1 millisecond')
+  AND (d.held_until IS NULL OR d.held_until <= coalesce($6, now())
+       OR d.held_until > coalesce($6, now()) + w.patience_ms * interval '1 millisecond')";
+
+pub(super) async fn due(
+    store: &PgStore,
+    namespace: Option<&str>,
+    duties: &[Duty],
+    now: Option<Timestamp>,
+) -> Result<Vec<(String, Duty)>> {
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query(DUE)
+        .bind(namespace)
+        .bind(column(duties, |duty| duty.as_str()))
+        .bind(column(duties, |duty| ms(duty.every())))
+        .bind(column(duties, |duty| ms(duty.patience())))
+        .bind(column(duties, |duty| duty.is_of_database()))
+        .bind(now);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    rows.iter().map(|row| Ok((get(row, "namespace")?, get::<String>(row, "duty")?.parse()?))).collect()
+}
+
+// Asks once more whether it is due: somebody else may have been faster.
+const TAKE: &str = "
+INSERT INTO windlass.duties AS d (namespace, duty, every_ms, next_at, held_until, worker_id)
+SELECT $1, w.duty, w.every_ms, coalesce($6, now()),
+       coalesce($6, now()) + w.patience_ms * interval '1 millisecond', $5
+FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS w(duty, every_ms, patience_ms)
+ON CONFLICT (namespace, duty) DO UPDATE
+SET every_ms = excluded.every_ms, held_until = excluded.held_until, worker_id = excluded.worker_id
+WHERE (d.next_at <= excluded.next_at
+       OR d.next_at > excluded.next_at + 2 * excluded.every_ms * interval '1 millisecond')
+  AND (d.held_until IS NULL OR d.held_until <= excluded.next_at OR d.held_until > excluded.held_until)
+RETURNING d.duty";
+
+pub(super) async fn take(
+    store: &PgStore,
+    namespace: &str,
+    duties: &[Duty],
+    worker_id: &str,
+    now: Option<Timestamp>,
+) -> Result<Vec<Duty>> {
+    let mut connection = store.sweeps.get().await?;
+    let query = sqlx::query_scalar(TAKE)
+        .bind(namespace)
+        .bind(column(duties, |duty| duty.as_str()))
+        .bind(column(duties, |duty| ms(duty.every())))
+        .bind(column(duties, |duty| ms(duty.patience())))
+        .bind(worker_id)
+        .bind(now);
+    let taken: Vec<String> = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    taken.iter().map(|duty| duty.parse()).collect()
+}
+
+// Whoever held it for too long has lost it, and with it the right to say when it comes next.
+const NOTE: &str = "
+UPDATE windlass.duties d
+SET next_at = coalesce($8, now()) + r.next_in_ms * interval '1 millisecond', held_until = NULL, runs = d.runs + 1,
+    last_run_at = coalesce($8, now()), took_ms = r.took_ms, done = r.done, error = r.error
+FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
+  AS r(duty, next_in_ms, took_ms, done, error)
+WHERE d.namespace = $1 AND d.duty = r.duty AND d.worker_id = $7";
+
+pub(super) async fn note(
+    store: &PgStore,
+    namespace: &str,
+    runs: &[DutyRun],
+    worker_id: &str,
+    now: Option<Timestamp>,
+) -> Result<()> {
+    let mut connection = store.sweeps.get().await?;
+    let query = sqlx::query(NOTE)
+        .bind(namespace)
+        .bind(column(runs, |run| run.duty.as_str()))
+        .bind(column(runs, |run| ms(run.next_in())))
+        .bind(column(runs, |run| ms(run.took)))
+        .bind(column(runs, |run| run.done as i64))
+        .bind(column(runs, |run| run.error.as_ref().map(ToString::to_string)))
+        .bind(worker_id)
+        .bind(now);
+    query.execute(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(())
+}
+
+const DUTIES: &str = r#"
+SELECT duty, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error
+FROM windlass.duties WHERE namespace = $1 ORDER BY duty COLLATE "C""#;
+
+pub(super) async fn duties(store: &PgStore, namespace: &str) -> Result<Vec<DutyView>> {
+    let mut connection = store.reads.get().await?;
+    let rows = sqlx::query(DUTIES).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    rows.iter().map(view).collect()
+}
+
+fn view(row: &PgRow) -> Result<DutyView> {
+    let count = |column| get::<Option<i64>>(row, column).map(|count| count.map(i64::unsigned_abs));
+    Ok(DutyView {
+        duty: get::<String>(row, "duty")?.parse()?,
+        every_ms: get::<i64>(row, "every_ms")?.unsigned_abs(),
+        next_at: get(row, "next_at")?,
+        worker_id: get(row, "worker_id")?,
+        runs: get::<i64>(row, "runs")?.unsigned_abs(),
+        last_run_at: get(row, "last_run_at")?,
+        took_ms: count("took_ms")?,
+        done: count("done")?,
+        error: get(row, "error")?,
+    })
+}
+
+fn ms(duration: Duration) -> i64 {
+    duration.as_millis() as i64
+}

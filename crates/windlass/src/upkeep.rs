@@ -1,0 +1,52 @@
+//! The loops that every server and every node runs, beside each other so that none holds up another.
+
+use std::time::Duration;
+
+use crate::duty::Duty;
+use crate::error::Result;
+use crate::queue::Queue;
+
+/// After a failure the next round waits at least this long, twice as long after each further one, …
+const RETRY_MIN: Duration = Duration::from_secs(2);
+/// … and at most this long.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+impl Queue {
+    /// Does the upkeep of all namespaces for as long as this is awaited, looking `every` so often for what is due.
+    /// For servers; a [`Node`](crate::Node) sees to its own namespace.
+    pub async fn maintain_all(&self, every: Duration) {
+        self.keep_up(None, every).await;
+    }
+
+    /// The same for this namespace.
+    pub(crate) async fn maintain(&self, every: Duration) {
+        self.keep_up(Some(self.namespace()), every).await;
+    }
+
+    async fn keep_up(&self, namespace: Option<&str>, every: Duration) {
+        tokio::join!(self.repeat(namespace, Duty::QUICK, every), self.repeat(namespace, Duty::SLOW, every));
+    }
+
+    /// At once, and then again and again.
+    async fn repeat(&self, namespace: Option<&str>, duties: &[Duty], every: Duration) {
+        let mut wait = every;
+        loop {
+            wait = next_wait(wait, self.do_due(namespace, duties).await.map(|_| every));
+            sleep_about(wait).await;
+        }
+    }
+}
+
+/// How long to wait after a round: as it says, or for longer each time that it fails.
+fn next_wait(last: Duration, round: Result<Duration>) -> Duration {
+    round.unwrap_or_else(|error| {
+        let next = (last * 2).clamp(RETRY_MIN, RETRY_MAX);
+        tracing::warn!(%error, again_in = ?next, "upkeep failed");
+        next
+    })
+}
+
+/// Jittered, so that processes started together do not stay together.
+async fn sleep_about(wait: Duration) {
+    tokio::time::sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+}
