@@ -32,6 +32,7 @@ pub struct NewEvent {
     pub(crate) run_at: Option<Timestamp>,
     pub(crate) delay: Option<Duration>,
     pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) expires_in: Option<Duration>,
     pub(crate) group_id: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) priority: i16,
@@ -52,6 +53,7 @@ impl NewEvent {
             run_at: None,
             delay: None,
             expires_at: None,
+            expires_in: None,
             group_id: None,
             key: None,
             priority: 0,
@@ -113,6 +115,12 @@ impl NewEvent {
     /// Never started after this instant; it ends EXPIRED instead.
     pub fn expires_at(mut self, expires_at: Timestamp) -> NewEvent {
         self.expires_at = Some(expires_at);
+        self
+    }
+
+    /// The same, this long after it may first start.
+    pub fn expires_in(mut self, expires_in: Duration) -> NewEvent {
+        self.expires_in = Some(expires_in);
         self
     }
 
@@ -187,6 +195,10 @@ impl NewEvent {
         if self.delay.is_some_and(|delay| delay > SPAN_MAX) {
             return Err(Error::invalid("delay_ms", "must be at most 100 years"));
         }
+        if self.expires_at.is_some() && self.expires_in.is_some() {
+            return Err(Error::invalid("expires_in_ms", "give either expires_at or expires_in_ms, not both"));
+        }
+        check_expires_in("expires_in_ms", self.expires_in)?;
         for (field, at) in [("run_at", self.run_at), ("expires_at", self.expires_at)] {
             if at.is_some_and(|at| (at - now).abs() > chrono::TimeDelta::days(36_600)) {
                 return Err(Error::invalid(field, "must be within 100 years from now"));
@@ -199,6 +211,14 @@ impl NewEvent {
         }
         Ok(())
     }
+}
+
+/// How long an event may wait: not for no time at all, since then it could never start.
+pub(crate) fn check_expires_in(field: &'static str, expires_in: Option<Duration>) -> Result<()> {
+    if expires_in.is_some_and(|expires_in| expires_in.as_millis() == 0 || expires_in > SPAN_MAX) {
+        return Err(Error::invalid(field, "must be at least 1 ms and at most 100 years"));
+    }
+    Ok(())
 }
 
 /// The largest `max_retries`.

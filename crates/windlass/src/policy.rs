@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::clock::SPAN_MAX;
 use crate::error::{Error, Result};
-use crate::event::MAX_RETRIES_MAX;
+use crate::event::{MAX_RETRIES_MAX, check_expires_in};
 use crate::names;
 use crate::retry::Backoff;
 
@@ -46,6 +46,10 @@ pub struct Policy {
     pub deadline_horizon_ms: u64,
     /// For how many milliseconds a published key is remembered.
     pub key_window_ms: u64,
+    /// Events that say nothing about it expire when they have not been started so many milliseconds after they could
+    /// have been; `None`: never.
+    #[serde(default)]
+    pub expires_after_ms: Option<u64>,
 }
 
 /// What becomes of a delivery after an unrecoverable error, or when its retries are used up.
@@ -106,6 +110,7 @@ impl Default for Policy {
             share_transaction: false,
             deadline_horizon_ms: 60_000,
             key_window_ms: 24 * 3_600_000,
+            expires_after_ms: None,
         }
     }
 }
@@ -164,6 +169,7 @@ impl Policy {
         check_span("lease_ms", self.lease_ms, LEASE_MAX)?;
         check_span("deadline_horizon_ms", self.deadline_horizon_ms, SPAN_MAX)?;
         check_span("key_window_ms", self.key_window_ms, SPAN_MAX)?;
+        check_expires_in("expires_after_ms", self.expires_after_ms.map(Duration::from_millis))?;
         if self.lease_ms == 0 {
             return Err(Error::invalid("lease_ms", "must be at least 1"));
         }
@@ -222,10 +228,13 @@ pub struct PolicyOverrides {
     /// See [`Policy::deadline_horizon_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_horizon_ms: Option<u64>,
+    /// See [`Policy::expires_after_ms`]; `Some(None)`, in JSON `null`, lifts the bound. Not for subscriptions.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub expires_after_ms: Option<Option<u64>>,
 }
 
 /// Tells a field that is `null` from one that is absent.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
@@ -244,6 +253,7 @@ impl PolicyOverrides {
             share_transaction: self.share_transaction.unwrap_or(policy.share_transaction),
             deadline_horizon_ms: self.deadline_horizon_ms.unwrap_or(policy.deadline_horizon_ms),
             key_window_ms: policy.key_window_ms,
+            expires_after_ms: self.expires_after_ms.unwrap_or(policy.expires_after_ms),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::change::passes_group;
 use crate::clock::after;
@@ -129,7 +130,7 @@ pub(crate) async fn run(
 }
 
 pub(crate) fn unrouted(event: NewEvent) -> Prepared {
-    Prepared { event, key_window: Default::default(), deliveries: Vec::new() }
+    Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() }
 }
 
 async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
@@ -178,19 +179,20 @@ async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> R
 pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
     let mut missing = HashSet::new();
     // Events of one batch are often alike: each kind is routed once.
-    let mut known: HashMap<(String, String, i16), Vec<NewDelivery>> = HashMap::new();
+    let mut known: HashMap<(String, String, i16), (Vec<NewDelivery>, Option<Duration>)> = HashMap::new();
     for prepared in prepared {
         let event = &prepared.event;
         let kind = (event.event_type.clone(), event.tags.clone(), event.priority);
-        let routes = match known.get(&kind) {
-            Some(routes) => routes,
+        let (routes, expires_after) = match known.get(&kind) {
+            Some(known) => known,
             None => {
                 let tags = tag_set("tags", &event.tags, &core.limits)?;
                 let routes = routes(topology, &event.event_type, &tags, event.priority, &mut missing);
-                known.entry(kind).or_insert(routes)
+                known.entry(kind).or_insert((routes, topology.expires_after(&event.event_type)))
             }
         };
         prepared.key_window = topology.namespace.policy.base.key_window();
+        prepared.expires_in = event.expires_in.or(*expires_after);
         prepared.deliveries = routes.clone();
         if event.max_retries.is_some() {
             prepared.deliveries.iter_mut().for_each(|delivery| delivery.max_retries = event.max_retries);
@@ -252,6 +254,8 @@ pub(crate) fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Pub
     let main = prepared.deliveries.iter().find(|delivery| delivery.subscription == MAIN);
     let max_retries = main.and_then(|delivery| delivery.max_retries);
     let new = prepared.event;
+    let run_at = new.run_at.or(new.delay.map(|delay| after(stored.created_at, delay)));
+    let due_at = run_at.map_or(stored.created_at, |run_at| run_at.max(stored.created_at));
     let event = Event {
         id: stored.event_id,
         namespace: namespace.to_owned(),
@@ -265,8 +269,8 @@ pub(crate) fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Pub
         priority: new.priority,
         producer: new.producer,
         scheduled_task_id: None,
-        run_at: new.run_at.or(new.delay.map(|delay| after(stored.created_at, delay))),
-        expires_at: new.expires_at,
+        run_at,
+        expires_at: new.expires_at.or(prepared.expires_in.map(|expires_in| after(due_at, expires_in))),
         metadata: new.metadata,
         created_at: stored.created_at,
     };

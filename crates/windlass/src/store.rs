@@ -37,6 +37,8 @@ pub(crate) struct Prepared {
     pub event: NewEvent,
     /// How long its key is remembered.
     pub key_window: Duration,
+    /// How long after it may first start it expires, unless it says when; `None`: never.
+    pub expires_in: Option<Duration>,
     /// One for each matching subscription.
     pub deliveries: Vec<NewDelivery>,
 }

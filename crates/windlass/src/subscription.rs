@@ -65,6 +65,10 @@ impl Queue {
         names::check_identifier("subscription", &new.subscription)?;
         check_filter(&new.types, &new.tags, self.limits())?;
         new.policy.check()?;
+        if new.policy.expires_after_ms.is_some() {
+            // An event has one deadline, whoever waits for it.
+            return Err(Error::invalid("expires_after_ms", "belongs to the namespace's policy or one of its types"));
+        }
         let max = self.limits().subscriptions_max;
         if self.reload().await?.subscriptions.len() >= max {
             return Err(Error::invalid("subscription", format!("a namespace has at most {max} subscriptions")));

@@ -1,6 +1,7 @@
 //! What a namespace consists of: its policy, subscriptions and lanes; and who matches what.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,12 @@ impl Topology {
     }
 
     /// The policy for a type as one subscription sees it.
+    /// How long events of this type may wait that say nothing about it themselves.
+    pub fn expires_after(&self, event_type: &str) -> Option<Duration> {
+        let policy = self.namespace.policy.resolve(event_type, &PolicyOverrides::default());
+        policy.expires_after_ms.map(Duration::from_millis)
+    }
+
     pub fn policy(&self, subscription: &str, event_type: &str) -> Policy {
         let none = PolicyOverrides::default();
         let overrides = self.subscription(subscription).map_or(&none, |found| &found.policy);

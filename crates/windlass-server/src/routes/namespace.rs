@@ -71,6 +71,8 @@ struct PolicyBody {
     deadline_horizon_ms: u64,
     /// For how long a published key is remembered.
     key_window_ms: u64,
+    /// Events that say nothing about it expire when they have waited for so long; null: never.
+    expires_after_ms: Option<u64>,
     /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
     types: BTreeMap<String, PolicyOverrides>,
 }
@@ -89,6 +91,7 @@ impl From<NamespacePolicy> for PolicyBody {
             share_transaction: base.share_transaction,
             deadline_horizon_ms: base.deadline_horizon_ms,
             key_window_ms: base.key_window_ms,
+            expires_after_ms: base.expires_after_ms,
             types,
         }
     }
@@ -184,12 +187,18 @@ struct PolicyRequest {
     deadline_horizon_ms: Option<u64>,
     /// For how long a published key is remembered.
     key_window_ms: Option<u64>,
+    /// Events that say nothing about it expire when they have waited for so long; `null`: never.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    expires_after_ms: Option<Option<u64>>,
     /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
     types: BTreeMap<String, PolicyOverrides>,
 }
 
 /// Tells a field that is `null` from one that is absent.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u32>>, D::Error> {
+fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
@@ -210,6 +219,7 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
             group_failure: request.group_failure,
             share_transaction: request.share_transaction,
             deadline_horizon_ms: request.deadline_horizon_ms,
+            expires_after_ms: request.expires_after_ms,
         };
         Ok(NamespacePolicy { base: Policy { key_window_ms, ..given.apply(&preset) }, types: request.types })
     }

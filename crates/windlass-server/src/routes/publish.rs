@@ -53,6 +53,8 @@ struct PublishRequest {
     delay_ms: Option<u64>,
     /// Never started after this instant; it ends EXPIRED instead.
     expires_at: Option<DateTime<Utc>>,
+    /// The same, this long after it may first start.
+    expires_in_ms: Option<u64>,
     /// Events of a group are handled one at a time, in order.
     group_id: Option<String>,
     /// Published once, however often it is sent. Also as the header `Idempotency-Key`.
@@ -94,6 +96,9 @@ impl PublishRequest {
         }
         if let Some(expires_at) = self.expires_at {
             event = event.expires_at(expires_at);
+        }
+        if let Some(expires_in_ms) = self.expires_in_ms {
+            event = event.expires_in(Duration::from_millis(expires_in_ms));
         }
         if let Some(group_id) = self.group_id {
             event = event.group(group_id);

@@ -17,7 +17,7 @@ on_each_database! {
             "policy": {
                 "lease_ms": 60_000, "max_retries": 3, "backoff": { "kind": "fixed", "delay_ms": 300_000 },
                 "exhausted": "dead_letter", "unhandled": "retry", "max_attempts": 20, "history": "keep",
-                "group_failure": "block", "share_transaction": false, "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "types": {}
+                "group_failure": "block", "share_transaction": false, "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "expires_after_ms": null, "types": {}
             }
         });
         assert_eq!(created, expected);
@@ -52,7 +52,7 @@ on_each_database! {
         let request = json!({ "policy": {
             "preset": "bus", "lease_ms": 7000, "max_retries": 2, "backoff": { "kind": "lease" },
             "exhausted": "complete_with_errors", "unhandled": "dead_letter", "max_attempts": 5, "history": "none",
-            "group_failure": "continue", "share_transaction": true, "deadline_horizon_ms": 1, "key_window_ms": 2
+            "group_failure": "continue", "share_transaction": true, "deadline_horizon_ms": 1, "key_window_ms": 2, "expires_after_ms": 3
         } });
         server.put("/namespaces/n", &request).await.expect(201);
         let mut expected = request["policy"].clone();

@@ -500,5 +500,6 @@ fn policy(rng: &mut Rng) -> Policy {
         share_transaction: false,
         deadline_horizon_ms: 5_000,
         key_window_ms: 30_000,
+        expires_after_ms: None,
     }
 }

@@ -167,23 +167,27 @@ WITH ids AS MATERIALIZED (
     SELECT ids.id[e.n], $1, e.event_type, e.title, e.description, e.tags, e.payload::json, e.group_id, e.key,
            e.priority, e.producer,
            coalesce(e.run_at, coalesce($4, now()) + e.delay_us * interval '1 microsecond'),
-           e.expires_at, e.metadata::json, coalesce($4, now())
+           coalesce(e.expires_at, greatest(coalesce($4, now()), e.run_at,
+               coalesce($4, now()) + e.delay_us * interval '1 microsecond') + e.expires_in_us * interval '1 microsecond'),
+           e.metadata::json, coalesce($4, now())
     FROM ids, unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
                      $12::smallint[], $13::text[], $14::timestamptz[], $15::bigint[], $16::timestamptz[],
-                     $17::text[])
+                     $17::text[], $28::bigint[])
       WITH ORDINALITY AS e(event_type, title, description, tags, payload, group_id, key, priority, producer,
-                           run_at, delay_us, expires_at, metadata, n)
+                           run_at, delay_us, expires_at, metadata, expires_in_us, n)
     WHERE ids.id IS NOT NULL
 ), queued AS (
     INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at,
         attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
     SELECT ids.id[d.n], d.lane_id, $1, d.subscription,
            CASE WHEN d.waits THEN 'infinity' ELSE due.at END, CASE WHEN d.group_id IS NOT NULL THEN due.at END,
-           d.attempts_limit, d.max_retries, d.group_id, d.expires_at, coalesce($4, now()), coalesce($4, now())
+           d.attempts_limit, d.max_retries, d.group_id,
+           coalesce(d.expires_at, due.at + d.expires_in_us * interval '1 microsecond'),
+           coalesce($4, now()), coalesce($4, now())
     FROM ids, unnest($18::integer[], $19::bigint[], $20::text[], $21::boolean[], $22::integer[], $23::integer[],
-                     $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[])
+                     $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[], $29::bigint[])
            AS d(n, lane_id, subscription, waits, attempts_limit, max_retries, group_id, expires_at, run_at,
-                delay_us),
+                delay_us, expires_in_us),
          LATERAL (SELECT greatest(coalesce($4, now()), d.run_at,
                                   coalesce($4, now()) + d.delay_us * interval '1 microsecond') AS at) AS due
     WHERE ids.id IS NOT NULL
@@ -228,7 +232,9 @@ async fn insert(
         .bind(column(&deliveries, |(_, p, _)| p.event.group_id.as_deref()))
         .bind(column(&deliveries, |(_, p, _)| p.event.expires_at))
         .bind(column(&deliveries, |(_, p, _)| p.event.run_at))
-        .bind(column(&deliveries, |(_, p, _)| p.event.delay.map(micros)));
+        .bind(column(&deliveries, |(_, p, _)| p.event.delay.map(micros)))
+        .bind(column(events, |p| p.expires_in.map(micros)))
+        .bind(column(&deliveries, |(_, p, _)| p.expires_in.map(micros)));
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;

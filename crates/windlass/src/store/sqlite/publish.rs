@@ -30,19 +30,16 @@ fn store(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> R
         return Ok(first);
     }
     let run_at = row::micros(event.run_at).or(event.delay.map(|delay| now.saturating_add(micros(delay))));
-    let event_id = insert(conn, namespace, event, run_at, now)?;
+    let due_at = run_at.map_or(now, |run_at| run_at.max(now));
+    let expires_in = prepared.expires_in.map(|expires_in| due_at.saturating_add(micros(expires_in)));
+    let expires_at = row::micros(event.expires_at).or(expires_in);
+    let event_id = insert(conn, namespace, event, (run_at, expires_at), now)?;
     if let Some(key) = &event.key {
         let expires_at = now.saturating_add(micros(prepared.key_window));
         conn.prepare_cached(PUT_KEY)?.execute((namespace, key, event_id, now, expires_at))?;
     }
-    let entry = Entry {
-        event_id,
-        group_id: event.group_id.as_deref(),
-        expires_at: row::micros(event.expires_at),
-        due_at: run_at.map_or(now, |run_at| run_at.max(now)),
-        attempts: 0,
-        created_at: now,
-    };
+    let entry =
+        Entry { event_id, group_id: event.group_id.as_deref(), expires_at, due_at, attempts: 0, created_at: now };
     for delivery in &prepared.deliveries {
         enqueue(conn, namespace, &entry, delivery, now)?;
     }
@@ -67,7 +64,13 @@ INSERT INTO events (namespace, event_type, title, description, tags, payload, gr
                     run_at, expires_at, metadata, created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
-fn insert(conn: &Connection, namespace: &str, event: &NewEvent, run_at: Option<i64>, now: i64) -> Result<i64> {
+fn insert(
+    conn: &Connection,
+    namespace: &str,
+    event: &NewEvent,
+    (run_at, expires_at): (Option<i64>, Option<i64>),
+    now: i64,
+) -> Result<i64> {
     conn.prepare_cached(INSERT)?.execute((
         namespace,
         &event.event_type,
@@ -80,7 +83,7 @@ fn insert(conn: &Connection, namespace: &str, event: &NewEvent, run_at: Option<i
         event.priority,
         &event.producer,
         run_at,
-        row::micros(event.expires_at),
+        expires_at,
         event.metadata.as_ref().map(|metadata| metadata.get()),
         now,
     ))?;

@@ -1,10 +1,13 @@
 //! Deadlines: who is near his goes first, and who missed it never starts.
 
-use windlass::{Action, NewEvent, Policy, Queue, Report, Status};
+use windlass::{
+    Action, ClaimRequest, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, Report, Status, SubscriptionSpec,
+};
 
+use crate::bed::Bed;
 use crate::support::*;
 
-async fn expiring(bed: &crate::bed::Bed, queue: &Queue, seconds: u64) -> i64 {
+async fn expiring(bed: &Bed, queue: &Queue, seconds: u64) -> i64 {
     publish_new(queue, NewEvent::new("t").expires_at(after(bed.now(), secs(seconds)))).await.id
 }
 
@@ -127,4 +130,93 @@ conformance! {
         let held = windlass::Held::by_worker(event, "w");
         assert!(bed.queue.finish(held, Report::done()).await.unwrap().is_lost());
     }
+
+    async fn a_deadline_can_be_a_time_to_wait(bed) {
+        let event = publish_new(&bed.queue, NewEvent::new("t").expires_in(secs(10))).await;
+        assert_eq!(event.expires_at, Some(after(bed.now(), secs(10))));
+        assert_eq!(bed.queue.get(event.id).await.unwrap().event.expires_at, event.expires_at);
+        bed.advance(secs(10));
+        assert!(poll(&bed.queue).await.is_none());
+        assert_eq!(bed.queue.expire_once().await, Ok(1));
+    }
+
+    async fn the_time_to_wait_begins_when_it_may_start(bed) {
+        let later = NewEvent::new("t").delay(secs(60)).expires_in(secs(10));
+        let at = NewEvent::new("t").run_at(after(bed.now(), secs(60))).expires_in(secs(10));
+        let past = NewEvent::new("t").run_at(bed.now() - secs(60)).expires_in(secs(10));
+        let published = bed.queue.publish_all(vec![later, at, past]).await.unwrap();
+        let expected = [70, 70, 10].map(|wait| Some(after(bed.now(), secs(wait))));
+        for (published, expected) in published.iter().zip(expected) {
+            assert_eq!(published.event.expires_at, expected);
+            assert_eq!(bed.queue.get(published.event.id).await.unwrap().event.expires_at, expected);
+        }
+        bed.advance(secs(60));
+        assert_eq!(bed.queue.expire_once().await, Ok(1));
+        assert_eq!(take_all(&bed.queue).await.len(), 2);
+    }
+
+    // O2
+    async fn a_policy_lets_old_unprocessed_events_expire(bed) {
+        let of_type = PolicyOverrides { expires_after_ms: Some(Some(5_000)), ..Default::default() };
+        let never = PolicyOverrides { expires_after_ms: Some(None), ..Default::default() };
+        let queue = bed
+            .namespace_with(NamespacePolicy {
+                base: Policy { expires_after_ms: Some(60_000), ..Policy::default() },
+                types: [("quick".into(), of_type), ("kept".into(), never)].into(),
+            })
+            .await;
+        let (usual, quick, kept) = (publish(&queue, "t").await, publish(&queue, "quick").await, publish(&queue, "kept").await);
+        assert_eq!(usual.expires_at, Some(after(bed.now(), secs(60))));
+        assert_eq!((quick.expires_at, kept.expires_at), (Some(after(bed.now(), secs(5))), None));
+        let own = publish_new(&queue, NewEvent::new("quick").expires_in(secs(90))).await;
+        assert_eq!(own.expires_at, Some(after(bed.now(), secs(90))));
+        bed.advance(secs(60));
+        assert_eq!(queue.expire_once().await, Ok(2));
+        assert_eq!(sorted(dead(&queue).await), [usual.id, quick.id]);
+        assert_eq!(sorted(ids(&take_all(&queue).await)), [kept.id, own.id]);
+    }
+
+    async fn times_to_wait_are_checked(bed) {
+        let both = NewEvent::new("t").expires_in(secs(1)).expires_at(after(bed.now(), secs(1)));
+        let over = secs(101 * 366 * 24 * 3600);
+        for event in [both, NewEvent::new("t").expires_in(secs(0)), NewEvent::new("t").expires_in(over)] {
+            let error = bed.queue.publish(event).await.unwrap_err();
+            assert!(error.to_string().contains("expires_in_ms"), "{error}");
+        }
+        for expires_after_ms in [Some(0), Some(u64::MAX)] {
+            let policy = Policy { expires_after_ms, ..Policy::default() };
+            let error = bed.queue.put_namespace("ns", Some(policy.into()), None).await.err().unwrap();
+            assert!(error.to_string().contains("expires_after_ms"), "{error}");
+        }
+        let overrides = PolicyOverrides { expires_after_ms: Some(Some(1)), ..Default::default() };
+        let spec = SubscriptionSpec::new("s").policy(overrides);
+        let error = bed.queue.add_subscription(spec).await.unwrap_err();
+        assert!(error.to_string().contains("expires_after_ms"), "{error}");
+    }
+
+    // O3
+    async fn under_overload_more_deadlines_are_met_than_in_the_order_of_arrival(bed) {
+        let (by_deadline, in_order) = (started_in_time(bed, 60_000).await, started_in_time(bed, 0).await);
+        assert_eq!((by_deadline, in_order), (120, 20));
+    }
+}
+
+/// For 30 seconds 10 events are published every second, 4 of which cannot wait for longer than 5 seconds, and 5 are
+/// handled; how many of the 120 with a deadline start in time. All others of them end EXPIRED.
+async fn started_in_time(bed: &Bed, deadline_horizon_ms: u64) -> usize {
+    let policy = Policy { deadline_horizon_ms, ..Policy::default() };
+    let queue = bed.queue.put_namespace(&format!("h{deadline_horizon_ms}"), Some(policy.into()), None).await.unwrap();
+    let event = |n| if n % 5 < 2 { NewEvent::new("t").expires_in(secs(5)) } else { NewEvent::new("t") };
+    let mut started = 0;
+    for _ in 0..30 {
+        queue.publish_all((0..10).map(event).collect()).await.unwrap();
+        for delivery in claim(&queue, ClaimRequest::new("w").max(5)).await {
+            done(&queue, &delivery).await;
+            started += usize::from(delivery.event.expires_at.is_some());
+        }
+        bed.advance(secs(1));
+    }
+    bed.advance(secs(5));
+    assert_eq!(queue.expire_once().await.unwrap() + started, 120);
+    started
 }
