@@ -8,6 +8,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 mod engine;
+mod history;
 mod http;
 mod latency;
 mod nodes;
@@ -44,6 +45,8 @@ enum Workload {
     Http(http::Options),
     /// Handlers on a node: how many events a second, how soon each, and what it costs to wait.
     Nodes(nodes::Options),
+    /// What a long history costs: publish, claim and finish on an empty and on a full database.
+    History(history::Options),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Workload::Engine(options) => options.needs_postgres(),
         Workload::Http(options) => options.needs_postgres(),
         Workload::Nodes(options) => options.needs_postgres(),
+        Workload::History(options) => options.needs_postgres(),
     };
     if needs_postgres && postgres::url().is_none() {
         return postgres::run_again_with_server();
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
         // One thread: the client is to leave the server as much of the machine as it can.
         Workload::Http(options) => run(Builder::new_current_thread(), http::run(&options)),
         Workload::Nodes(options) => run(Builder::new_multi_thread(), nodes::run(&options)),
+        Workload::History(options) => run(Builder::new_multi_thread(), history::run(&options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,8 +1,12 @@
 //! A PostgreSQL server to measure on.
 
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sqlx::{Connection, Executor, PgConnection};
+
+/// So many databases are used at once; the ones before are dropped.
+const AT_ONCE: usize = 2;
 
 const VARIABLE: &str = "WINDLASS_TEST_POSTGRES";
 
@@ -28,7 +32,8 @@ pub fn run_again_with_server() -> ExitCode {
 
 /// A new, empty database on the server.
 pub async fn fresh_database(server: &str) -> Result<String, sqlx::Error> {
-    let name = format!("windlass_bench_{}", std::process::id());
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("windlass_bench_{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed) % AT_ONCE);
     let mut connection = PgConnection::connect(server).await?;
     let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
     connection.execute(sqlx::AssertSqlSafe(drop)).await?;

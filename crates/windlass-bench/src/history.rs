@@ -1,0 +1,88 @@
+//! What a long history costs: the same work on an empty database and on a full one, side by side.
+
+mod compare;
+mod generate;
+mod months;
+
+use clap::Args;
+use serde::Serialize;
+use windlass::Queue;
+
+use self::compare::Cost;
+use crate::AnyError;
+use crate::store::{Backend, Fresh};
+
+#[derive(Args)]
+pub struct Options {
+    /// Only this store.
+    #[arg(long, value_enum)]
+    store: Option<Backend>,
+    /// How many finished events the full database has.
+    #[arg(long, default_value_t = 10_000_000)]
+    events: u64,
+    /// Over how many months they are spread.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=120))]
+    months: u32,
+    /// How often each is measured; the median counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Options {
+    pub fn needs_postgres(&self) -> bool {
+        self.store != Some(Backend::Sqlite)
+    }
+}
+
+#[derive(Serialize)]
+struct Measured {
+    store: &'static str,
+    events: u64,
+    months: u32,
+    costs: Vec<Cost>,
+}
+
+pub async fn run(options: &Options) -> Result<(), AnyError> {
+    let mut all = Vec::new();
+    for backend in Backend::ALL {
+        if options.store.is_none_or(|only| only == backend) {
+            all.push(measure(options, backend).await?);
+        }
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        all.iter().for_each(print);
+    }
+    Ok(())
+}
+
+async fn measure(options: &Options, backend: Backend) -> Result<Measured, AnyError> {
+    let (empty, full) = (backend.fresh().await?, backend.fresh().await?);
+    eprintln!("{}: making {} events of {} months", backend.name(), options.events, options.months);
+    let months = months::last(options.months);
+    generate::fill(backend, &full.url, options.events, &months).await?;
+    let costs = compare(options, &empty, &full).await?;
+    Ok(Measured { store: backend.name(), events: options.events, months: options.months, costs })
+}
+
+async fn compare(options: &Options, empty: &Fresh, full: &Fresh) -> Result<Vec<Cost>, AnyError> {
+    let (empty, full) = (Queue::open(&empty.url).await?, Queue::open(&full.url).await?);
+    let costs = compare::compare(&empty, &full, options.rounds).await?;
+    empty.close().await;
+    full.close().await;
+    Ok(costs)
+}
+
+fn print(measured: &Measured) {
+    let Measured { store, events, months, .. } = measured;
+    println!("\n{store}: an empty database, and one with {events} finished events of {months} months\n");
+    println!("| work | batch | empty, µs an event | full | full / empty |");
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    for Cost { work, batch, empty_us, full_us, ratio } in &measured.costs {
+        println!("| {work} | {batch} | {empty_us:.1} | {full_us:.1} | {ratio:.2} |");
+    }
+}
