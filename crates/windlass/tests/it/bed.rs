@@ -25,6 +25,16 @@ macro_rules! conformance {
     };
 }
 
+/// Runs a test on PostgreSQL.
+macro_rules! on_postgres {
+    ($($(#[$note:meta])* async fn $name:ident($bed:ident) $body:block)*) => {
+        $($(#[$note])* #[test] fn $name() {
+            async fn test($bed: &crate::bed::Bed) $body
+            crate::bed::run(crate::bed::Kind::Postgres, test)
+        })*
+    };
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Sqlite,

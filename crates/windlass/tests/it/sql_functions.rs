@@ -7,19 +7,9 @@ use windlass::{
     ClaimRequest, GroupFailure, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, SubscriptionSpec, Timestamp,
 };
 
-use crate::bed::{Bed, Kind};
+use crate::bed::Bed;
 use crate::postgres::{connect, lines};
 use crate::support::*;
-
-/// Runs a test on PostgreSQL.
-macro_rules! on_postgres {
-    ($($(#[$note:meta])* async fn $name:ident($bed:ident) $body:block)*) => {
-        $($(#[$note])* #[test] fn $name() {
-            async fn test($bed: &Bed) $body
-            crate::bed::run(Kind::Postgres, test)
-        })*
-    };
-}
 
 /// What a statement answers with, as one number.
 async fn call(connection: &mut PgConnection, sql: &str) -> sqlx::Result<i64> {
@@ -33,7 +23,7 @@ async fn publish_sql(connection: &mut PgConnection, arguments: &str) -> i64 {
 }
 
 /// What is said about arguments that are refused.
-async fn refused(connection: &mut PgConnection, sql: &str) -> String {
+pub async fn refused(connection: &mut PgConnection, sql: &str) -> String {
     let error = call(connection, sql).await.unwrap_err().into_database_error().expect("the server refuses it");
     assert_eq!(error.code().as_deref(), Some("22023"), "{sql}: {error}");
     error.message().to_owned()
