@@ -65,6 +65,14 @@ pub enum Error {
         /// The node's id.
         node_id: String,
     },
+    /// The schedule does not exist in its namespace, or no longer.
+    #[error("schedule '{schedule_id}' does not exist in namespace '{namespace}'")]
+    ScheduleNotFound {
+        /// The namespace that was searched.
+        namespace: String,
+        /// The schedule's id.
+        schedule_id: String,
+    },
     /// The API token does not exist, or no longer.
     #[error("token '{token_id}' does not exist")]
     TokenNotFound {
@@ -174,6 +182,7 @@ impl Error {
             Error::SubscriptionNotFound { .. } => "subscription_not_found",
             Error::EventNotFound { .. } => "event_not_found",
             Error::NodeNotFound { .. } => "node_not_found",
+            Error::ScheduleNotFound { .. } => "schedule_not_found",
             Error::TokenNotFound { .. } => "token_not_found",
             Error::Exists { .. } => "exists",
             Error::WrongStatus { .. } => "wrong_status",

@@ -62,6 +62,8 @@ mod duty;
 mod error;
 mod event;
 mod finish;
+#[cfg(feature = "postgres")]
+mod hand_over;
 mod hold;
 mod inspect;
 mod limits;

@@ -47,6 +47,7 @@ mod duty;
 mod enqueue;
 mod error;
 mod group;
+pub(crate) mod hand_over;
 mod handle;
 mod hold;
 mod inspect;

@@ -15,6 +15,7 @@ mod faults;
 mod model;
 mod node;
 mod node_crash;
+mod pg_cron;
 mod run_scheduled_task;
 mod schema;
 mod sql_functions;

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test's own, to be crashed and started again.
+//! A PostgreSQL server of a test's own, to be crashed and started again, or with settings of its own.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -28,14 +28,20 @@ pub struct Server {
     user: Option<(u32, u32)>,
     folder: TempDir,
     port: u16,
+    settings: &'static [&'static str],
     running: Option<Child>,
 }
 
 impl Server {
     /// `None`: the programs are not on this machine, and the tests use a server elsewhere.
     pub async fn start_new() -> Option<Server> {
+        Server::start_new_with(&[]).await
+    }
+
+    /// The same, with these settings besides the usual ones.
+    pub async fn start_new_with(settings: &'static [&'static str]) -> Option<Server> {
         let Some(programs) = std::env::var_os(PROGRAMS) else {
-            eprintln!("{PROGRAMS} is not set: a restart of PostgreSQL is not tested");
+            eprintln!("{PROGRAMS} is not set: what needs a server of its own is not tested");
             return None;
         };
         let user = std::env::var(USER).ok().map(|user| {
@@ -48,7 +54,7 @@ impl Server {
             chown(folder.path(), Some(uid), Some(gid)).unwrap();
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut server = Server { programs: programs.into(), user, folder, port, running: None };
+        let mut server = Server { programs: programs.into(), user, folder, port, settings, running: None };
         let made = server.command(&server.programs.join("initdb")).args(INITDB.split(' ')).status();
         assert!(made.unwrap().success(), "{}", server.log());
         server.start().await;
@@ -63,6 +69,7 @@ impl Server {
         let mut command = self.command(Path::new("sh"));
         command.args(["-c", UNTIL_THE_TEST_ENDS, "sh"]).arg(self.programs.join("postgres")).args(POSTGRES.split(' '));
         command.args(["-p", &self.port.to_string()]).stdin(Stdio::piped());
+        command.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
         self.running = Some(command.spawn().unwrap());
         let url = self.url();
         eventually("the server is ready", async || PgConnection::connect(&url).await.is_ok()).await;
