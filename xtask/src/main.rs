@@ -26,8 +26,8 @@ cargo xtask <command>
 
 Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
 databases). If it is not set, `test` and `ci` start a throw-away server of their own. `postgres`
-always starts its own. PostgreSQL, curl, python3 and node are installed by apt-get where they are
-missing and that asks nothing.
+always starts its own. PostgreSQL, pg_cron, curl, python3 and node are installed by apt-get where
+they are missing and that asks nothing. Without pg_cron its tests are left out, and that is said.
 
 Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 ";

@@ -1,5 +1,6 @@
 //! `cargo xtask postgres`: a throw-away PostgreSQL server, gone when the command ends.
 
+pub mod cron;
 mod install;
 
 use std::fs::{self, DirBuilder, File};
@@ -20,6 +21,8 @@ pub const URL_VARIABLE: &str = "WINDLASS_TEST_POSTGRES";
 /// run as.
 const PROGRAMS_VARIABLE: &str = "WINDLASS_TEST_POSTGRES_PROGRAMS";
 const USER_VARIABLE: &str = "WINDLASS_TEST_POSTGRES_USER";
+/// Set where pg_cron can be used by such a server.
+const CRON_VARIABLE: &str = "WINDLASS_TEST_PG_CRON";
 
 const START_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(60);
@@ -44,6 +47,9 @@ pub fn postgres(durable: bool, command: &[String]) -> Result {
 pub fn tell<'a>(command: &'a mut Command, url: &str) -> &'a mut Command {
     command.env(URL_VARIABLE, url);
     if let Some(programs) = install::find() {
+        if cron::is_there(&programs) {
+            command.env(CRON_VARIABLE, "1");
+        }
         command.env(PROGRAMS_VARIABLE, programs);
     }
     if let Ok(Some(User { uid, gid })) = server_user() {

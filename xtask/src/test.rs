@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything the tests need, then all checks, tests and docs.
 
 use crate::install;
-use crate::postgres::{Cluster, URL_VARIABLE, tell};
+use crate::postgres::{Cluster, URL_VARIABLE, cron, tell};
 use crate::run::{Result, Steps, cargo, run};
 use crate::tidy;
 
@@ -29,7 +29,7 @@ pub fn all(steps: &mut Steps, args: &[String]) {
 }
 
 /// PostgreSQL and the programs that the documentation's examples call are part of the tests: without
-/// them they fail, they are not skipped.
+/// them they fail, they are not skipped. Only tests of pg_cron are left out where there is none.
 fn tests(args: &[String]) -> Result {
     install::programs(install::OF_THE_TESTS)?;
     // Tests start the `windlass` binary. Built together with the tests, and not by `-p`, it shares
@@ -44,6 +44,7 @@ fn tests(args: &[String]) -> Result {
             cluster.url.clone()
         }
     };
+    cron::install();
     let mut test = cargo(["test", "--workspace", "--no-fail-fast"]);
     run(tell(test.args(args), &url))
 }
