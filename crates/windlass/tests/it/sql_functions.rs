@@ -514,12 +514,13 @@ on_postgres! {
         connection.execute("SET search_path = public").await.unwrap();
         let role = role();
         connection.execute(AssertSqlSafe(format!("CREATE ROLE {role}"))).await.unwrap();
+        crate::run_scheduled_task::insert(&bed.database.url, crate::run_scheduled_task::ID, "", "").await;
         for block in statements() {
             let done = connection.execute(AssertSqlSafe(block.replace("publisher", &role))).await;
             done.unwrap_or_else(|error| panic!("{block}\n{error}"));
         }
         connection.execute(AssertSqlSafe(format!("DROP OWNED BY {role}; DROP ROLE {role}"))).await.unwrap();
-        assert_eq!(total(&bed.queue).await, 9);
+        assert_eq!(total(&bed.queue).await, 10);
     }
 }
 
