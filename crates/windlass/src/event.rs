@@ -39,6 +39,8 @@ pub struct NewEvent {
     pub(crate) max_retries: Option<u32>,
     pub(crate) metadata: Option<Box<RawValue>>,
     pub(crate) producer: Option<String>,
+    /// The schedule that it comes from.
+    pub(crate) scheduled_task_id: Option<String>,
 }
 
 impl NewEvent {
@@ -60,6 +62,7 @@ impl NewEvent {
             max_retries: None,
             metadata: None,
             producer: None,
+            scheduled_task_id: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::queue::Queue;
+use crate::schedule::{Rule, checked_id};
 use crate::store::postgres::{PgStore, hand_over};
 
 /// A schedule, and the pg_cron that shall run it.
@@ -120,12 +121,6 @@ fn digits(text: &str) -> Option<u8> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-fn is_uuid(text: &str) -> bool {
-    let is_dash = |place| matches!(place, 8 | 13 | 18 | 23);
-    let fits = |(place, byte): (usize, u8)| if is_dash(place) { byte == b'-' } else { byte.is_ascii_hexdigit() };
-    text.len() == 36 && text.bytes().enumerate().all(fits)
-}
-
 impl Queue {
     /// Has pg_cron run a schedule, instead of Windlass: on PostgreSQL, where that extension is installed. From then on
     /// its events come also while no process of Windlass runs, and ticks that pg_cron misses are not made up for.
@@ -133,31 +128,33 @@ impl Queue {
     /// Refused is what pg_cron would run at other times: expressions with seconds or of a kind that it does not know,
     /// and time zones other than its own; and schedules that use `{{tick.previous}}` or `{{tick.next}}`.
     pub async fn hand_to_pg_cron(&self, schedule_id: &str) -> Result<()> {
+        let id = checked_id(schedule_id)?;
         self.topology().await?;
         let store = self.store_with_pg_cron()?;
-        let handed = is_uuid(schedule_id)
-            && hand_over::hand(store, self.namespace(), schedule_id, expression, self.now()).await?;
-        if handed { Ok(()) } else { Err(self.no_schedule(schedule_id)) }
+        let handed = hand_over::hand(store, self.namespace(), &id, expression, self.now()).await?;
+        if handed { Ok(()) } else { Err(self.no_schedule(&id)) }
     }
 
-    /// Has Windlass run a schedule again, beginning with the tick at `next_at`. One that it runs is left as it is.
-    pub async fn take_from_pg_cron(&self, schedule_id: &str, next_at: Timestamp) -> Result<()> {
+    /// Has Windlass run a schedule again, from the next tick on. One that it runs is left as it is.
+    pub async fn take_from_pg_cron(&self, schedule_id: &str) -> Result<()> {
+        let id = checked_id(schedule_id)?;
         self.topology().await?;
         let store = self.store_with_pg_cron()?;
-        let next = |_: &str, _: &str, _: Timestamp| Ok(Some(next_at));
-        let taken =
-            is_uuid(schedule_id) && hand_over::take(store, self.namespace(), schedule_id, next, self.now()).await?;
-        if taken { Ok(()) } else { Err(self.no_schedule(schedule_id)) }
+        if !hand_over::take(store, self.namespace(), &id, next_tick, self.now()).await? {
+            return Err(self.no_schedule(&id));
+        }
+        self.core().schedules_changed.send_replace(());
+        Ok(())
     }
 
     fn store_with_pg_cron(&self) -> Result<&PgStore> {
         let problem = "pg_cron is a part of PostgreSQL: on SQLite, Windlass runs all schedules";
         self.store().postgres().ok_or_else(|| Error::invalid("runner", problem))
     }
+}
 
-    fn no_schedule(&self, schedule_id: &str) -> Error {
-        Error::ScheduleNotFound { namespace: self.namespace().to_owned(), schedule_id: schedule_id.to_owned() }
-    }
+fn next_tick(cron: &str, timezone: &str, now: Timestamp) -> Result<Option<Timestamp>> {
+    Ok(Rule::parse(cron, timezone)?.after(now))
 }
 
 #[cfg(test)]

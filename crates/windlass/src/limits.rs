@@ -41,6 +41,10 @@ pub struct Limits {
     pub nodes_max: usize,
     /// The most event types that one node may name.
     pub node_types_max: usize,
+    /// The most schedules in a namespace. Several processes that add some at once may pass it by a few thousand.
+    pub schedules_max: usize,
+    /// The most ticks that a schedule makes up for under `Missed::All`; the latest.
+    pub missed_ticks_max: usize,
     /// The most API tokens in a database, expired ones included.
     pub tokens_max: usize,
     /// The most namespaces that one API token may name.
@@ -69,6 +73,8 @@ impl Default for Limits {
             subscriptions_max: 100,
             nodes_max: 10_000,
             node_types_max: 1_000,
+            schedules_max: 1_000_000,
+            missed_ticks_max: 1_000,
             tokens_max: 1_000,
             token_namespaces_max: 32,
         }

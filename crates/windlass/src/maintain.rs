@@ -15,6 +15,9 @@ use crate::topology::Subscription;
 /// How long a node is remembered that is not heard of.
 const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How long it is on record what a schedule fired.
+const FIRES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// How many deliveries one statement of upkeep takes.
 const BATCH: usize = 500;
 
@@ -52,14 +55,15 @@ impl Queue {
     }
 
     /// Deletes what nobody needs any more: handler results of deliveries that are gone, nodes that were not heard of
-    /// for a week, and keys whose window is over; how many.
+    /// for a week, keys whose window is over, and what schedules fired 30 days ago; how many.
     pub async fn prune_once(&self) -> Result<usize> {
         self.reload().await?;
         let mut pruned = 0;
         loop {
             let batch = self.store().prune(self.namespace(), NODE_KEPT, BATCH, self.now()).await?;
-            pruned += batch;
-            if batch < BATCH {
+            let fires = self.store().prune_fires(self.namespace(), FIRES_KEPT, BATCH, self.now()).await?;
+            pruned += batch + fires;
+            if batch < BATCH && fires < BATCH {
                 return Ok(pruned);
             }
         }

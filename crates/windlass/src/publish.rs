@@ -162,7 +162,7 @@ fn wake(core: &Core, namespace: &str, prepared: &[Prepared], stored: &[Stored]) 
 }
 
 /// Gives each event its deliveries, and creates the lanes that are missing.
-async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Arc<Topology>> {
+pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Arc<Topology>> {
     let mut topology = core.topology(namespace).await?;
     for _ in 0..ROUNDS_MAX {
         let missing = try_route(core, &topology, prepared)?;
@@ -268,7 +268,7 @@ pub(crate) fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Pub
         key: new.key,
         priority: new.priority,
         producer: new.producer,
-        scheduled_task_id: None,
+        scheduled_task_id: new.scheduled_task_id,
         run_at,
         expires_at: new.expires_at.or(prepared.expires_in.map(|expires_in| after(due_at, expires_in))),
         metadata: new.metadata,

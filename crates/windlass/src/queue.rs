@@ -63,6 +63,10 @@ pub(crate) struct Core {
     pub busy: Busy,
     /// Nobody waits any more.
     pub hurry: watch::Sender<bool>,
+    /// Schedules were added, changed or removed by this process.
+    pub schedules_changed: watch::Sender<()>,
+    /// How many schedules each namespace may get before they are counted again.
+    pub schedules_room: Mutex<HashMap<String, usize>>,
     topologies: Mutex<HashMap<String, Known>>,
 }
 
@@ -128,6 +132,8 @@ impl OpenOptions {
             process: generated_id(),
             busy: Busy::new(),
             hurry: watch::Sender::new(false),
+            schedules_changed: watch::Sender::new(()),
+            schedules_room: Mutex::default(),
             topologies: Mutex::default(),
         };
         let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };

@@ -21,6 +21,7 @@ use crate::inspect::{
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::register::NodeView;
+use crate::schedule::{Missed, ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
 use crate::topology::{Edition, LaneKey, Namespace, Subscription, Topology};
@@ -226,6 +227,80 @@ pub(crate) struct PreparedNode {
     pub event_types: Vec<String>,
 }
 
+/// A schedule with everything resolved, ready to be stored.
+#[derive(Debug, Clone)]
+pub(crate) struct PreparedSchedule {
+    pub schedule_id: String,
+    pub name: String,
+    pub cron: String,
+    pub timezone: String,
+    /// What is published at each tick, before its values are filled in.
+    pub event: NewEvent,
+    pub expires_in: Option<Duration>,
+    pub missed: Missed,
+    pub active: bool,
+    /// Its next tick; `None` while it is not active.
+    pub next_at: Option<Timestamp>,
+}
+
+impl PreparedSchedule {
+    pub fn expires_in_ms(&self) -> Option<i64> {
+        self.expires_in.map(|span| i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+/// What became of a new schedule, or of a change of one.
+#[derive(Debug, Clone)]
+pub(crate) enum Put {
+    Done(ScheduleView),
+    /// There is another of that name.
+    NameTaken,
+    /// There is none of that id.
+    NotFound,
+}
+
+/// The schedules that are due.
+#[derive(Debug, Clone)]
+pub(crate) struct DueSchedules {
+    /// As the database's clock says.
+    pub now: Timestamp,
+    /// The first tick of all, whether or not it is due.
+    pub next_at: Option<Timestamp>,
+    pub schedules: Vec<ScheduleView>,
+}
+
+/// What is to happen with a schedule, if it still is as it was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Firing {
+    pub schedule_id: String,
+    /// As they were read: whoever changes a schedule changes one of them.
+    pub next_at: Option<Timestamp>,
+    pub updated_at: Timestamp,
+    /// In order.
+    pub ticks: Vec<Tick>,
+    /// The new `next_at`.
+    pub then_at: Option<Timestamp>,
+}
+
+/// A tick to be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tick {
+    pub at: Timestamp,
+    /// So many before it were passed over.
+    pub skipped: u32,
+    /// The place of its event among those that were given; `None`: it is passed over.
+    pub event: Option<usize>,
+}
+
+/// What became of a firing.
+#[derive(Debug, Clone)]
+pub(crate) struct Moved {
+    /// The events that were stored, by their place. A tick that is on record has no other.
+    pub stored: Vec<(usize, Stored)>,
+    /// When it changed.
+    pub updated_at: Timestamp,
+}
+
 /// A page of past events that a new subscription may want.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
@@ -401,6 +476,69 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// All of them, or the one of this id, by id.
     async fn nodes(&self, namespace: &str, node_id: Option<&str>) -> Result<Vec<NodeView>>;
 
+    // -- schedules; which ticks happen is not the store's to tell
+
+    async fn count_schedules(&self, namespace: &str) -> Result<u64>;
+
+    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
+
+    /// Replaces all that `new` says; one that is not run by us gets no next tick.
+    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
+
+    /// Makes it inactive, without a next tick. Says whether there is one.
+    async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool>;
+
+    /// Makes it active with this next tick, if it is not, and was not changed since `updated_at`; whether it was so. One
+    /// that is not run by us gets no next tick.
+    async fn resume_schedule(
+        &self,
+        namespace: &str,
+        schedule_id: &str,
+        updated_at: Timestamp,
+        next_at: Option<Timestamp>,
+        now: Option<Timestamp>,
+    ) -> Result<bool>;
+
+    /// Says whether there was one. What it fired stays on record.
+    async fn remove_schedule(&self, namespace: &str, schedule_id: &str) -> Result<bool>;
+
+    async fn schedule(&self, namespace: &str, schedule_id: &str) -> Result<Option<ScheduleView>>;
+
+    /// By name.
+    async fn schedules(&self, namespace: &str, filter: &ScheduleFilter) -> Result<Page<ScheduleView>>;
+
+    /// Its ticks before `before` that are on record, the latest first.
+    async fn schedule_fires(
+        &self,
+        namespace: &str,
+        schedule_id: &str,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleFire>>;
+
+    /// Those whose next tick has come, the earliest first: at most `limit`, and no more than so many bytes of payload,
+    /// but at least one.
+    async fn due_schedules(
+        &self,
+        namespace: &str,
+        limit: usize,
+        bytes: usize,
+        now: Option<Timestamp>,
+    ) -> Result<DueSchedules>;
+
+    /// Records the ticks of each schedule that still is as it was read, stores the events of those that are not on
+    /// record yet, and moves it on; `None` for one that is not. A schedule that somebody else works on at this moment
+    /// is passed over, or, where `manual`, waited for. `None` for all: `version` is not the namespace's.
+    async fn fire(
+        &self,
+        namespace: &str,
+        version: i64,
+        firings: &[Firing],
+        events: &[Prepared],
+        manual: bool,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<Option<Moved>>>>;
+
     // -- the work
 
     /// Stores all events or none. `None`: `version` is not the namespace's; nothing was stored.
@@ -504,6 +642,10 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Deletes handler results whose delivery is neither live nor a dead letter, nodes that were not heard of for
     /// `node_kept`, and keys whose window is over: of each at most `limit`. How many in all.
     async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize>;
+
+    /// Deletes at most `limit` records of what schedules fired longer ago than `kept`; how many.
+    async fn prune_fires(&self, namespace: &str, kept: Duration, limit: usize, now: Option<Timestamp>)
+    -> Result<usize>;
 
     // -- inspection
 

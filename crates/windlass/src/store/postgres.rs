@@ -19,8 +19,8 @@ pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
-    PreparedToken, Recent, Since, Store, Stored,
+    Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
+    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
@@ -34,6 +34,7 @@ use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
 use crate::register::NodeView;
+use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::{Wakes, lock};
@@ -46,6 +47,7 @@ mod dead_letters;
 mod duty;
 mod enqueue;
 mod error;
+mod fire;
 mod group;
 pub(crate) mod hand_over;
 mod handle;
@@ -61,6 +63,7 @@ mod publish_in;
 mod register;
 mod results;
 mod row;
+mod schedule;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -332,6 +335,77 @@ impl Store for PgStore {
         register::nodes(self, namespace, node_id).await
     }
 
+    async fn count_schedules(&self, namespace: &str) -> Result<u64> {
+        schedule::count_all(self, namespace).await
+    }
+
+    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+        schedule::add(self, namespace, new, now).await
+    }
+
+    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+        despite_deadlocks!(schedule::replace(self, namespace, new, now))
+    }
+
+    async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool> {
+        despite_deadlocks!(schedule::pause(self, namespace, schedule_id, now))
+    }
+
+    async fn resume_schedule(
+        &self,
+        namespace: &str,
+        schedule_id: &str,
+        updated_at: Timestamp,
+        next_at: Option<Timestamp>,
+        now: Option<Timestamp>,
+    ) -> Result<bool> {
+        despite_deadlocks!(schedule::resume(self, namespace, schedule_id, updated_at, next_at, now))
+    }
+
+    async fn remove_schedule(&self, namespace: &str, schedule_id: &str) -> Result<bool> {
+        despite_deadlocks!(schedule::remove(self, namespace, schedule_id))
+    }
+
+    async fn schedule(&self, namespace: &str, schedule_id: &str) -> Result<Option<ScheduleView>> {
+        schedule::one(self, namespace, schedule_id).await
+    }
+
+    async fn schedules(&self, namespace: &str, filter: &ScheduleFilter) -> Result<Page<ScheduleView>> {
+        schedule::list(self, namespace, filter).await
+    }
+
+    async fn schedule_fires(
+        &self,
+        namespace: &str,
+        schedule_id: &str,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleFire>> {
+        schedule::fires(self, namespace, schedule_id, before, limit).await
+    }
+
+    async fn due_schedules(
+        &self,
+        namespace: &str,
+        limit: usize,
+        bytes: usize,
+        now: Option<Timestamp>,
+    ) -> Result<DueSchedules> {
+        schedule::due(self, namespace, limit, bytes, now).await
+    }
+
+    async fn fire(
+        &self,
+        namespace: &str,
+        version: i64,
+        firings: &[Firing],
+        events: &[Prepared],
+        manual: bool,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<Option<Moved>>>> {
+        despite_deadlocks!(fire::fire(self, namespace, version, firings, events, manual, now))
+    }
+
     async fn publish(
         &self,
         namespace: &str,
@@ -444,6 +518,16 @@ impl Store for PgStore {
 
     async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {
         despite_deadlocks!(prune::prune(self, namespace, node_kept, limit, now))
+    }
+
+    async fn prune_fires(
+        &self,
+        namespace: &str,
+        kept: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        despite_deadlocks!(prune::fires(self, namespace, kept, limit, now))
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

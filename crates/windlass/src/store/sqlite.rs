@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
-    PreparedToken, Recent, Since, Store, Stored,
+    Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
+    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
@@ -23,6 +23,7 @@ use crate::inspect::{
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::register::NodeView;
+use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
@@ -34,6 +35,7 @@ mod dead_letters;
 mod duty;
 mod enqueue;
 mod error;
+mod fire;
 mod group;
 mod handle;
 mod inspect;
@@ -51,6 +53,7 @@ mod record;
 mod register;
 mod results;
 mod row;
+mod schedule;
 mod stats;
 mod token;
 mod topology;
@@ -295,6 +298,88 @@ impl Store for SqliteStore {
         self.read(move |conn| register::nodes(conn, &namespace, node_id.as_deref())).await
     }
 
+    async fn count_schedules(&self, namespace: &str) -> Result<u64> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| schedule::count_all(conn, &namespace)).await
+    }
+
+    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+        let (namespace, new) = (namespace.to_owned(), new.clone());
+        self.write(now, move |conn, now| schedule::add(conn, &namespace, &new, now)).await
+    }
+
+    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+        let (namespace, new) = (namespace.to_owned(), new.clone());
+        self.write(now, move |conn, now| schedule::replace(conn, &namespace, &new, now)).await
+    }
+
+    async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool> {
+        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
+        self.write(now, move |conn, now| schedule::pause(conn, &namespace, &id, now)).await
+    }
+
+    async fn resume_schedule(
+        &self,
+        namespace: &str,
+        schedule_id: &str,
+        updated_at: Timestamp,
+        next_at: Option<Timestamp>,
+        now: Option<Timestamp>,
+    ) -> Result<bool> {
+        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
+        self.write(now, move |conn, now| schedule::resume(conn, &namespace, &id, updated_at, next_at, now)).await
+    }
+
+    async fn remove_schedule(&self, namespace: &str, schedule_id: &str) -> Result<bool> {
+        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
+        self.write(None, move |conn, _| schedule::remove(conn, &namespace, &id)).await
+    }
+
+    async fn schedule(&self, namespace: &str, schedule_id: &str) -> Result<Option<ScheduleView>> {
+        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
+        self.read(move |conn| schedule::one(conn, &namespace, &id)).await
+    }
+
+    async fn schedules(&self, namespace: &str, filter: &ScheduleFilter) -> Result<Page<ScheduleView>> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.read(move |conn| schedule::list(conn, &namespace, &filter)).await
+    }
+
+    async fn schedule_fires(
+        &self,
+        namespace: &str,
+        schedule_id: &str,
+        before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleFire>> {
+        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
+        self.read(move |conn| schedule::fires(conn, &namespace, &id, before, limit)).await
+    }
+
+    async fn due_schedules(
+        &self,
+        namespace: &str,
+        limit: usize,
+        bytes: usize,
+        now: Option<Timestamp>,
+    ) -> Result<DueSchedules> {
+        let (namespace, now) = (namespace.to_owned(), SqliteStore::now(self, now));
+        self.read(move |conn| schedule::due(conn, &namespace, limit, bytes, now)).await
+    }
+
+    async fn fire(
+        &self,
+        namespace: &str,
+        version: i64,
+        firings: &[Firing],
+        events: &[Prepared],
+        manual: bool,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<Option<Moved>>>> {
+        let (namespace, firings, events) = (namespace.to_owned(), firings.to_vec(), events.to_vec());
+        self.write(now, move |conn, now| fire::fire(conn, &namespace, version, &firings, &events, manual, now)).await
+    }
+
     async fn publish(
         &self,
         namespace: &str,
@@ -439,6 +524,17 @@ impl Store for SqliteStore {
     async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {
         let namespace = namespace.to_owned();
         self.write(now, move |conn, now| prune::prune(conn, &namespace, node_kept, limit, now)).await
+    }
+
+    async fn prune_fires(
+        &self,
+        namespace: &str,
+        kept: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, now| prune::fires(conn, &namespace, kept, limit, now)).await
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

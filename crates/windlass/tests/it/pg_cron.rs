@@ -1,7 +1,7 @@
 //! Schedules that pg_cron runs, on a server of the test's own that has it.
 
 use sqlx::{AssertSqlSafe, Executor, Row};
-use windlass::{Error, Queue, Timestamp};
+use windlass::{Error, NewEvent, NewSchedule, Queue, Runner};
 
 use crate::bed::{Bed, Database, Kind, run_on_empty};
 use crate::postgres::{connect, execute, lines};
@@ -21,12 +21,7 @@ const OTHERS: [&str; 3] = [
 ];
 
 const JOBS: &str = "SELECT format('%s|%s|%s', jobname, schedule, command) FROM cron.job ORDER BY jobname";
-const RUNNERS: &str =
-    "SELECT format('%s %s', runner, windlass._utc(next_at)) FROM windlass.schedules ORDER BY schedule_id";
-
-fn next() -> Timestamp {
-    "2041-02-03T04:05:00Z".parse().unwrap()
-}
+const RUNNERS: &str = "SELECT format('%s %s', runner, next_at > now()) FROM windlass.schedules ORDER BY schedule_id";
 
 async fn start() -> Option<Server> {
     if std::env::var_os(PG_CRON).is_none() {
@@ -57,7 +52,7 @@ async fn is_refused_and_handed_over_and_taken_back(url: &str, queue: &Queue) {
     set(url, ID, "cron = '@daily', title = '{{tick.next}}'").await;
     assert!(refused(queue, ID).await.starts_with("title: uses {{tick.next}}"));
     assert_eq!(lines(url, JOBS).await, [""; 0]);
-    assert_eq!(lines(url, RUNNERS).await, ["windlass 2040-05-06T07:08:00Z"]);
+    assert_eq!(lines(url, RUNNERS).await, ["windlass t"]);
 
     set(url, ID, "title = NULL").await;
     queue.hand_to_pg_cron(&ID.to_uppercase()).await.unwrap();
@@ -69,15 +64,32 @@ async fn is_refused_and_handed_over_and_taken_back(url: &str, queue: &Queue) {
     assert_eq!(lines(url, JOBS).await, [job(ID, "30 4 * * 1-5")]);
 
     for _ in 0..2 {
-        queue.take_from_pg_cron(ID, next()).await.unwrap();
+        queue.take_from_pg_cron(ID).await.unwrap();
         assert_eq!(lines(url, JOBS).await, [""; 0]);
-        assert_eq!(lines(url, RUNNERS).await, ["windlass 2041-02-03T04:05:00Z"]);
-        set(url, ID, "next_at = '2041-02-03T04:05:00Z'").await;
+        assert_eq!(lines(url, RUNNERS).await, ["windlass t"]);
     }
     set(url, ID, "active = false, next_at = NULL").await;
     queue.hand_to_pg_cron(ID).await.unwrap();
-    queue.take_from_pg_cron(ID, next()).await.unwrap();
+    queue.take_from_pg_cron(ID).await.unwrap();
     assert_eq!(lines(url, RUNNERS).await, ["windlass "]);
+}
+
+/// pg_cron hears of it when a schedule is changed or removed.
+async fn is_changed_and_removed(url: &str, queue: &Queue) {
+    let schedule = |cron: &str| NewSchedule::new("nightly", cron, NewEvent::new("t"));
+    let id = queue.add_schedule(schedule("0 2 * * *")).await.unwrap().id;
+    queue.hand_to_pg_cron(&id).await.unwrap();
+    assert_eq!(queue.fire_schedules_once().await.unwrap().next_in, None);
+    let changed = queue.put_schedule(&id, schedule("0 3 * * *")).await.unwrap();
+    assert_eq!((changed.runner, changed.next_at), (Runner::PgCron, None));
+    assert_eq!(json(&queue.schedule(&id).await.unwrap()), json(&changed));
+    assert_eq!(lines(url, JOBS).await, [job(&id, "0 3 * * *")]);
+    let refused = queue.put_schedule(&id, schedule("0 0 4 * * *")).await.unwrap_err();
+    assert!(refused.to_string().starts_with("cron: pg_cron knows no seconds"), "{refused}");
+    assert_eq!(lines(url, JOBS).await, [job(&id, "0 3 * * *")]);
+    assert_eq!(json(&queue.schedule(&id).await.unwrap()), json(&changed));
+    queue.remove_schedule(&id).await.unwrap();
+    assert_eq!(lines(url, JOBS).await, [""; 0]);
 }
 
 /// What pg_cron has run to its end: whose, and how it ended.
@@ -108,6 +120,7 @@ fn postgres_pg_cron_runs_what_is_handed_to_it() {
         let (url, queue) = (server.url(), Queue::open(&server.url()).await.unwrap());
         insert(&url, ID, "", "").await;
         is_refused_and_handed_over_and_taken_back(&url, &queue).await;
+        is_changed_and_removed(&url, &queue).await;
 
         let [paused, taken, gone] = OTHERS;
         for id in OTHERS {
@@ -118,7 +131,7 @@ fn postgres_pg_cron_runs_what_is_handed_to_it() {
             queue.hand_to_pg_cron(id).await.unwrap();
         }
         set(&url, paused, "active = false").await;
-        queue.take_from_pg_cron(taken, next()).await.unwrap();
+        queue.take_from_pg_cron(taken).await.unwrap();
         execute(&url, &format!("DELETE FROM windlass.schedules WHERE schedule_id = '{gone}'")).await;
         let ran = [format!("{ID} succeeded"), format!("{paused} succeeded"), format!("{gone} failed")];
         until_a_minute_has_begun(&url, &ran).await;
@@ -137,7 +150,7 @@ fn postgres_pg_cron_runs_what_is_handed_to_it() {
         assert!(lines(&url, said).await[0].contains(&format!("p_task_id: there is no schedule '{gone}'")));
 
         for id in [ID, paused] {
-            queue.take_from_pg_cron(id, next()).await.unwrap();
+            queue.take_from_pg_cron(id).await.unwrap();
         }
         assert_eq!(lines(&url, JOBS).await, [job(gone, "* * * * *")]);
         queue.close().await;
@@ -147,15 +160,16 @@ fn postgres_pg_cron_runs_what_is_handed_to_it() {
 async fn without_pg_cron_windlass_runs_every_schedule(bed: &Bed) {
     insert(&bed.database.url, ID, "", "").await;
     assert!(refused(&bed.queue, ID).await.starts_with("runner: pg_cron is not installed in this database: "));
-    bed.queue.take_from_pg_cron(ID, next()).await.unwrap();
+    bed.queue.take_from_pg_cron(ID).await.unwrap();
     let other = bed.queue.put_namespace("other", None, None).await.unwrap();
-    for (queue, id) in [(&bed.queue, OTHERS[0]), (&bed.queue, "nightly"), (&other, ID)] {
+    for (queue, id) in [(&bed.queue, OTHERS[0]), (&other, ID)] {
         let (namespace, schedule_id) = (queue.namespace().to_owned(), id.to_owned());
         let error = Error::ScheduleNotFound { namespace, schedule_id };
         assert_eq!(queue.hand_to_pg_cron(id).await, Err(error.clone()));
-        assert_eq!(queue.take_from_pg_cron(id, next()).await, Err(error));
+        assert_eq!(queue.take_from_pg_cron(id).await, Err(error));
     }
-    assert_eq!(lines(&bed.database.url, RUNNERS).await, ["windlass 2040-05-06T07:08:00Z"]);
+    assert!(refused(&bed.queue, "nightly").await.starts_with("id: 'nightly' is not the UUID of a schedule"));
+    assert_eq!(lines(&bed.database.url, RUNNERS).await, ["windlass t"]);
 }
 
 // C12
@@ -170,6 +184,6 @@ fn sqlite_has_no_pg_cron() {
     crate::bed::run(Kind::Sqlite, async |bed: &Bed| {
         let expected = "runner: pg_cron is a part of PostgreSQL: on SQLite, Windlass runs all schedules";
         assert_eq!(refused(&bed.queue, ID).await, expected);
-        assert_eq!(bed.queue.take_from_pg_cron(ID, next()).await.unwrap_err().to_string(), expected);
+        assert_eq!(bed.queue.take_from_pg_cron(ID).await.unwrap_err().to_string(), expected);
     });
 }

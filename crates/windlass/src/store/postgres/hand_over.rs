@@ -97,7 +97,7 @@ pub(crate) async fn take(
     store: &PgStore,
     namespace: &str,
     schedule_id: &str,
-    next: impl Fn(&str, &str, Timestamp) -> Result<Option<Timestamp>> + Send,
+    next: fn(&str, &str, Timestamp) -> Result<Option<Timestamp>>,
     now: Option<Timestamp>,
 ) -> Result<bool> {
     let mut connection = store.writes.get().await?;

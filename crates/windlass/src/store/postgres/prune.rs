@@ -50,3 +50,23 @@ pub(super) async fn prune(
     connection.done();
     Ok(pruned as usize)
 }
+
+const FIRES: &str = "
+DELETE FROM windlass.schedule_fires WHERE ctid = ANY(ARRAY(
+    SELECT f.ctid FROM windlass.schedule_fires f
+    WHERE f.namespace = $1 AND f.fired_at < coalesce($3, now()) - $4 * interval '1 microsecond'
+    ORDER BY f.fired_at LIMIT $2 FOR UPDATE SKIP LOCKED)) AND namespace = $1";
+
+pub(super) async fn fires(
+    store: &PgStore,
+    namespace: &str,
+    kept: Duration,
+    limit: usize,
+    now: Option<Timestamp>,
+) -> Result<usize> {
+    let mut connection = store.sweeps.get().await?;
+    let prune = sqlx::query(FIRES).bind(namespace).bind(limit as i64).bind(now).bind(micros(kept));
+    let pruned = prune.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
+    connection.done();
+    Ok(pruned as usize)
+}

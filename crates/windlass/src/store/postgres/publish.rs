@@ -63,17 +63,27 @@ pub(super) async fn in_order(
     let new: Vec<&Prepared> = new.into_iter().map(|at| events[at]).collect();
     let mut published = Published { stored: Vec::new(), freed: Vec::new() };
     if !new.is_empty() {
-        let mut waits = Waits::enter(connection, namespace, deliveries(&new)).await?;
-        let batch = Batch { namespace, version, events: &new, ids };
-        match insert(connection, batch, &mut waits, now).await? {
-            Some(inserted) => published = inserted,
+        match store_new(connection, Batch { namespace, version, events: &new, ids }, now).await? {
+            Some(stored) => published = stored,
             None => return Ok(None),
         }
-        published.freed.extend(waits.pass(connection, namespace, now).await?);
     }
     let mut stored = published.stored.into_iter();
     let answers = keys.stored.into_iter().filter_map(|known| known.or_else(|| stored.next()));
     published.stored = answers.collect();
+    Ok(Some(published))
+}
+
+/// Their groups, then their rows. `None`: the version is another.
+pub(super) async fn store_new(
+    connection: &mut PgConnection,
+    batch: Batch<'_>,
+    now: Option<Timestamp>,
+) -> Result<Option<Published>> {
+    let namespace = batch.namespace;
+    let mut waits = Waits::enter(connection, namespace, deliveries(batch.events)).await?;
+    let Some(mut published) = insert(connection, batch, &mut waits, now).await? else { return Ok(None) };
+    published.freed.extend(waits.pass(connection, namespace, now).await?);
     Ok(Some(published))
 }
 
@@ -85,7 +95,7 @@ fn deliveries<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = (Option<&'
     events.iter().flat_map(each)
 }
 
-const IDS: &str = "SELECT nextval('windlass.events_id_seq') FROM generate_series(1, $1)";
+pub(super) const IDS: &str = "SELECT nextval('windlass.events_id_seq') FROM generate_series(1, $1)";
 
 // A key that was seen within its window keeps its event. In a fixed order, so that two batches with
 // the same keys wait for each other instead of locking each other out.
@@ -145,12 +155,12 @@ async fn claim_keys(
     Ok(Keys { ids, stored })
 }
 
-struct Batch<'a> {
-    namespace: &'a str,
-    version: i64,
-    events: &'a [&'a Prepared],
-    /// Ids that were given out with a key.
-    ids: Vec<Option<i64>>,
+/// New events, with the ids that were given out before.
+pub(super) struct Batch<'a> {
+    pub namespace: &'a str,
+    pub version: i64,
+    pub events: &'a [&'a Prepared],
+    pub ids: Vec<Option<i64>>,
 }
 
 // One statement, so that a lone publish is one round trip and one commit. With another version than
@@ -163,18 +173,18 @@ WITH ids AS MATERIALIZED (
          unnest($3::bigint[]) AS g(id)
 ), stored AS (
     INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key,
-        priority, producer, run_at, expires_at, metadata, created_at)
+        priority, producer, scheduled_task_id, run_at, expires_at, metadata, created_at)
     SELECT ids.id[e.n], $1, e.event_type, e.title, e.description, e.tags, e.payload::json, e.group_id, e.key,
-           e.priority, e.producer,
+           e.priority, e.producer, e.scheduled_task_id::uuid,
            coalesce(e.run_at, coalesce($4, now()) + e.delay_us * interval '1 microsecond'),
            coalesce(e.expires_at, greatest(coalesce($4, now()), e.run_at,
                coalesce($4, now()) + e.delay_us * interval '1 microsecond') + e.expires_in_us * interval '1 microsecond'),
            e.metadata::json, coalesce($4, now())
     FROM ids, unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
                      $12::smallint[], $13::text[], $14::timestamptz[], $15::bigint[], $16::timestamptz[],
-                     $17::text[], $28::bigint[])
+                     $17::text[], $28::bigint[], $30::text[])
       WITH ORDINALITY AS e(event_type, title, description, tags, payload, group_id, key, priority, producer,
-                           run_at, delay_us, expires_at, metadata, expires_in_us, n)
+                           run_at, delay_us, expires_at, metadata, expires_in_us, scheduled_task_id, n)
     WHERE ids.id IS NOT NULL
 ), queued AS (
     INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at,
@@ -234,7 +244,8 @@ async fn insert(
         .bind(column(&deliveries, |(_, p, _)| p.event.run_at))
         .bind(column(&deliveries, |(_, p, _)| p.event.delay.map(micros)))
         .bind(column(events, |p| p.expires_in.map(micros)))
-        .bind(column(&deliveries, |(_, p, _)| p.expires_in.map(micros)));
+        .bind(column(&deliveries, |(_, p, _)| p.expires_in.map(micros)))
+        .bind(column(events, |p| p.event.scheduled_task_id.as_deref()));
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;

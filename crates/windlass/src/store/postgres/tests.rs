@@ -3,7 +3,9 @@
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
-use super::{HOT, PgStore, activity, claim, group, hold, inspect, maintain, prune, results, transition};
+use super::{
+    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, prune, results, schedule, transition,
+};
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
 use crate::outcome::HandlerResult;
@@ -342,5 +344,42 @@ async fn a_result_is_noted_only_with_the_lease_and_holds_the_delivery() {
     tx.commit().await.unwrap();
     let count = plain.fetch_one("SELECT count(*) FROM windlass.handler_results").await.unwrap();
     assert_eq!(count.get::<i64, _>(0), 2);
+    database.drop().await;
+}
+
+/// A hundred thousand schedules of one namespace, of which a few are due, and as many of another.
+const SCHEDULES: &str = "
+INSERT INTO windlass.schedules (schedule_id, namespace, name, cron, timezone, event_type, payload, next_at, created_at,
+    updated_at)
+SELECT ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, CASE WHEN n % 2 = 0 THEN 'default' ELSE 'other' END,
+    'n' || n, '* * * * *', 'UTC', 't', '{}',
+    CASE WHEN n <= 20 THEN timestamptz '2025-01-01' ELSE timestamptz '2125-01-01' END, '2025-01-01', '2025-01-01'
+FROM generate_series(1, 200000) n";
+
+// C11
+#[tokio::test]
+async fn schedules_that_are_due_are_found_without_reading_the_others() {
+    let mut database = database("schedules").await;
+    let Database { hot, plain, .. } = &mut database;
+    plain.execute("ALTER TABLE windlass.schedules SET (autovacuum_enabled = off); ANALYZE").await.unwrap();
+    plain.execute(SCHEDULES).await.unwrap();
+    let ids = "'{00000000-0000-4000-8000-000000000002,00000000-0000-4000-8000-000000000004}'";
+    let twice = "'{2025-01-01,2025-01-01}'";
+    let statements = [
+        ("first", schedule::FIRST, vec!["'default'", "NULL"], 1.0),
+        ("due", schedule::DUE, vec!["'default'", "'2026-01-01'", "1000", "1000000"], 10.0),
+        ("lock", fire::LOCK, vec!["'default'", ids, twice, twice], 2.0),
+        ("move", fire::MOVE, vec!["'default'", "NULL", ids, twice, twice, "'{1,2}'"], 2.0),
+    ];
+    for state in ["analysed while empty", "analysed"] {
+        for (name, sql, arguments, rows) in &statements {
+            let plan = explain(hot, sql, arguments, true).await;
+            let blocks = |key: &str| plan[0]["Plan"][key].as_u64().unwrap();
+            let buffers = blocks("Shared Hit Blocks") + blocks("Shared Read Blocks");
+            assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(*rows), "{name}, {state}");
+            assert!(buffers < 60, "{name}, {state}: {buffers} buffers in {plan:#}");
+        }
+        plain.execute("ANALYZE").await.unwrap();
+    }
     database.drop().await;
 }

@@ -30,3 +30,13 @@ pub(super) fn prune(conn: &Connection, namespace: &str, node_kept: Duration, lim
     let keys = conn.prepare_cached(KEYS)?.execute((namespace, limit, now))?;
     Ok(results + nodes + keys)
 }
+
+const FIRES: &str = "
+DELETE FROM schedule_fires WHERE (schedule_id, tick_at, manual) IN (
+    SELECT schedule_id, tick_at, manual FROM schedule_fires INDEXED BY schedule_fires_by_time
+    WHERE namespace = ?1 AND fired_at < ?3 ORDER BY fired_at LIMIT ?2)";
+
+pub(super) fn fires(conn: &Connection, namespace: &str, kept: Duration, limit: usize, now: i64) -> Result<usize> {
+    let before = now.saturating_sub(micros(kept));
+    Ok(conn.prepare_cached(FIRES)?.execute((namespace, limit as i64, before))?)
+}

@@ -22,7 +22,7 @@ pub(super) fn publish(
     events.iter().map(|prepared| store(conn, namespace, prepared, now)).collect::<Result<Vec<_>>>().map(Some)
 }
 
-fn store(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> Result<Stored> {
+pub(super) fn store(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> Result<Stored> {
     let event = &prepared.event;
     if let Some(key) = &event.key
         && let Some(first) = first_of_key(conn, namespace, key, now)?
@@ -61,8 +61,8 @@ fn first_of_key(conn: &Connection, namespace: &str, key: &str, now: i64) -> Resu
 
 const INSERT: &str = "
 INSERT INTO events (namespace, event_type, title, description, tags, payload, group_id, key, priority, producer,
-                    run_at, expires_at, metadata, created_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+                    scheduled_task_id, run_at, expires_at, metadata, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
 fn insert(
     conn: &Connection,
@@ -82,6 +82,7 @@ fn insert(
         &event.key,
         event.priority,
         &event.producer,
+        &event.scheduled_task_id,
         run_at,
         expires_at,
         event.metadata.as_ref().map(|metadata| metadata.get()),

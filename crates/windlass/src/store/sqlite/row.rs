@@ -39,7 +39,7 @@ pub(super) fn json(row: &Row, index: usize) -> rusqlite::Result<Box<RawValue>> {
     RawValue::from_string(row.get(index)?).map_err(|error| unreadable(index, error))
 }
 
-fn json_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
+pub(super) fn json_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
     if row.get_ref(index)?.data_type() == Type::Null { Ok(None) } else { json(row, index).map(Some) }
 }
 

@@ -2,7 +2,7 @@
 CREATE TABLE windlass.schedules (
     schedule_id   uuid PRIMARY KEY,
     namespace     text NOT NULL,
-    name          text NOT NULL,
+    name          text COLLATE "C" NOT NULL,
     cron          text NOT NULL,
     timezone      text NOT NULL,
     event_type    text NOT NULL,

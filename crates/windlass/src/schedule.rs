@@ -1,0 +1,516 @@
+//! Schedules: cron rules that publish events.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::clock::{SPAN_MAX, Timestamp};
+use crate::error::{Error, Result};
+use crate::event::NewEvent;
+use crate::inspect::{Page, check_page};
+use crate::limits::Limits;
+use crate::names;
+use crate::queue::Queue;
+use crate::store::{PreparedSchedule, Put};
+use crate::wake::lock;
+
+mod cron;
+mod fire;
+mod template;
+mod ticks;
+
+pub(crate) use cron::Rule;
+pub use fire::Fired;
+
+/// The most ticks that one preview shows.
+pub const PREVIEW_MAX: usize = 100;
+
+/// How many next runs a view shows.
+const NEXT_RUNS: usize = 5;
+
+/// What becomes of ticks that were missed, because nothing ran or the database was away. One that is late by no more
+/// than a minute was not missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// They are passed over.
+    Skip,
+    /// One event is published for all of them: that of the latest.
+    #[default]
+    Once,
+    /// Each is made up for; only the latest where there are more than `missed_ticks_max` of [`Limits`].
+    All,
+}
+
+impl Missed {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Missed::Skip => "skip",
+            Missed::Once => "once",
+            Missed::All => "all",
+        }
+    }
+}
+
+impl std::str::FromStr for Missed {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Missed> {
+        let all = [Missed::Skip, Missed::Once, Missed::All];
+        let found = all.into_iter().find(|missed| missed.as_str() == word);
+        found.ok_or_else(|| Error::invalid("missed", format!("'{word}' is not one of skip, once, all")))
+    }
+}
+
+/// Who sees to it that a schedule fires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Runner {
+    /// Every server and node.
+    Windlass,
+    /// The extension pg_cron, in the database.
+    PgCron,
+}
+
+impl std::str::FromStr for Runner {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Runner> {
+        match word {
+            "windlass" => Ok(Runner::Windlass),
+            "pg_cron" => Ok(Runner::PgCron),
+            _ => Err(Error::Database { detail: format!("a schedule has the unknown runner '{word}'") }),
+        }
+    }
+}
+
+/// A schedule to create, or what one is to be replaced by.
+///
+/// ```
+/// use windlass::{Missed, NewEvent, NewSchedule};
+///
+/// let event = NewEvent::new("report.due").payload(&serde_json::json!({ "day": "{{tick.date}}" }))?;
+/// let report = NewSchedule::new("daily report", "0 6 * * MON-FRI", event)
+///     .timezone("Europe/Berlin")
+///     .missed(Missed::Skip);
+/// # Ok::<(), windlass::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct NewSchedule(PreparedSchedule);
+
+impl NewSchedule {
+    /// One of this name, which publishes this event at each tick of a cron expression: minute, hour, day of the
+    /// month, month and day of the week, with the second before them if there are six. It goes by UTC, is active, and
+    /// makes up for what was missed with one event.
+    pub fn new(name: impl Into<String>, cron: impl Into<String>, event: NewEvent) -> NewSchedule {
+        NewSchedule(PreparedSchedule {
+            schedule_id: String::new(),
+            name: name.into(),
+            cron: cron.into(),
+            timezone: "UTC".to_owned(),
+            event,
+            expires_in: None,
+            missed: Missed::default(),
+            active: true,
+            next_at: None,
+        })
+    }
+
+    /// The zone of the IANA database that the expression goes by.
+    pub fn timezone(mut self, timezone: impl Into<String>) -> NewSchedule {
+        self.0.timezone = timezone.into();
+        self
+    }
+
+    /// What becomes of ticks that were missed.
+    pub fn missed(mut self, missed: Missed) -> NewSchedule {
+        self.0.missed = missed;
+        self
+    }
+
+    /// Its events are never started later than this after they were published; they end EXPIRED instead.
+    pub fn expires_in(mut self, expires_in: Duration) -> NewSchedule {
+        self.0.expires_in = Some(expires_in);
+        self
+    }
+
+    /// It does not fire until it is resumed.
+    pub fn paused(mut self) -> NewSchedule {
+        self.0.active = false;
+        self
+    }
+
+    /// Refuses what could not be fired, and computes the first tick.
+    fn prepare(self, schedule_id: &str, limits: &Limits, now: Timestamp) -> Result<PreparedSchedule> {
+        let NewSchedule(mut new) = self;
+        new.schedule_id = schedule_id.to_owned();
+        names::check("name", &new.name)?;
+        let rule = Rule::parse(&new.cron, &new.timezone)?;
+        check_template(&new)?;
+        template::check(&new.event)?;
+        let next_at = rule.after(now);
+        let of_tick = template::Values { rule: &rule, tick: next_at.unwrap_or(now), schedule_id, name: &new.name };
+        let mut event = new.event.clone();
+        template::fill(&mut event, &of_tick)?;
+        event.check(limits, now)?;
+        new.next_at = next_at.filter(|_| new.active);
+        Ok(new)
+    }
+}
+
+/// What belongs to a tick, and not to all of them.
+fn check_template(new: &PreparedSchedule) -> Result<()> {
+    let event = &new.event;
+    let refused = [
+        ("run_at", event.run_at.is_some(), "the schedule says when it is published"),
+        ("delay_ms", event.delay.is_some(), "the schedule says when it is published"),
+        ("expires_at", event.expires_at.is_some(), "use expires_in"),
+        ("key", event.key.is_some(), "each tick happens once without one"),
+        ("producer", event.producer.is_some(), "it is always 'scheduler'"),
+    ];
+    if let Some((field, _, why)) = refused.into_iter().find(|(_, given, _)| *given) {
+        return Err(Error::invalid(field, format!("the event of a schedule cannot have one: {why}")));
+    }
+    if new.expires_in.is_some_and(|span| span.is_zero() || span > SPAN_MAX) {
+        return Err(Error::invalid("expires_in_ms", "must be more than 0, and at most 100 years"));
+    }
+    Ok(())
+}
+
+/// A schedule and how it stands.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ScheduleView {
+    /// Its id: a UUID. Its events carry it as `scheduled_task_id`.
+    pub id: String,
+    /// Its name, unique in the namespace.
+    pub name: String,
+    /// When it ticks.
+    pub cron: String,
+    /// The zone that the expression goes by.
+    pub timezone: String,
+    /// The type of its events.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// A line for people.
+    pub title: Option<String>,
+    /// A few sentences for people.
+    pub description: Option<String>,
+    /// The tags of its events, comma-separated.
+    pub tags: String,
+    /// The payload, before the values of a tick are filled in.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    pub payload: Box<RawValue>,
+    /// The group of its events: one at a time, in order.
+    pub group_id: Option<String>,
+    /// Higher goes first.
+    pub priority: i16,
+    /// How many failures its events are allowed; as the policy says if `None`.
+    pub max_retries: Option<u32>,
+    /// Context that travels with its events.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub metadata: Option<Box<RawValue>>,
+    /// Its events are never started later than this after they were published.
+    pub expires_in_ms: Option<u64>,
+    /// What becomes of ticks that were missed.
+    pub missed: Missed,
+    /// Who sees to it that it fires.
+    pub runner: Runner,
+    /// It does not fire while it is not active.
+    pub active: bool,
+    /// Its next tick, while it is active and run by Windlass.
+    pub next_at: Option<DateTime<Utc>>,
+    /// Its next five ticks, while it is active.
+    pub next_runs: Vec<DateTime<Utc>>,
+    /// The newest tick for which it published an event.
+    pub last_at: Option<DateTime<Utc>>,
+    /// That event.
+    pub last_event_id: Option<i64>,
+    /// When it was created.
+    pub created_at: DateTime<Utc>,
+    /// When it last changed, or fired.
+    pub updated_at: DateTime<Utc>,
+}
+
+impl ScheduleView {
+    fn rule(&self) -> Result<Rule> {
+        Rule::parse(&self.cron, &self.timezone)
+    }
+
+    /// The event of a tick, published at `now`.
+    fn event(&self, rule: &Rule, tick: Timestamp, now: Timestamp, limits: &Limits) -> Result<NewEvent> {
+        let mut event = NewEvent {
+            title: self.title.clone(),
+            description: self.description.clone(),
+            tags: self.tags.clone(),
+            group_id: self.group_id.clone(),
+            priority: self.priority,
+            max_retries: self.max_retries,
+            metadata: self.metadata.clone(),
+            producer: Some(PRODUCER.to_owned()),
+            scheduled_task_id: Some(self.id.clone()),
+            expires_at: self.expires_in_ms.map(|ms| crate::clock::after(now, Duration::from_millis(ms))),
+            ..NewEvent::new(&self.event_type).payload_raw(self.payload.clone())
+        };
+        template::fill(&mut event, &template::Values { rule, tick, schedule_id: &self.id, name: &self.name })?;
+        event.check(limits, now)?;
+        Ok(event)
+    }
+
+    fn with_next_runs(mut self, now: Timestamp) -> ScheduleView {
+        if let (true, Ok(rule)) = (self.active, self.rule()) {
+            let first = self.next_at.or_else(|| rule.after(now));
+            self.next_runs = std::iter::successors(first, |tick| rule.after(*tick)).take(NEXT_RUNS).collect();
+        }
+        self
+    }
+}
+
+/// Who publishes the events of schedules.
+const PRODUCER: &str = "scheduler";
+
+/// A tick of a schedule that is on record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ScheduleFire {
+    /// The tick; for one that somebody asked for, that moment.
+    pub tick_at: DateTime<Utc>,
+    /// Somebody asked for it.
+    pub manual: bool,
+    /// When it was seen to.
+    pub fired_at: DateTime<Utc>,
+    /// Its event; `None` where it was passed over, or its event could not be published.
+    pub event_id: Option<i64>,
+    /// How many ticks before it were passed over; no more than 1,000 are counted.
+    pub skipped: u32,
+}
+
+/// Which schedules to list; what is `None` does not filter.
+#[derive(Debug, Clone, Default)]
+pub struct ScheduleFilter {
+    /// Of this name.
+    pub name: Option<String>,
+    /// That are active, or are not.
+    pub active: Option<bool>,
+    /// Whose events are of this type.
+    pub event_type: Option<String>,
+    /// How many; 20 if 0.
+    pub limit: usize,
+    /// How many to pass over.
+    pub offset: usize,
+}
+
+/// A new id: a random UUID.
+fn new_id() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::RandomUnavailable { detail: error.to_string() })?;
+    let random = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{random:032x}");
+    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+}
+
+/// An id in the form that stores hold.
+pub(crate) fn checked_id(id: &str) -> Result<String> {
+    let parts: Vec<usize> = id.split('-').map(str::len).collect();
+    if parts != [8, 4, 4, 4, 12] || !id.chars().all(|c| c == '-' || c.is_ascii_hexdigit()) {
+        let shown: String = id.chars().take(64).collect();
+        return Err(Error::invalid("id", format!("'{}' is not the UUID of a schedule", shown.escape_debug())));
+    }
+    Ok(id.to_ascii_lowercase())
+}
+
+impl Queue {
+    /// Creates a schedule. From now on, each tick of its expression publishes an event, once, however many processes
+    /// there are; a server or a node has to run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exists`] where there is one of that name, and [`Error::Invalid`] for what is not acceptable; an
+    /// expression that never comes, such as the 30th of February, is not.
+    pub async fn add_schedule(&self, new: NewSchedule) -> Result<ScheduleView> {
+        self.topology().await?;
+        let now = self.store().now(self.now()).await?;
+        let new = new.prepare(&new_id()?, self.limits(), now)?;
+        self.make_room().await?;
+        let put = self.store().add_schedule(self.namespace(), &new, self.now()).await?;
+        self.done(put, &new, now)
+    }
+
+    /// Replaces all that can be said of a schedule. It goes on with the next tick from now on; what it fired is kept.
+    pub async fn put_schedule(&self, id: &str, new: NewSchedule) -> Result<ScheduleView> {
+        let id = checked_id(id)?;
+        self.topology().await?;
+        let now = self.store().now(self.now()).await?;
+        let new = new.prepare(&id, self.limits(), now)?;
+        let put = self.store().put_schedule(self.namespace(), &new, self.now()).await?;
+        self.done(put, &new, now)
+    }
+
+    fn done(&self, put: Put, new: &PreparedSchedule, now: Timestamp) -> Result<ScheduleView> {
+        match put {
+            Put::Done(view) => {
+                self.core().schedules_changed.send_replace(());
+                Ok(view.with_next_runs(now))
+            }
+            Put::NameTaken => Err(Error::Exists { what: "schedule", name: new.name.clone() }),
+            Put::NotFound => Err(self.no_schedule(&new.schedule_id)),
+        }
+    }
+
+    /// Counting takes a while where there are many, so that is not done for each.
+    async fn make_room(&self) -> Result<()> {
+        let room = lock(&self.core().schedules_room).get(self.namespace()).copied().unwrap_or(0);
+        let room = if room > 0 { room } else { self.counted_room().await? };
+        lock(&self.core().schedules_room).insert(self.namespace().to_owned(), room - 1);
+        Ok(())
+    }
+
+    async fn counted_room(&self) -> Result<usize> {
+        let max = self.limits().schedules_max;
+        let count = self.store().count_schedules(self.namespace()).await? as usize;
+        match max.saturating_sub(count) {
+            0 => Err(Error::invalid("name", format!("a namespace has at most {max} schedules"))),
+            room => Ok((room / 8).clamp(1, 1_000)),
+        }
+    }
+
+    /// One schedule.
+    pub async fn schedule(&self, id: &str) -> Result<ScheduleView> {
+        let now = self.store().now(self.now()).await?;
+        self.find_schedule(&checked_id(id)?).await.map(|view| view.with_next_runs(now))
+    }
+
+    async fn find_schedule(&self, id: &str) -> Result<ScheduleView> {
+        self.topology().await?;
+        let found = self.store().schedule(self.namespace(), id).await?;
+        found.ok_or_else(|| self.no_schedule(id))
+    }
+
+    pub(crate) fn no_schedule(&self, id: &str) -> Error {
+        Error::ScheduleNotFound { namespace: self.namespace().to_owned(), schedule_id: id.to_owned() }
+    }
+
+    /// The schedules of this namespace, by name.
+    pub async fn schedules(&self, mut filter: ScheduleFilter) -> Result<Page<ScheduleView>> {
+        check_page(&mut filter.limit, filter.offset, self.limits())?;
+        for (field, name) in [("name", &filter.name), ("type", &filter.event_type)] {
+            if let Some(name) = name {
+                names::check(field, name)?;
+            }
+        }
+        self.topology().await?;
+        let now = self.store().now(self.now()).await?;
+        let page = self.store().schedules(self.namespace(), &filter).await?;
+        let items = page.items.into_iter().map(|view| view.with_next_runs(now)).collect();
+        Ok(Page { items, ..page })
+    }
+
+    /// Lets a schedule fire no more until it is resumed.
+    pub async fn pause_schedule(&self, id: &str) -> Result<ScheduleView> {
+        let id = checked_id(id)?;
+        self.topology().await?;
+        if !self.store().pause_schedule(self.namespace(), &id, self.now()).await? {
+            return Err(self.no_schedule(&id));
+        }
+        self.schedule(&id).await
+    }
+
+    /// Lets a schedule fire again, from its next tick on. What came while it was paused was not missed.
+    pub async fn resume_schedule(&self, id: &str) -> Result<ScheduleView> {
+        let id = checked_id(id)?;
+        loop {
+            let found = self.find_schedule(&id).await?;
+            let now = self.store().now(self.now()).await?;
+            if found.active {
+                return Ok(found.with_next_runs(now));
+            }
+            let next_at = found.rule()?.after(now);
+            // Where somebody changed it meanwhile, the rule may be another.
+            let (namespace, changed) = (self.namespace(), found.updated_at);
+            if self.store().resume_schedule(namespace, &id, changed, next_at, self.now()).await? {
+                self.core().schedules_changed.send_replace(());
+            }
+        }
+    }
+
+    /// Removes a schedule. Its events stay.
+    pub async fn remove_schedule(&self, id: &str) -> Result<()> {
+        let id = checked_id(id)?;
+        self.topology().await?;
+        if !self.store().remove_schedule(self.namespace(), &id).await? {
+            return Err(self.no_schedule(&id));
+        }
+        lock(&self.core().schedules_room).remove(self.namespace());
+        self.core().schedules_changed.send_replace(());
+        Ok(())
+    }
+
+    /// The ticks of a schedule that are on record, the latest first: `limit` of them, 20 if 0, earlier than `before`.
+    /// They are kept for 30 days.
+    pub async fn schedule_fires(
+        &self,
+        id: &str,
+        before: Option<Timestamp>,
+        mut limit: usize,
+    ) -> Result<Vec<ScheduleFire>> {
+        let id = checked_id(id)?;
+        check_page(&mut limit, 0, self.limits())?;
+        self.find_schedule(&id).await?;
+        self.store().schedule_fires(self.namespace(), &id, before, limit).await
+    }
+
+    /// The first `count` ticks, [`PREVIEW_MAX`] at most, that such a schedule would have after `from`; after now if
+    /// that is `None`.
+    pub async fn preview_schedule(
+        &self,
+        cron: &str,
+        timezone: &str,
+        from: Option<Timestamp>,
+        count: usize,
+    ) -> Result<Vec<Timestamp>> {
+        if count > PREVIEW_MAX {
+            return Err(Error::invalid("count", format!("must be at most {PREVIEW_MAX}")));
+        }
+        let rule = Rule::parse(cron, timezone)?;
+        let from = match from {
+            Some(from) => from,
+            None => self.store().now(self.now()).await?,
+        };
+        Ok(std::iter::successors(rule.after(from), |tick| rule.after(*tick)).take(count).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_random_uuids() {
+        let (one, two) = (new_id().unwrap(), new_id().unwrap());
+        assert_ne!(one, two);
+        for id in [&one, &two] {
+            assert_eq!(checked_id(id).as_ref(), Ok(id));
+            assert!(&id[14..15] == "4" && "89ab".contains(&id[19..20]), "{id}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_uuid_is_no_id() {
+        assert_eq!(checked_id("A0B1C2D3-0000-4000-8000-000000000000").unwrap(), "a0b1c2d3-0000-4000-8000-000000000000");
+        for bad in [
+            "",
+            "x",
+            "a0b1c2d30000400080000000000000000000",
+            "g0b1c2d3-0000-4000-8000-000000000000",
+            &"1".repeat(9_999),
+        ] {
+            assert!(checked_id(bad).unwrap_err().to_string().len() < 150, "{bad}");
+        }
+    }
+}

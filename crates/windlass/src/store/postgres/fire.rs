@@ -1,0 +1,217 @@
+//! Ticks of schedules: recorded, published and moved on in one transaction.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{Connection as _, PgConnection};
+
+use super::PgStore;
+use super::enqueue::{column, signed};
+use super::error::from_sqlx;
+use super::group::Freed;
+use super::publish::{self, Batch, IDS};
+use super::row::get;
+use super::schedule::changed_at;
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::store::{Firing, Moved, Prepared, Stored, Tick};
+
+pub(super) async fn fire(
+    store: &PgStore,
+    namespace: &str,
+    version: i64,
+    firings: &[Firing],
+    events: &[Prepared],
+    manual: bool,
+    now: Option<Timestamp>,
+) -> Result<Option<Vec<Option<Moved>>>> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let batch = Fire { namespace, version, events, manual, now };
+    let fired = batch.run(&mut tx, firings).await?;
+    match fired {
+        Some(_) => tx.commit().await.map_err(from_sqlx)?,
+        None => tx.rollback().await.map_err(from_sqlx)?,
+    }
+    connection.done();
+    let Some((moved, freed)) = fired else { return Ok(None) };
+    store.freed(namespace, freed);
+    Ok(Some(moved))
+}
+
+macro_rules! as_read {
+    ($lock:literal) => {
+        concat!(
+            "
+SELECT i.n - 1 AS place
+FROM unnest($2::text[], $3::timestamptz[], $4::timestamptz[]) WITH ORDINALITY AS i(schedule_id, next_at, updated_at, n)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM windlass.schedules s
+    WHERE s.schedule_id = i.schedule_id::uuid AND s.namespace = $1
+      AND s.next_at IS NOT DISTINCT FROM i.next_at AND s.updated_at = i.updated_at
+    ",
+            $lock,
+            ") AS locked"
+        )
+    };
+}
+
+pub(super) const LOCK: &str = as_read!("FOR UPDATE SKIP LOCKED");
+const LOCK_WAITING: &str = as_read!("FOR UPDATE");
+
+// Ids are drawn before, so that a record is written once.
+pub(super) const RECORD: &str = "
+INSERT INTO windlass.schedule_fires AS f (schedule_id, tick_at, manual, namespace, fired_at, event_id, skipped)
+SELECT i.schedule_id::uuid, i.tick_at, $3, $1, coalesce($2, now()), i.event_id, i.skipped
+FROM unnest($4::text[], $5::timestamptz[], $6::bigint[], $7::integer[]) AS i(schedule_id, tick_at, event_id, skipped)
+ON CONFLICT (schedule_id, tick_at, manual) DO NOTHING
+RETURNING f.schedule_id::text AS schedule_id, f.tick_at";
+
+pub(super) const MOVE: &str = concat!(
+    "
+UPDATE windlass.schedules s SET next_at = i.next_at, last_at = coalesce(i.last_at, s.last_at),
+    last_event_id = coalesce(i.last_event_id, s.last_event_id), updated_at = ",
+    changed_at!("$2"),
+    "
+FROM unnest($3::text[], $4::timestamptz[], $5::timestamptz[], $6::bigint[])
+  AS i(schedule_id, next_at, last_at, last_event_id)
+WHERE s.schedule_id = i.schedule_id::uuid AND s.namespace = $1
+RETURNING s.schedule_id::text AS schedule_id, s.updated_at"
+);
+
+struct Fire<'a> {
+    namespace: &'a str,
+    version: i64,
+    events: &'a [Prepared],
+    manual: bool,
+    now: Option<Timestamp>,
+}
+
+/// A tick with the id that its event will have.
+struct Due<'a> {
+    schedule_id: &'a str,
+    tick: Tick,
+    event_id: Option<i64>,
+}
+
+impl Fire<'_> {
+    async fn run(
+        &self,
+        connection: &mut PgConnection,
+        firings: &[Firing],
+    ) -> Result<Option<(Vec<Option<Moved>>, Vec<Freed>)>> {
+        let places = self.lock(connection, firings).await?;
+        let mut moved: Vec<Option<Moved>> = firings.iter().map(|_| None).collect();
+        if places.is_empty() {
+            return Ok(Some((moved, Vec::new())));
+        }
+        let locked: Vec<&Firing> = places.iter().map(|place| &firings[*place]).collect();
+        let due = self.with_ids(connection, &locked).await?;
+        let new = self.record(connection, &due).await?;
+        let Some((stored, freed)) = self.publish(connection, &new).await? else { return Ok(None) };
+        let mut updated = self.move_on(connection, &locked, &new).await?;
+        let mut stored_of: HashMap<&str, Vec<(usize, Stored)>> = HashMap::new();
+        for (id, place, stored) in stored {
+            stored_of.entry(id).or_default().push((place, stored));
+        }
+        for (place, firing) in places.into_iter().zip(locked) {
+            let id = firing.schedule_id.as_str();
+            let stored = stored_of.remove(id).unwrap_or_default();
+            moved[place] = updated.remove(id).map(|updated_at| Moved { stored, updated_at });
+        }
+        Ok(Some((moved, freed)))
+    }
+
+    /// The places of those that are as they were read, and that nobody else works on.
+    async fn lock(&self, connection: &mut PgConnection, firings: &[Firing]) -> Result<Vec<usize>> {
+        let lock = sqlx::query_scalar::<_, i64>(if self.manual { LOCK_WAITING } else { LOCK })
+            .bind(self.namespace)
+            .bind(column(firings, |firing| firing.schedule_id.as_str()))
+            .bind(column(firings, |firing| firing.next_at))
+            .bind(column(firings, |firing| firing.updated_at));
+        let mut places = lock.fetch_all(connection).await.map_err(from_sqlx)?;
+        places.sort_unstable();
+        Ok(places.into_iter().map(|place| place.unsigned_abs() as usize).collect())
+    }
+
+    async fn with_ids<'f>(&self, connection: &mut PgConnection, firings: &[&'f Firing]) -> Result<Vec<Due<'f>>> {
+        let events = firings.iter().flat_map(|firing| &firing.ticks).filter(|tick| tick.event.is_some()).count();
+        let mut ids = Vec::new();
+        if events > 0 {
+            let draw = sqlx::query_scalar::<_, i64>(IDS).bind(events as i64);
+            ids = draw.fetch_all(connection).await.map_err(from_sqlx)?;
+        }
+        let mut ids = ids.into_iter();
+        let mut due = Vec::new();
+        for firing in firings {
+            for tick in &firing.ticks {
+                let event_id = tick.event.and_then(|_| ids.next());
+                due.push(Due { schedule_id: &firing.schedule_id, tick: *tick, event_id });
+            }
+        }
+        Ok(due)
+    }
+
+    /// Those that were not on record.
+    async fn record<'d>(&self, connection: &mut PgConnection, due: &'d [Due<'d>]) -> Result<Vec<&'d Due<'d>>> {
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        let record = sqlx::query(RECORD)
+            .bind(self.namespace)
+            .bind(self.now)
+            .bind(self.manual)
+            .bind(column(due, |due| due.schedule_id))
+            .bind(column(due, |due| due.tick.at))
+            .bind(column(due, |due| due.event_id))
+            .bind(column(due, |due| signed(due.tick.skipped)));
+        let mut new: HashSet<(String, Timestamp)> = HashSet::new();
+        for row in record.fetch_all(connection).await.map_err(from_sqlx)? {
+            new.insert((get(&row, "schedule_id")?, get(&row, "tick_at")?));
+        }
+        let is_new = |due: &&Due| new.contains(&(due.schedule_id.to_owned(), due.tick.at));
+        Ok(due.iter().filter(is_new).collect())
+    }
+
+    /// Stores their events; with each its schedule and its place among the events. `None`: the version is another.
+    async fn publish<'d>(
+        &self,
+        connection: &mut PgConnection,
+        new: &[&Due<'d>],
+    ) -> Result<Option<(Vec<(&'d str, usize, Stored)>, Vec<Freed>)>> {
+        let with_events = || new.iter().filter_map(|due| due.tick.event.map(|place| (*due, place)));
+        let events: Vec<&Prepared> = with_events().map(|(_, place)| &self.events[place]).collect();
+        if events.is_empty() {
+            return Ok(Some((Vec::new(), Vec::new())));
+        }
+        let ids = with_events().map(|(due, _)| due.event_id).collect();
+        let batch = Batch { namespace: self.namespace, version: self.version, events: &events, ids };
+        let Some(published) = publish::store_new(connection, batch, self.now).await? else { return Ok(None) };
+        let stored = with_events().zip(published.stored).map(|((due, place), stored)| (due.schedule_id, place, stored));
+        Ok(Some((stored.collect(), published.freed)))
+    }
+
+    /// When each of them changed.
+    async fn move_on(
+        &self,
+        connection: &mut PgConnection,
+        firings: &[&Firing],
+        new: &[&Due<'_>],
+    ) -> Result<HashMap<String, Timestamp>> {
+        let with_events = new.iter().filter_map(|due| Some((due.schedule_id, (due.tick.at, due.event_id?))));
+        // Of several, the last one stays.
+        let last: HashMap<&str, (Timestamp, i64)> = with_events.collect();
+        let last_of = |firing: &&Firing| last.get(firing.schedule_id.as_str()).copied();
+        let advance = sqlx::query(MOVE)
+            .bind(self.namespace)
+            .bind(self.now)
+            .bind(column(firings, |firing| firing.schedule_id.as_str()))
+            .bind(column(firings, |firing| firing.then_at))
+            .bind(column(firings, |firing| last_of(firing).map(|(tick, _)| tick)))
+            .bind(column(firings, |firing| last_of(firing).map(|(_, event_id)| event_id)));
+        let mut updated = HashMap::with_capacity(firings.len());
+        for row in advance.fetch_all(connection).await.map_err(from_sqlx)? {
+            updated.insert(get(&row, "schedule_id")?, get(&row, "updated_at")?);
+        }
+        Ok(updated)
+    }
+}

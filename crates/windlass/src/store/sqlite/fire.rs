@@ -1,0 +1,85 @@
+//! Ticks of schedules: recorded, published and moved on in one transaction.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::{publish, row};
+use crate::clock::from_micros;
+use crate::error::Result;
+use crate::store::{Firing, Moved, Prepared, Stored, Tick};
+
+pub(super) fn fire(
+    conn: &Connection,
+    namespace: &str,
+    version: i64,
+    firings: &[Firing],
+    events: &[Prepared],
+    manual: bool,
+    now: i64,
+) -> Result<Option<Vec<Option<Moved>>>> {
+    if row::version(conn, namespace)? != Some(version) {
+        return Ok(None);
+    }
+    let fire = Fire { conn, namespace, events, manual, now };
+    firings.iter().map(|firing| fire.one(firing)).collect::<Result<Vec<_>>>().map(Some)
+}
+
+struct Fire<'a> {
+    conn: &'a Connection,
+    namespace: &'a str,
+    events: &'a [Prepared],
+    manual: bool,
+    now: i64,
+}
+
+const AS_READ: &str = "
+SELECT 1 FROM schedules WHERE schedule_id = ?2 AND namespace = ?1 AND next_at IS ?3 AND updated_at = ?4";
+
+const ON_RECORD: &str = "SELECT 1 FROM schedule_fires WHERE schedule_id = ?1 AND tick_at = ?2 AND manual = ?3";
+
+const RECORD: &str = "
+INSERT INTO schedule_fires (schedule_id, tick_at, manual, namespace, fired_at, event_id, skipped)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+const MOVE: &str = "
+UPDATE schedules SET next_at = ?3, last_at = coalesce(?4, last_at), last_event_id = coalesce(?5, last_event_id),
+    updated_at = max(?6, updated_at + 1)
+WHERE schedule_id = ?2 AND namespace = ?1
+RETURNING updated_at";
+
+impl Fire<'_> {
+    fn one(&self, firing: &Firing) -> Result<Option<Moved>> {
+        let mut as_read = self.conn.prepare_cached(AS_READ)?;
+        let (id, updated_at) = (&firing.schedule_id, firing.updated_at.timestamp_micros());
+        if !as_read.exists((self.namespace, id, row::micros(firing.next_at), updated_at))? {
+            return Ok(None);
+        }
+        let (mut stored, mut last) = (Vec::new(), None);
+        for tick in &firing.ticks {
+            if let Some((place, event)) = self.tick(id, tick)? {
+                last = Some((tick.at.timestamp_micros(), event.event_id));
+                stored.push((place, event));
+            }
+        }
+        let mut advance = self.conn.prepare_cached(MOVE)?;
+        let (last_at, last_event_id) = last.unzip();
+        let values = (self.namespace, id, row::micros(firing.then_at), last_at, last_event_id, self.now);
+        let updated_at = advance.query_row(values, |row| row.get(0)).optional()?;
+        Ok(updated_at.map(|updated_at| Moved { stored, updated_at: from_micros(updated_at) }))
+    }
+
+    /// Records a tick; its event, and the place of that, unless it was on record.
+    fn tick(&self, id: &str, tick: &Tick) -> Result<Option<(usize, Stored)>> {
+        let at = tick.at.timestamp_micros();
+        if self.conn.prepare_cached(ON_RECORD)?.exists((id, at, self.manual))? {
+            return Ok(None);
+        }
+        let mut stored = None;
+        if let Some(place) = tick.event {
+            stored = Some((place, publish::store(self.conn, self.namespace, &self.events[place], self.now)?));
+        }
+        let event_id = stored.map(|(_, event)| event.event_id);
+        let values = (id, at, self.manual, self.namespace, self.now, event_id, tick.skipped);
+        self.conn.prepare_cached(RECORD)?.execute(values)?;
+        Ok(stored)
+    }
+}

@@ -1,0 +1,227 @@
+//! Schedules, and what they fired.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::row;
+use crate::clock::{Timestamp, from_micros};
+use crate::error::Result;
+use crate::inspect::Page;
+use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
+use crate::store::{DueSchedules, PreparedSchedule, Put};
+
+/// What a view is made of.
+macro_rules! columns {
+    () => {
+        "schedule_id, name, cron, timezone, event_type, title, description, tags, payload, group_id, priority,
+    max_retries, metadata, expires_in_ms, missed, runner, active, next_at, last_at, last_event_id, created_at, updated_at"
+    };
+}
+
+fn view(row: &Row) -> rusqlite::Result<ScheduleView> {
+    Ok(ScheduleView {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        cron: row.get(2)?,
+        timezone: row.get(3)?,
+        event_type: row.get(4)?,
+        title: row.get(5)?,
+        description: row.get(6)?,
+        tags: row.get(7)?,
+        payload: row::json(row, 8)?,
+        group_id: row.get(9)?,
+        priority: row.get(10)?,
+        max_retries: row.get(11)?,
+        metadata: row::json_if_any(row, 12)?,
+        expires_in_ms: row.get::<_, Option<i64>>(13)?.map(i64::unsigned_abs),
+        missed: row::word(row, 14)?,
+        runner: row::word(row, 15)?,
+        active: row.get(16)?,
+        next_at: row::instant_if_any(row, 17)?,
+        next_runs: Vec::new(),
+        last_at: row::instant_if_any(row, 18)?,
+        last_event_id: row.get(19)?,
+        created_at: row::instant(row, 20)?,
+        updated_at: row::instant(row, 21)?,
+    })
+}
+
+const COUNT: &str = "SELECT count(*) FROM schedules WHERE namespace = ?1";
+
+pub(super) fn count_all(conn: &Connection, namespace: &str) -> Result<u64> {
+    Ok(conn.prepare_cached(COUNT)?.query_row([namespace], |row| row::count(row, 0))?)
+}
+
+const ADD: &str = concat!(
+    "
+INSERT INTO schedules (namespace, schedule_id, name, cron, timezone, event_type, title, description, tags, payload,
+    group_id, priority, max_retries, metadata, expires_in_ms, missed, active, next_at, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?19)
+ON CONFLICT (namespace, name) DO NOTHING
+RETURNING ",
+    columns!()
+);
+
+// A change must be noticed, even where the clock stood still.
+const REPLACE: &str = concat!(
+    "
+UPDATE OR IGNORE schedules SET name = ?3, cron = ?4, timezone = ?5, event_type = ?6, title = ?7, description = ?8,
+    tags = ?9, payload = ?10, group_id = ?11, priority = ?12, max_retries = ?13, metadata = ?14, expires_in_ms = ?15,
+    missed = ?16, active = ?17, next_at = CASE WHEN runner = 'windlass' THEN ?18 END,
+    updated_at = max(?19, updated_at + 1)
+WHERE schedule_id = ?2 AND namespace = ?1
+RETURNING ",
+    columns!()
+);
+
+pub(super) fn add(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
+    Ok(put(conn, ADD, namespace, new, now)?.map_or(Put::NameTaken, Put::Done))
+}
+
+pub(super) fn replace(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
+    match put(conn, REPLACE, namespace, new, now)? {
+        Some(view) => Ok(Put::Done(view)),
+        None if one(conn, namespace, &new.schedule_id)?.is_some() => Ok(Put::NameTaken),
+        None => Ok(Put::NotFound),
+    }
+}
+
+fn put(
+    conn: &Connection,
+    sql: &str,
+    namespace: &str,
+    new: &PreparedSchedule,
+    now: i64,
+) -> Result<Option<ScheduleView>> {
+    let event = &new.event;
+    let values = params![
+        namespace,
+        new.schedule_id,
+        new.name,
+        new.cron,
+        new.timezone,
+        event.event_type,
+        event.title,
+        event.description,
+        event.tags,
+        event.payload.get(),
+        event.group_id,
+        event.priority,
+        event.max_retries,
+        event.metadata.as_deref().map(|metadata| metadata.get()),
+        new.expires_in_ms(),
+        new.missed.as_str(),
+        new.active,
+        row::micros(new.next_at),
+        now,
+    ];
+    Ok(conn.prepare_cached(sql)?.query_row(values, view).optional()?)
+}
+
+const PAUSE: &str = "
+UPDATE schedules SET active = 0, next_at = NULL, updated_at = max(?3, updated_at + 1)
+WHERE schedule_id = ?2 AND namespace = ?1";
+
+pub(super) fn pause(conn: &Connection, namespace: &str, schedule_id: &str, now: i64) -> Result<bool> {
+    Ok(conn.prepare_cached(PAUSE)?.execute((namespace, schedule_id, now))? > 0)
+}
+
+const RESUME: &str = "
+UPDATE schedules SET active = 1, next_at = CASE WHEN runner = 'windlass' THEN ?4 END,
+    updated_at = max(?5, updated_at + 1)
+WHERE schedule_id = ?2 AND namespace = ?1 AND updated_at = ?3 AND NOT active";
+
+pub(super) fn resume(
+    conn: &Connection,
+    namespace: &str,
+    schedule_id: &str,
+    updated_at: Timestamp,
+    next_at: Option<Timestamp>,
+    now: i64,
+) -> Result<bool> {
+    let values = (namespace, schedule_id, updated_at.timestamp_micros(), row::micros(next_at), now);
+    Ok(conn.prepare_cached(RESUME)?.execute(values)? > 0)
+}
+
+const REMOVE: &str = "DELETE FROM schedules WHERE schedule_id = ?2 AND namespace = ?1";
+
+pub(super) fn remove(conn: &Connection, namespace: &str, schedule_id: &str) -> Result<bool> {
+    Ok(conn.prepare_cached(REMOVE)?.execute((namespace, schedule_id))? > 0)
+}
+
+const ONE: &str = concat!("SELECT ", columns!(), " FROM schedules WHERE schedule_id = ?2 AND namespace = ?1");
+
+pub(super) fn one(conn: &Connection, namespace: &str, schedule_id: &str) -> Result<Option<ScheduleView>> {
+    Ok(conn.prepare_cached(ONE)?.query_row((namespace, schedule_id), view).optional()?)
+}
+
+macro_rules! matching {
+    () => {
+        "
+FROM schedules WHERE namespace = ?1 AND (?2 IS NULL OR name = ?2) AND (?3 IS NULL OR active = ?3)
+  AND (?4 IS NULL OR event_type = ?4)"
+    };
+}
+
+const LIST: &str = concat!("SELECT ", columns!(), matching!(), " ORDER BY name LIMIT ?5 OFFSET ?6");
+const TOTAL: &str = concat!("SELECT count(*)", matching!());
+
+pub(super) fn list(conn: &Connection, namespace: &str, filter: &ScheduleFilter) -> Result<Page<ScheduleView>> {
+    let ScheduleFilter { name, active, event_type, limit, offset } = filter;
+    let mut total = conn.prepare_cached(TOTAL)?;
+    let total = total.query_row((namespace, name, active, event_type), |row| row::count(row, 0))?;
+    let mut select = conn.prepare_cached(LIST)?;
+    let values = (namespace, name, active, event_type, *limit as i64, *offset as i64);
+    let items = select.query_map(values, view)?.collect::<rusqlite::Result<_>>()?;
+    Ok(Page { items, total })
+}
+
+const FIRES: &str = "
+SELECT tick_at, manual, fired_at, event_id, skipped FROM schedule_fires
+WHERE schedule_id = ?2 AND namespace = ?1 AND tick_at < ?3 ORDER BY tick_at DESC, manual DESC LIMIT ?4";
+
+pub(super) fn fires(
+    conn: &Connection,
+    namespace: &str,
+    schedule_id: &str,
+    before: Option<Timestamp>,
+    limit: usize,
+) -> Result<Vec<ScheduleFire>> {
+    let fire = |row: &Row| {
+        Ok(ScheduleFire {
+            tick_at: row::instant(row, 0)?,
+            manual: row.get(1)?,
+            fired_at: row::instant(row, 2)?,
+            event_id: row.get(3)?,
+            skipped: row.get(4)?,
+        })
+    };
+    let mut select = conn.prepare_cached(FIRES)?;
+    let before = row::micros(before).unwrap_or(i64::MAX);
+    let fires = select.query_map((namespace, schedule_id, before, limit as i64), fire)?;
+    Ok(fires.collect::<rusqlite::Result<_>>()?)
+}
+
+const FIRST: &str = "
+SELECT next_at FROM schedules INDEXED BY schedules_due
+WHERE namespace = ?1 AND next_at IS NOT NULL ORDER BY next_at LIMIT 1";
+
+const DUE: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM schedules INDEXED BY schedules_due WHERE namespace = ?1 AND next_at <= ?2 ORDER BY next_at LIMIT ?3"
+);
+
+pub(super) fn due(conn: &Connection, namespace: &str, limit: usize, bytes: usize, now: i64) -> Result<DueSchedules> {
+    let first = conn.prepare_cached(FIRST)?.query_row([namespace], |row| row::instant(row, 0)).optional()?;
+    let (mut schedules, mut read) = (Vec::new(), 0);
+    let mut select = conn.prepare_cached(DUE)?;
+    for view in select.query_map((namespace, now, limit as i64), view)? {
+        let view = view?;
+        read += view.payload.get().len();
+        schedules.push(view);
+        if read >= bytes {
+            break;
+        }
+    }
+    Ok(DueSchedules { now: from_micros(now), next_at: first, schedules })
+}
