@@ -516,6 +516,9 @@ pub(crate) trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ScheduleFire>>;
 
+    /// The namespaces that have schedules with a tick to come.
+    async fn scheduled_namespaces(&self) -> Result<Vec<String>>;
+
     /// Those whose next tick has come, the earliest first: at most `limit`, and no more than so many bytes of payload,
     /// but at least one.
     async fn due_schedules(

@@ -11,8 +11,12 @@ const RETRY_MIN: Duration = Duration::from_secs(2);
 /// … and at most this long.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// For so long a schedule that another process made may go unseen.
+const TICKS_UNSEEN_MAX: Duration = Duration::from_secs(5);
+
 impl Queue {
-    /// Does the upkeep of all namespaces for as long as this is awaited, looking `every` so often for what is due.
+    /// Does the upkeep of all namespaces, and fires their schedules, for as long as this is awaited; looks `every` so
+    /// often for what is due.
     /// For servers; a [`Node`](crate::Node) sees to its own namespace.
     pub async fn maintain_all(&self, every: Duration) {
         self.keep_up(None, every).await;
@@ -24,7 +28,11 @@ impl Queue {
     }
 
     async fn keep_up(&self, namespace: Option<&str>, every: Duration) {
-        tokio::join!(self.repeat(namespace, Duty::QUICK, every), self.repeat(namespace, Duty::SLOW, every));
+        tokio::join!(
+            self.repeat(namespace, Duty::QUICK, every),
+            self.repeat(namespace, Duty::SLOW, every),
+            self.tick(namespace, every.min(TICKS_UNSEEN_MAX)),
+        );
     }
 
     /// At once, and then again and again.
@@ -34,6 +42,34 @@ impl Queue {
             wait = next_wait(wait, self.do_due(namespace, duties).await.map(|_| every));
             sleep_about(wait).await;
         }
+    }
+
+    /// Fires schedules at their time; those that other processes made meanwhile are seen `every` so often.
+    async fn tick(&self, namespace: Option<&str>, every: Duration) {
+        let mut changed = self.core().schedules_changed.subscribe();
+        let mut wait = every;
+        loop {
+            changed.mark_unchanged();
+            let next_in = match namespace {
+                Some(_) => self.fire_schedules_once().await.map(|fired| fired.next_in),
+                None => self.fire_all().await,
+            };
+            wait = next_wait(wait, next_in.map(|next_in| next_in.unwrap_or(every).min(every)));
+            // Its sender is the queue's, which is here.
+            let _ = tokio::time::timeout(wait, changed.changed()).await;
+        }
+    }
+
+    /// A namespace that fails does not keep the others from their ticks.
+    async fn fire_all(&self) -> Result<Option<Duration>> {
+        let (mut next_in, mut failed) = (None::<Duration>, None);
+        for namespace in self.store().scheduled_namespaces().await? {
+            match self.in_namespace(&namespace)?.fire_schedules_once().await {
+                Ok(fired) => next_in = [next_in, fired.next_in].into_iter().flatten().min(),
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(next_in), Err)
     }
 }
 

@@ -384,6 +384,10 @@ impl Store for PgStore {
         schedule::fires(self, namespace, schedule_id, before, limit).await
     }
 
+    async fn scheduled_namespaces(&self) -> Result<Vec<String>> {
+        schedule::namespaces(self).await
+    }
+
     async fn due_schedules(
         &self,
         namespace: &str,

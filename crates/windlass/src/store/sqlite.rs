@@ -356,6 +356,10 @@ impl Store for SqliteStore {
         self.read(move |conn| schedule::fires(conn, &namespace, &id, before, limit)).await
     }
 
+    async fn scheduled_namespaces(&self) -> Result<Vec<String>> {
+        self.read(schedule::namespaces).await
+    }
+
     async fn due_schedules(
         &self,
         namespace: &str,

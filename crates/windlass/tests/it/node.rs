@@ -17,6 +17,7 @@ mod results;
 mod settings;
 mod stop;
 mod transactions;
+mod upkeep;
 
 /// What handlers wrote down, in order.
 #[derive(Clone, Default)]

@@ -279,6 +279,24 @@ pub(super) async fn fires(
     rows.iter().map(fire).collect()
 }
 
+// From each namespace to the next: there may be many schedules in each.
+pub(super) const NAMESPACES: &str = "
+WITH RECURSIVE present AS (
+    SELECT (SELECT namespace FROM windlass.schedules WHERE next_at IS NOT NULL
+            ORDER BY namespace, next_at LIMIT 1) AS namespace
+    UNION ALL
+    SELECT (SELECT s.namespace FROM windlass.schedules s WHERE s.next_at IS NOT NULL AND s.namespace > p.namespace
+            ORDER BY s.namespace, s.next_at LIMIT 1)
+    FROM present p WHERE p.namespace IS NOT NULL)
+SELECT namespace FROM present WHERE namespace IS NOT NULL";
+
+pub(super) async fn namespaces(store: &PgStore) -> Result<Vec<String>> {
+    let mut connection = store.sweeps.get().await?;
+    let namespaces = sqlx::query_scalar(NAMESPACES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(namespaces)
+}
+
 pub(super) const FIRST: &str = "
 SELECT coalesce($2, now()) AS now, (
     SELECT next_at FROM windlass.schedules

@@ -225,3 +225,17 @@ pub(super) fn due(conn: &Connection, namespace: &str, limit: usize, bytes: usize
     }
     Ok(DueSchedules { now: from_micros(now), next_at: first, schedules })
 }
+
+// From each namespace to the next: there may be many schedules in each.
+const NAMESPACES: &str = "
+WITH RECURSIVE present(namespace) AS (
+    SELECT min(namespace) FROM schedules WHERE next_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(s.namespace) FROM schedules s WHERE s.next_at IS NOT NULL AND s.namespace > p.namespace)
+    FROM present p WHERE p.namespace IS NOT NULL)
+SELECT namespace FROM present WHERE namespace IS NOT NULL";
+
+pub(super) fn namespaces(conn: &Connection) -> Result<Vec<String>> {
+    let mut select = conn.prepare_cached(NAMESPACES)?;
+    Ok(select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+}
