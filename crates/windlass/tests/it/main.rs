@@ -17,6 +17,7 @@ mod node;
 mod node_crash;
 mod pg_cron;
 mod run_scheduled_task;
+mod schedule_race;
 mod schema;
 mod sql_functions;
 mod testing;

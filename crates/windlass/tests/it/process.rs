@@ -23,6 +23,9 @@ fn child() {
     let url = std::env::var(URL).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
+        if let Some(clock) = role.strip_prefix("fire ") {
+            return crate::schedule_race::child(&url, clock).await;
+        }
         let queue = Queue::open(&url).await.unwrap().in_namespace("ns").unwrap();
         match role.strip_prefix("node ") {
             Some(handlers) => crate::node_crash::child(queue, handlers).await,
