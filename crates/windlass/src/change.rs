@@ -31,6 +31,7 @@ pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[Change]) -> R
     }
     let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
     core.wakes.ring(namespace, &applied.freed);
+    core.count_changed(namespace, changes, &applied.attempts).await;
     Ok(applied.attempts)
 }
 

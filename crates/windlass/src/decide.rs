@@ -162,6 +162,7 @@ mod tests {
             max_retries,
             subscription: "main".into(),
             group_id: Some("g".into()),
+            picked_at: None,
         }
     }
 

@@ -160,6 +160,7 @@ impl Delivery {
             max_retries: self.max_retries,
             subscription: self.subscription.clone(),
             group_id: self.event.group_id.clone(),
+            picked_at: Some(self.picked_at),
         }
     }
 }
@@ -178,6 +179,8 @@ pub(crate) struct Live {
     pub max_retries: Option<u32>,
     pub subscription: String,
     pub group_id: Option<String>,
+    /// When its holder took it, where that was asked for.
+    pub picked_at: Option<Timestamp>,
 }
 
 impl Live {

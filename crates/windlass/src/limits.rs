@@ -45,6 +45,10 @@ pub struct Limits {
     pub schedules_max: usize,
     /// The most ticks that a schedule makes up for under `Missed::All`; the latest.
     pub missed_ticks_max: usize,
+    /// The most samples in one answer.
+    pub samples_max: usize,
+    /// The most stored samples that one answer is made of.
+    pub sample_rows_max: usize,
     /// The most API tokens in a database, expired ones included.
     pub tokens_max: usize,
     /// The most namespaces that one API token may name.
@@ -75,6 +79,8 @@ impl Default for Limits {
             node_types_max: 1_000,
             schedules_max: 1_000_000,
             missed_ticks_max: 1_000,
+            samples_max: 10_000,
+            sample_rows_max: 1_000_000,
             tokens_max: 1_000,
             token_namespaces_max: 32,
         }

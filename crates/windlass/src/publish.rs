@@ -141,6 +141,7 @@ async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Resul
         match stored {
             Some(stored) => {
                 wake(core, namespace, prepared, &stored);
+                core.count_published(namespace, prepared, &stored);
                 return Ok(stored);
             }
             None => drop(core.reload(namespace).await?),

@@ -16,6 +16,7 @@ use crate::limits::Limits;
 use crate::names;
 use crate::publish::{self, PublishUnit, PublishedUnit};
 use crate::register::generated_id;
+use crate::samples::Counters;
 use crate::store::Store;
 use crate::topology::{DEFAULT_NAMESPACE, Topology};
 use crate::wake::{Wakes, lock};
@@ -67,6 +68,8 @@ pub(crate) struct Core {
     pub schedules_changed: watch::Sender<()>,
     /// How many schedules each namespace may get before they are counted again.
     pub schedules_room: Mutex<HashMap<String, usize>>,
+    /// What is counted for samples.
+    pub counters: Arc<Counters>,
     topologies: Mutex<HashMap<String, Known>>,
 }
 
@@ -125,6 +128,7 @@ impl OpenOptions {
         let wakes = Arc::new(Wakes::default());
         store.watch(wakes.clone()).await;
         let core = Core {
+            counters: Counters::new(store.clone()),
             store,
             clock: self.clock,
             limits: self.limits,
@@ -255,6 +259,7 @@ impl Queue {
         self.stop_waiting();
         // What was claimed for somebody who is gone is given back first. Without it, its lease would have to end.
         let _ = tokio::time::timeout(GIVE_BACK_MAX, self.core().busy.idle()).await;
+        self.core().close_counters().await;
         self.store().close().await;
     }
 

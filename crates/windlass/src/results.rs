@@ -104,6 +104,7 @@ mod tests {
             max_retries: None,
             subscription: "main".into(),
             group_id: None,
+            picked_at: None,
         };
         let result = |name: &&str| HandlerResult { handler: name.to_string(), succeeded: true, error: None };
         let results = results.iter().map(result).collect();

@@ -21,6 +21,8 @@ use crate::inspect::{
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::register::NodeView;
+use crate::samples::thin::Level;
+use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{Missed, ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
@@ -649,6 +651,24 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Deletes at most `limit` records of what schedules fired longer ago than `kept`; how many.
     async fn prune_fires(&self, namespace: &str, kept: Duration, limit: usize, now: Option<Timestamp>)
     -> Result<usize>;
+
+    // -- samples
+
+    /// Adds these to what is stored of their span, time and type: counts add up, of depth and age the most is kept.
+    async fn add_samples(&self, namespace: &str, rows: &[SampleRow]) -> Result<()>;
+
+    /// Moves what was published in up to `limit` transactions of others into samples; of how many.
+    async fn count_published(&self, namespace: &str, limit: usize) -> Result<usize>;
+
+    /// How much of each type is live.
+    async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>>;
+
+    /// Takes up to `limit` samples of the level from before this instant, the earliest first, and adds them to those
+    /// that they become part of; how many.
+    async fn thin_samples(&self, namespace: &str, level: &Level, before: Timestamp, limit: usize) -> Result<usize>;
+
+    /// Adds the stored samples to the points, as of one moment; those of each span in the order of time.
+    async fn samples(&self, namespace: &str, points: Points) -> Result<Points>;
 
     // -- inspection
 

@@ -262,7 +262,9 @@ impl Task {
             lanes: self.lanes.claims.clone(),
             requests: slots.to_vec(),
         };
-        self.core.store.claim(&claim, self.core.clock.overridden()).await
+        let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
+        self.core.count_claimed(&claim.namespace, &taken);
+        Ok(taken)
     }
 
     async fn refresh_lanes(&mut self) -> Result<()> {

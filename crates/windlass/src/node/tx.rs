@@ -137,9 +137,10 @@ async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], cl
 }
 
 /// What became of a transaction, told to whoever may now have something to take.
-fn ended(node: &Shared, handlers: &[Arc<Handler>], closed: Result<Closed>) -> TxEnd {
+fn ended(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closed: Result<Closed>) -> TxEnd {
     match closed {
         Ok(Closed::Ended(attempt, freed)) => {
+            node.queue.core().count_completed(&event.0, &attempt);
             node.queue.core().wakes.ring(node.queue.namespace(), &freed);
             TxEnd::Committed(Some(attempt))
         }

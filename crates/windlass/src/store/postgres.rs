@@ -34,6 +34,8 @@ use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
 use crate::register::NodeView;
+use crate::samples::thin::Level;
+use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
@@ -63,6 +65,7 @@ mod publish_in;
 mod register;
 mod results;
 mod row;
+mod samples;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -532,6 +535,26 @@ impl Store for PgStore {
         now: Option<Timestamp>,
     ) -> Result<usize> {
         despite_deadlocks!(prune::fires(self, namespace, kept, limit, now))
+    }
+
+    async fn add_samples(&self, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+        despite_deadlocks!(samples::add(self, namespace, rows))
+    }
+
+    async fn count_published(&self, namespace: &str, limit: usize) -> Result<usize> {
+        despite_deadlocks!(samples::count_published(self, namespace, limit))
+    }
+
+    async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>> {
+        samples::depths(self, namespace, now).await
+    }
+
+    async fn thin_samples(&self, namespace: &str, level: &Level, before: Timestamp, limit: usize) -> Result<usize> {
+        despite_deadlocks!(samples::thin(self, namespace, level, before, limit))
+    }
+
+    async fn samples(&self, namespace: &str, points: Points) -> Result<Points> {
+        samples::samples(self, namespace, points).await
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

@@ -23,6 +23,8 @@ use crate::inspect::{
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::register::NodeView;
+use crate::samples::thin::Level;
+use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
@@ -53,6 +55,7 @@ mod record;
 mod register;
 mod results;
 mod row;
+mod samples;
 mod schedule;
 mod stats;
 mod token;
@@ -539,6 +542,33 @@ impl Store for SqliteStore {
     ) -> Result<usize> {
         let namespace = namespace.to_owned();
         self.write(now, move |conn, now| prune::fires(conn, &namespace, kept, limit, now)).await
+    }
+
+    async fn add_samples(&self, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+        let (namespace, rows) = (namespace.to_owned(), rows.to_vec());
+        let work = move |conn: &Connection, _| samples::add(conn, &namespace, &rows);
+        // Samples that are lost in a power cut are not worth a sync.
+        self.writer.write(Durability::Relaxed, None, work).await
+    }
+
+    /// Whoever publishes in a transaction adds to the samples themselves: nobody else can write meanwhile anyway.
+    async fn count_published(&self, _namespace: &str, _limit: usize) -> Result<usize> {
+        Ok(0)
+    }
+
+    async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>> {
+        let (namespace, now) = (namespace.to_owned(), from_micros(self.now(now)));
+        self.read(move |conn| samples::depths(conn, &namespace, now)).await
+    }
+
+    async fn thin_samples(&self, namespace: &str, level: &Level, before: Timestamp, limit: usize) -> Result<usize> {
+        let (namespace, level, before) = (namespace.to_owned(), *level, before.timestamp_micros());
+        self.write(None, move |conn, _| samples::thin(conn, &namespace, &level, before, limit)).await
+    }
+
+    async fn samples(&self, namespace: &str, points: Points) -> Result<Points> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| samples::samples(conn, &namespace, points)).await
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

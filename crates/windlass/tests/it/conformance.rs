@@ -23,6 +23,7 @@ mod publish;
 mod publish_in;
 mod results;
 mod retry;
+mod samples;
 mod schedules;
 mod subscriptions;
 mod tokens;

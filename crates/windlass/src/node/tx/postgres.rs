@@ -71,7 +71,7 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
         }
     }
     let closed = store.close_tx(tx, node.queue.namespace(), &closing, core.clock.overridden()).await;
-    ended(node, handlers, closed)
+    ended(node, event, handlers, closed)
 }
 
 /// Lends the transaction to a handler, and takes it back. After a failure it is dropped, and so rolled back.

@@ -19,13 +19,13 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
     let Some(store) = core.store.sqlite() else { return TxEnd::Unavailable };
     // An error is how a write is rolled back; what it was is told here.
     let failure = Arc::new(Mutex::new(None));
-    let (told, ours, event) = (failure.clone(), handlers.to_vec(), event.clone());
-    let work = move |conn: &Connection| run_all(&ours, &event, conn, &told);
+    let (told, ours, shown) = (failure.clone(), handlers.to_vec(), event.clone());
+    let work = move |conn: &Connection| run_all(&ours, &shown, conn, &told);
     let closed = store.handle(node.queue.namespace(), closing, core.clock.overridden(), work).await;
     if let Some(run) = lock(&failure).take() {
         return TxEnd::Failed(run);
     }
-    ended(node, handlers, closed)
+    ended(node, event, handlers, closed)
 }
 
 fn run_all(handlers: &[Arc<Handler>], event: &Envelope, conn: &Connection, told: &Mutex<Option<Run>>) -> Result<()> {

@@ -22,7 +22,7 @@ FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[]) WITH ORDINALITY
   AS i(event_id, subscription, lease, worker_id, n)
 CROSS JOIN LATERAL (
     SELECT q.event_id, q.lane_id, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries,
-           q.subscription, q.group_id
+           q.subscription, q.group_id, q.picked_at
     FROM windlass.event_queue q
     WHERE q.event_id = i.event_id AND q.namespace = $1 AND q.subscription = i.subscription
       AND (i.lease IS NULL OR q.lease = i.lease)
@@ -31,7 +31,7 @@ CROSS JOIN LATERAL (
 
 pub(super) async fn held(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
     let rows = of_holders(store, HELD, namespace, holders).await?;
-    by_number(holders.len(), &rows, live)
+    by_number(holders.len(), &rows, |row| Ok(Live { picked_at: get(row, "picked_at")?, ..live(row)? }))
 }
 
 const RECORDED: &str = "

@@ -5,10 +5,11 @@ use sqlx::{Connection as _, Executor, PgConnection};
 use super::error::from_sqlx;
 use super::notify::{NOBODY, Ready};
 use super::row::get;
-use super::{PgStore, inspect, publish, topology};
+use super::{PgStore, inspect, publish, samples, topology};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::samples::published_rows;
 use crate::store::{Prepared, Stored};
 use crate::topology::{LaneKey, Topology};
 
@@ -102,6 +103,8 @@ impl Transaction<'_> {
         let published = publish::in_order(self.connection, namespace, version, events, now).await?;
         self.restore(before).await?;
         let Some(published) = published else { return Ok(None) };
+        let rows = published_rows(events.iter().copied(), &published.stored);
+        samples::note_published(self.connection, namespace, &rows).await?;
         if !published.freed.is_empty() {
             let ready = Ready { namespace: namespace.to_owned(), freed: published.freed };
             ready.notify(self.connection, NOBODY).await.map_err(from_sqlx)?;

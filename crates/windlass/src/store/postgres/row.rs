@@ -65,6 +65,7 @@ pub(super) fn live(row: &PgRow) -> Result<Live> {
         max_retries: count_or_none(row, "max_retries")?,
         subscription: get(row, "subscription")?,
         group_id: get(row, "group_id")?,
+        picked_at: None,
     })
 }
 

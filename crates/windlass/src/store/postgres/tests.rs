@@ -321,6 +321,7 @@ fn held(lease: i64) -> Live {
         max_retries: None,
         subscription: "main".into(),
         group_id: None,
+        picked_at: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row;
 use crate::clock::{Timestamp, from_micros, micros};
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::store::{HeldBy, Holder};
 
 const HELD: &str = "
-SELECT event_id, lane_id, lease, attempts, attempts_limit, retry_count, max_retries, subscription, group_id
+SELECT event_id, lane_id, lease, attempts, attempts_limit, retry_count, max_retries, subscription, group_id, picked_at
 FROM event_queue
 WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3
   AND (?4 IS NULL OR lease = ?4) AND (?5 IS NULL OR (worker_id = ?5 AND lease IS NOT NULL))";
@@ -24,7 +24,8 @@ pub(super) fn held(conn: &Connection, namespace: &str, holder: &Holder) -> Resul
     };
     let mut select = conn.prepare_cached(HELD)?;
     let values = (holder.event_id, namespace, &holder.subscription, lease, worker_id);
-    Ok(select.query_row(values, row::live).optional()?)
+    let live = |row: &Row| Ok(Live { picked_at: row::instant_if_any(row, 9)?, ..row::live(row)? });
+    Ok(select.query_row(values, live).optional()?)
 }
 
 const START: &str = "

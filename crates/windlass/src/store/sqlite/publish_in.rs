@@ -2,9 +2,10 @@
 
 use rusqlite::Connection;
 
-use super::{SqliteStore, publish, row, topology};
+use super::{SqliteStore, publish, row, samples, topology};
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::samples::published_rows;
 use crate::store::{Prepared, Stored};
 use crate::topology::{LaneKey, Topology};
 
@@ -59,7 +60,11 @@ impl Transaction<'_> {
     }
 
     pub fn publish(&self, namespace: &str, version: i64, events: &[Prepared]) -> Result<Option<Vec<Stored>>> {
-        publish::publish(self.conn, namespace, version, events, self.store.now(None))
+        let stored = publish::publish(self.conn, namespace, version, events, self.store.now(None))?;
+        if let Some(stored) = &stored {
+            samples::add(self.conn, namespace, &published_rows(events.iter(), stored))?;
+        }
+        Ok(stored)
     }
 
     pub fn event(&self, namespace: &str, event_id: i64) -> Result<Option<Event>> {

@@ -101,6 +101,7 @@ mod tests {
             max_retries: None,
             subscription: "main".into(),
             group_id: None,
+            picked_at: None,
         }
     }
 

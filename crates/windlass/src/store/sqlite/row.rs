@@ -95,6 +95,7 @@ pub(super) fn live(row: &Row) -> rusqlite::Result<Live> {
         max_retries: row.get(6)?,
         subscription: row.get(7)?,
         group_id: row.get(8)?,
+        picked_at: None,
     })
 }
 

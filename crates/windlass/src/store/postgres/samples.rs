@@ -1,0 +1,227 @@
+//! Samples. None of the connections that events go through is used.
+
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, Executor, PgConnection};
+
+use super::PgStore;
+use super::error::from_sqlx;
+use super::fix_planner;
+use super::row::get;
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::samples::counter::Counter;
+use crate::samples::histogram::Histogram;
+use crate::samples::thin::{LEVELS, Level, merged};
+use crate::samples::{Depth, MINUTE_S, Points, SampleRow};
+
+// An array of arrays cannot be unnested by one level, so histograms come as text.
+const ADD: &str = "
+INSERT INTO windlass.samples AS s (namespace, span_s, at, event_type, published, completed, failed, retried, expired,
+    cancelled, depth, oldest_ms, wait, run)
+SELECT $1, i.span_s, i.at, i.event_type, i.published, i.completed, i.failed, i.retried, i.expired, i.cancelled, i.depth,
+       i.oldest_ms, i.wait::bigint[], i.run::bigint[]
+FROM unnest($2::int[], $3::timestamptz[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+            $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::text[])
+  AS i(span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run)
+ON CONFLICT (namespace, span_s, at, event_type) DO UPDATE SET
+    published = s.published + excluded.published, completed = s.completed + excluded.completed,
+    failed = s.failed + excluded.failed, retried = s.retried + excluded.retried,
+    expired = s.expired + excluded.expired, cancelled = s.cancelled + excluded.cancelled,
+    depth = greatest(s.depth, excluded.depth), oldest_ms = greatest(s.oldest_ms, excluded.oldest_ms),
+    wait = windlass._add_counts(s.wait, excluded.wait), run = windlass._add_counts(s.run, excluded.run)";
+
+pub(super) async fn add(store: &PgStore, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+    let mut connection = store.reads.get().await?;
+    add_on(&mut connection, namespace, rows).await?;
+    connection.done();
+    Ok(())
+}
+
+/// Everyone locks rows in one order.
+async fn add_on(connection: &mut PgConnection, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+    let mut rows: Vec<&SampleRow> = rows.iter().collect();
+    rows.sort_by(|a, b| (a.span_s, a.at, &a.event_type).cmp(&(b.span_s, b.at, &b.event_type)));
+    let counts = |of: fn(&Counter) -> u64| rows.iter().map(|row| of(&row.counter) as i64).collect::<Vec<_>>();
+    let histograms = |of: fn(&Counter) -> &Histogram| rows.iter().map(|row| text(of(&row.counter))).collect::<Vec<_>>();
+    let add = sqlx::query(ADD)
+        .bind(namespace)
+        .bind(rows.iter().map(|row| row.span_s as i32).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.at).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.event_type.as_str()).collect::<Vec<_>>())
+        .bind(counts(|counter| counter.published))
+        .bind(counts(|counter| counter.completed))
+        .bind(counts(|counter| counter.failed))
+        .bind(counts(|counter| counter.retried))
+        .bind(counts(|counter| counter.expired))
+        .bind(counts(|counter| counter.cancelled))
+        .bind(counts(|counter| counter.depth))
+        .bind(counts(|counter| counter.oldest_ms))
+        .bind(histograms(|counter| &counter.wait))
+        .bind(histograms(|counter| &counter.run));
+    add.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+fn text(histogram: &Histogram) -> String {
+    let counts: Vec<String> = histogram.counts().iter().map(u64::to_string).collect();
+    format!("{{{}}}", counts.join(","))
+}
+
+fn sample(row: &PgRow) -> Result<SampleRow> {
+    let count = |column| get::<i64>(row, column).map(i64::unsigned_abs);
+    let histogram = |column| -> Result<Histogram> {
+        let counts: Vec<i64> = get(row, column)?;
+        Ok(Histogram::from_counts(counts.into_iter().map(i64::unsigned_abs).collect()))
+    };
+    let counter = Counter {
+        published: count("published")?,
+        completed: count("completed")?,
+        failed: count("failed")?,
+        retried: count("retried")?,
+        expired: count("expired")?,
+        cancelled: count("cancelled")?,
+        depth: count("depth")?,
+        oldest_ms: count("oldest_ms")?,
+        wait: histogram("wait")?,
+        run: histogram("run")?,
+    };
+    let span_s = get::<i32>(row, "span_s")?.unsigned_abs();
+    Ok(SampleRow { span_s, at: get(row, "at")?, event_type: get(row, "event_type")?, counter })
+}
+
+const NOTE_PUBLISHED: &str = "
+INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
+SELECT $1, i.event_type, i.published, i.created_at
+FROM unnest($2::text[], $3::bigint[], $4::timestamptz[]) AS i(event_type, published, created_at)";
+
+/// Notes in somebody else's transaction what it published.
+pub(super) async fn note_published(connection: &mut PgConnection, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let note = sqlx::query(NOTE_PUBLISHED)
+        .bind(namespace)
+        .bind(rows.iter().map(|row| row.event_type.as_str()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.counter.published as i64).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.at).collect::<Vec<_>>());
+    note.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+const TAKE_PUBLISHED: &str = "
+DELETE FROM windlass.uncounted WHERE ctid = ANY(ARRAY(
+    SELECT u.ctid FROM windlass.uncounted u WHERE u.namespace = $1 ORDER BY u.id LIMIT $2 FOR UPDATE SKIP LOCKED))
+  AND namespace = $1
+RETURNING event_type, published, created_at";
+
+pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usize) -> Result<usize> {
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let take = sqlx::query(TAKE_PUBLISHED).bind(namespace).bind(limit as i64);
+    let rows = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    let published = |row: &PgRow| {
+        let published = get::<i64>(row, "published")?.unsigned_abs();
+        let counter = Counter { published, ..Counter::default() };
+        let (at, event_type) = (get(row, "created_at")?, get(row, "event_type")?);
+        Ok(SampleRow { span_s: MINUTE_S, at, event_type, counter })
+    };
+    let taken: Vec<SampleRow> = rows.iter().map(published).collect::<Result<_>>()?;
+    add_on(&mut tx, namespace, &merged(taken, MINUTE_S)).await?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(rows.len())
+}
+
+// By the lanes, and not with a join: others may have any number of deliveries.
+const DEPTHS: &str = "
+SELECT l.event_type, sum(q.live)::bigint AS live, min(q.ready_since) AS ready_since, coalesce($2, now()) AS at
+FROM windlass.lanes l
+CROSS JOIN LATERAL (
+    SELECT count(*) AS live,
+           min(q.ready_at) FILTER (WHERE q.lease IS NULL AND q.ready_at <= coalesce($2, now())) AS ready_since
+    FROM windlass.event_queue q WHERE q.lane_id = l.lane_id OFFSET 0) AS q
+WHERE l.namespace = $1 AND q.live > 0
+GROUP BY l.event_type";
+
+const BY_INDEX: &str = fix_planner!("SET LOCAL");
+
+pub(super) async fn depths(store: &PgStore, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>> {
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    tx.execute(BY_INDEX).await.map_err(from_sqlx)?;
+    let query = sqlx::query(DEPTHS).bind(namespace).bind(now);
+    let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    let depth = |row: &PgRow| {
+        Ok(Depth {
+            event_type: get(row, "event_type")?,
+            live: get::<i64>(row, "live")?.unsigned_abs(),
+            ready_since: get(row, "ready_since")?,
+            at: get(row, "at")?,
+        })
+    };
+    rows.iter().map(depth).collect()
+}
+
+const TAKE: &str = "
+DELETE FROM windlass.samples WHERE ctid = ANY(ARRAY(
+    SELECT s.ctid FROM windlass.samples s
+    WHERE s.namespace = $1 AND s.span_s = $2 AND s.at < $3
+    ORDER BY s.at, s.event_type LIMIT $4 FOR UPDATE SKIP LOCKED)) AND namespace = $1
+RETURNING span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait,
+    run";
+
+pub(super) async fn thin(
+    store: &PgStore,
+    namespace: &str,
+    level: &Level,
+    before: Timestamp,
+    limit: usize,
+) -> Result<usize> {
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let take = sqlx::query(TAKE).bind(namespace).bind(level.span_s as i32).bind(before).bind(limit as i64);
+    let old = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    if let Some(into_s) = level.into_s {
+        let rows = old.iter().map(sample).collect::<Result<_>>()?;
+        add_on(&mut tx, namespace, &merged(rows, into_s)).await?;
+    }
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(old.len())
+}
+
+/// How many rows are read at once.
+const PAGE: usize = 5_000;
+
+/// So that what is put together meanwhile is seen once.
+const ONE_MOMENT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+// No type is the empty text, so the first page begins with the first instant.
+const SAMPLES: &str = "
+SELECT span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run
+FROM windlass.samples
+WHERE namespace = $1 AND span_s = $2 AND at < $4 AND (at, event_type) > ($3, $5)
+ORDER BY at, event_type LIMIT $6";
+
+pub(super) async fn samples(store: &PgStore, namespace: &str, mut points: Points) -> Result<Points> {
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    tx.execute(ONE_MOMENT).await.map_err(from_sqlx)?;
+    let until = points.wanted.until;
+    for level in LEVELS {
+        let (mut from, mut after_type) = (points.wanted.from, String::new());
+        loop {
+            let page = sqlx::query(SAMPLES).bind(namespace).bind(level.span_s as i32).bind(from).bind(until);
+            let page = page.bind(&after_type).bind(PAGE as i64);
+            let rows = page.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+            for row in &rows {
+                points.add(sample(row)?)?;
+            }
+            let Some(last) = rows.last().filter(|_| rows.len() == PAGE) else { break };
+            (from, after_type) = (get(last, "at")?, get(last, "event_type")?);
+        }
+    }
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(points)
+}

@@ -1,0 +1,530 @@
+//! Samples: what is counted is what happened, whoever did it, and thinning changes no sum.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use windlass::{
+    ClaimRequest, DeadLetterFilter, Error, Exhausted, Handler, History, Limits, NewEvent, Node, Policy, Queue, Report,
+    Sample, SampleFilter, SubscriptionSpec,
+};
+
+use crate::bed::{Bed, Kind};
+use crate::own::Own;
+use crate::support::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// published, completed, failed, retried, expired, cancelled
+type Counts = [u64; 6];
+
+fn counts(samples: &[Sample]) -> Counts {
+    let mut all = [0; 6];
+    for sample in samples {
+        let Sample { published, completed, failed, retried, expired, cancelled, .. } = sample;
+        let of = [published, completed, failed, retried, expired, cancelled];
+        all.iter_mut().zip(of).for_each(|(sum, count)| *sum += count);
+    }
+    all
+}
+
+async fn samples(queue: &Queue, filter: SampleFilter) -> Vec<Sample> {
+    queue.samples(filter).await.expect("samples can be read")
+}
+
+/// Of the last `back`, in days.
+async fn since(queue: &Queue, back: Duration) -> Vec<Sample> {
+    let from = queue.clock().now() - chrono::TimeDelta::from_std(back).unwrap();
+    samples(queue, SampleFilter { from: Some(from), step: DAY, ..SampleFilter::default() }).await
+}
+
+/// All that was counted within a day, what is not yet written included.
+async fn counted(queue: &Queue) -> Counts {
+    counts(&since(queue, DAY).await)
+}
+
+/// How many durations were measured: until the first claim, and until the end.
+async fn measured(queue: &Queue) -> (u64, u64) {
+    let samples = since(queue, DAY).await;
+    let sum = |of: fn(&Sample) -> Option<windlass::Quantiles>| {
+        samples.iter().filter_map(of).map(|quantiles| quantiles.count).sum()
+    };
+    (sum(|sample| sample.wait_ms), sum(|sample| sample.run_ms))
+}
+
+/// As a process sees it that counted nothing itself.
+async fn written(bed: &Bed, namespace: &str) -> Counts {
+    counted(&bed.other().await.in_namespace(namespace).unwrap()).await
+}
+
+fn table(bed: &Bed, name: &str) -> String {
+    match bed.database.kind {
+        Kind::Sqlite => name.to_owned(),
+        Kind::Postgres => format!("windlass.{name}"),
+    }
+}
+
+async fn rows(bed: &Bed, span_s: u32) -> i64 {
+    let sql = format!("SELECT count(*) FROM {} WHERE span_s = {span_s}", table(bed, "samples"));
+    bed.database.ids(&sql).await[0]
+}
+
+async fn refused(queue: &Queue, filter: SampleFilter) -> (&'static str, String) {
+    match queue.samples(filter).await {
+        Err(Error::Invalid { field, problem }) => (field, problem),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+conformance! {
+    async fn what_is_published_is_counted_once(bed) {
+        publish(&bed.queue, "a").await;
+        publish_many(&bed.queue, "b", 700).await;
+        let keyed = || NewEvent::new("a").key("k");
+        for duplicate in [false, true, true] {
+            assert_eq!(bed.queue.publish(keyed()).await.unwrap().duplicate, duplicate);
+        }
+        let twice = bed.queue.publish_all(vec![keyed().key("l"), keyed().key("l")]).await.unwrap();
+        assert_eq!(twice.iter().filter(|published| published.duplicate).count(), 1);
+        assert!(bed.queue.publish(NewEvent::new("")).await.is_err());
+        assert_eq!(counted(&bed.queue).await, [703, 0, 0, 0, 0, 0]);
+        // Nobody else knows of it before it is written, and then everybody.
+        assert_eq!(written(bed, "default").await, [0; 6]);
+        assert_eq!(bed.queue.flush_samples_once().await, Ok(2));
+        assert_eq!((written(bed, "default").await, counted(&bed.queue).await), ([703, 0, 0, 0, 0, 0], [703, 0, 0, 0, 0, 0]));
+        assert_eq!(bed.queue.flush_samples_once().await, Ok(0));
+        let by_type = SampleFilter { by_type: true, ..SampleFilter::default() };
+        let shown: Vec<_> = samples(&bed.queue, by_type).await.into_iter().map(|s| (s.event_type, s.published)).collect();
+        assert_eq!(shown, [(Some("a".to_owned()), 3), (Some("b".to_owned()), 700)]);
+    }
+
+    async fn every_end_is_counted_for_what_it_is(bed) {
+        let queue = bed.namespace(Policy { max_retries: Some(2), ..Policy::default() }).await;
+        publish_many(&queue, "t", 8).await;
+        let taken = take_all(&queue).await;
+        bed.advance(secs(3));
+        finish(&queue, &taken[0], Report::done()).await;
+        finish(&queue, &taken[1], Report::new(windlass::Outcome::DoneWithErrors)).await;
+        finish(&queue, &taken[2], Report::dead("never")).await;
+        finish(&queue, &taken[3], release()).await;
+        finish(&queue, &taken[4], snooze(secs(1))).await;
+        fail(&queue, &taken[5]).await;
+        // A repeated report, and one of somebody who lost its lease, count nothing.
+        assert!(!queue.finish(&taken[0], Report::done()).await.unwrap().is_lost());
+        queue.reset(taken[6].event.id, "main", "by hand").await.unwrap();
+        assert!(queue.finish(&taken[6], Report::done()).await.unwrap().is_lost());
+        assert_eq!(counted(&queue).await, [8, 2, 1, 1, 0, 0]);
+        assert_eq!(measured(&queue).await, (8, 4));
+        // Its last retry: the failure is no longer a retry but the end.
+        bed.advance(BACKOFF * 2);
+        for delivery in take_all(&queue).await {
+            if delivery.event.id == taken[5].event.id {
+                fail(&queue, &delivery).await;
+            } else {
+                done(&queue, &delivery).await;
+            }
+        }
+        // All but the two that are dead; the abandoned one was swept, and taken again.
+        assert_eq!((counted(&queue).await, measured(&queue).await), ([8, 6, 2, 1, 0, 0], (8, 9)));
+        assert_eq!(queue.flush_samples_once().await.map(|rows| rows > 0), Ok(true));
+        assert_eq!(written(bed, "ns").await, [8, 6, 2, 1, 0, 0]);
+    }
+
+    async fn what_is_abandoned_too_often_has_failed(bed) {
+        let queue = bed.namespace(Policy { max_attempts: 1, ..Policy::default() }).await;
+        publish(&queue, "t").await;
+        take(&queue).await;
+        bed.advance(LEASE * 2);
+        assert_eq!(queue.sweep_once().await, Ok(1));
+        assert_eq!((counted(&queue).await, measured(&queue).await), ([1, 0, 1, 0, 0, 0], (1, 0)));
+    }
+
+    async fn a_policy_that_completes_with_errors_completes(bed) {
+        let policy = Policy { max_retries: Some(0), exhausted: Exhausted::CompleteWithErrors, ..Policy::default() };
+        let queue = bed.namespace(policy).await;
+        publish(&queue, "t").await;
+        fail(&queue, &take(&queue).await).await;
+        assert_eq!(counted(&queue).await, [1, 1, 0, 0, 0, 0]);
+    }
+
+    async fn what_expires_or_is_called_off_is_counted(bed) {
+        let late = publish_new(&bed.queue, NewEvent::new("a").expires_at(after(bed.now(), secs(1)))).await;
+        let gone = publish(&bed.queue, "b").await;
+        bed.queue.cancel(gone.id, None).await.unwrap();
+        assert!(bed.queue.cancel(gone.id, None).await.is_err());
+        bed.advance(secs(2));
+        assert_eq!(bed.queue.expire_once().await, Ok(1));
+        assert_eq!(bed.queue.expire_once().await, Ok(0));
+        assert_eq!(counted(&bed.queue).await, [2, 0, 0, 0, 1, 1]);
+        // Brought back, it is not published again; then it is completed.
+        let letters = DeadLetterFilter { event_ids: vec![late.id], ..DeadLetterFilter::default() };
+        assert_eq!(bed.queue.redrive(letters).await, Ok(1));
+        assert_eq!(counted(&bed.queue).await, [2, 0, 0, 0, 1, 1]);
+        done(&bed.queue, &take(&bed.queue).await).await;
+        assert_eq!((counted(&bed.queue).await, measured(&bed.queue).await), ([2, 1, 0, 0, 1, 1], (1, 1)));
+    }
+
+    async fn each_subscription_completes_for_itself(bed) {
+        bed.queue.add_subscription(SubscriptionSpec::new("mail")).await.unwrap();
+        publish_many(&bed.queue, "t", 3).await;
+        for subscription in ["main", "mail"] {
+            for delivery in claim(&bed.queue, ClaimRequest::new("w").subscription(subscription).max(10)).await {
+                done(&bed.queue, &delivery).await;
+            }
+        }
+        assert_eq!((counted(&bed.queue).await, measured(&bed.queue).await), ([3, 6, 0, 0, 0, 0], (6, 6)));
+    }
+
+    async fn what_is_not_kept_is_counted(bed) {
+        let queue = bed.namespace(Policy { history: History::None, ..Policy::default() }).await;
+        publish_many(&queue, "t", 3).await;
+        for delivery in take_all(&queue).await {
+            done(&queue, &delivery).await;
+        }
+        assert_eq!((total(&queue).await, counted(&queue).await), (0, [3, 3, 0, 0, 0, 0]));
+    }
+
+    async fn who_reports_by_name_or_lease_is_counted_and_measured(bed) {
+        publish_many(&bed.queue, "t", 2).await;
+        let taken = take_all(&bed.queue).await;
+        bed.advance(secs(4));
+        let by_lease = windlass::Held::by_lease(taken[0].event.id, taken[0].lease);
+        let by_worker = windlass::Held::by_worker(taken[1].event.id, "w");
+        let other = bed.other().await;
+        for held in [by_lease, by_worker] {
+            assert!(!other.finish(held, Report::done()).await.unwrap().is_lost());
+        }
+        let run = since(&other, DAY).await[0].run_ms.unwrap();
+        assert_eq!((counted(&other).await, run.count), ([0, 2, 0, 0, 0, 0], 2));
+        assert!(4_000.0 / 1.42 < run.p50 && run.p99 < 4_000.0 * 1.42, "{run:?}");
+    }
+
+    async fn waits_begin_when_it_could_be_taken(bed) {
+        publish_new(&bed.queue, NewEvent::new("now")).await;
+        publish_new(&bed.queue, NewEvent::new("later").delay(secs(600))).await;
+        bed.advance(secs(610));
+        for delivery in take_all(&bed.queue).await {
+            bed.advance(secs(1));
+            fail(&bed.queue, &delivery).await;
+        }
+        bed.advance(BACKOFF);
+        // Only the first claim counts: after a failure it waits because it has to.
+        for delivery in take_all(&bed.queue).await {
+            done(&bed.queue, &delivery).await;
+        }
+        let by_type = SampleFilter { step: DAY, by_type: true, ..SampleFilter::default() };
+        for (sample, ms) in samples(&bed.queue, by_type).await.iter().zip([10_000.0, 610_000.0]) {
+            let wait = sample.wait_ms.unwrap();
+            assert_eq!((wait.count, sample.run_ms.unwrap().count), (1, 2));
+            assert!(ms / 1.42 < wait.p50 && wait.p50 < ms * 1.42, "{sample:?}");
+        }
+    }
+
+    async fn a_publish_in_a_transaction_counts_if_it_is_committed(bed) {
+        let publish_in = async |commits: bool, events: Vec<NewEvent>| {
+            let mut tx = Own::begin(&bed.database).await;
+            tx.publish_all(&bed.queue, events).await.unwrap();
+            if commits { tx.commit().await } else { tx.rollback().await }
+        };
+        let event = |event_type: &str| NewEvent::new(event_type);
+        publish_in(true, vec![event("a"), event("b").key("k"), event("b").key("k"), event("b")]).await;
+        publish_in(false, vec![event("a"), event("b")]).await;
+        publish_in(true, vec![event("b").key("k")]).await;
+        bed.queue.sample_once().await.unwrap();
+        let now = SampleFilter { until: Some(after(chrono::Utc::now(), HOUR)), ..SampleFilter::default() };
+        let published = async |queue: &Queue, types: &[&str]| {
+            let types = types.iter().map(ToString::to_string).collect();
+            let from = Some(after(bed.now(), Duration::ZERO));
+            counts(&samples(queue, SampleFilter { from, step: DAY, types, ..now.clone() }).await)[0]
+        };
+        assert_eq!((published(&bed.queue, &["a"]).await, published(&bed.queue, &["b"]).await), (1, 2));
+        // Looking again counts nothing twice.
+        bed.queue.sample_once().await.unwrap();
+        assert_eq!(published(&bed.other().await, &[]).await, 3);
+        if bed.database.kind == Kind::Postgres {
+            assert_eq!(bed.database.ids("SELECT count(*) FROM windlass.uncounted").await, [0]);
+        }
+    }
+
+    async fn many_transactions_are_counted_by_many_at_once(bed) {
+        if bed.database.kind == Kind::Sqlite {
+            return;
+        }
+        bed.database.execute("
+            INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
+            SELECT CASE WHEN n % 4 = 0 THEN 'other' ELSE 'default' END, 't' || n % 3, 1,
+                   timestamptz '2025-12-24T10:30:00Z' - n % 5 * interval '1 minute'
+            FROM generate_series(1, 4000) AS n").await;
+        let mut moving = JoinSet::new();
+        for _ in 0..4 {
+            let other = bed.other().await;
+            moving.spawn(async move { other.sample_once().await.unwrap() });
+        }
+        let moved = moving.join_all().await;
+        assert_eq!((moved.iter().sum::<usize>(), counted(&bed.queue).await[0]), (3_000, 3_000));
+        assert_eq!(bed.database.ids("SELECT count(*) FROM windlass.uncounted").await, [1_000]);
+    }
+
+    async fn handlers_in_transactions_are_counted(bed) {
+        let queue = bed.real_time().await;
+        let kind = bed.database.kind;
+        let handler = |id: &'static str| match kind {
+            Kind::Sqlite => Handler::in_sqlite_tx("t", |_, _| Ok(())).id(id),
+            Kind::Postgres => Handler::in_pg_tx("t", |_, _tx| async { Ok(()) }).id(id),
+        };
+        // Two, each in a transaction of its own: the event ends once.
+        let node = Node::new(&queue, "n").handler(handler("a")).handler(handler("b")).start().await.unwrap();
+        publish_many(&queue, "t", 20).await;
+        eventually("all are completed", async || counted(&queue).await[1] == 20).await;
+        node.stop().await;
+        assert_eq!((counted(&queue).await, measured(&queue).await), ([20, 20, 0, 0, 0, 0], (20, 20)));
+        queue.close().await;
+        assert_eq!(counted(&bed.real_time().await).await, [20, 20, 0, 0, 0, 0]);
+    }
+
+    async fn depth_and_age_are_those_of_what_is_live(bed) {
+        publish_many(&bed.queue, "a", 3).await;
+        publish_new(&bed.queue, NewEvent::new("a").delay(HOUR)).await;
+        bed.advance(secs(5));
+        publish_many(&bed.queue, "b", 2).await;
+        publish_new(&bed.queue, NewEvent::new("g").group("g")).await;
+        let waits = publish_new(&bed.queue, NewEvent::new("g").group("g")).await;
+        let held = claim(&bed.queue, ClaimRequest::new("w").types(["b", "g"]).max(3)).await;
+        assert_eq!((held.len(), view(&bed.queue, waits.id).await.ready_at), (3, None));
+        bed.advance(secs(2));
+        let by_type = || SampleFilter { by_type: true, ..SampleFilter::default() };
+        let seen = async || {
+            let shown = |sample: Sample| (sample.event_type.unwrap(), sample.depth, sample.oldest_ms);
+            samples(&bed.queue, by_type()).await.into_iter().map(shown).collect::<Vec<_>>()
+        };
+        assert_eq!(seen().await.iter().map(|(_, depth, _)| depth).sum::<u64>(), 0);
+        bed.queue.sample_once().await.unwrap();
+        let expected = [("a".to_owned(), 4, 7_000), ("b".to_owned(), 2, 0), ("g".to_owned(), 2, 0)];
+        assert_eq!(seen().await, expected);
+        assert_eq!(samples(&bed.queue, SampleFilter::default()).await[0].depth, 8);
+        // Another look within the minute keeps the most; the next minute begins anew.
+        for delivery in &held {
+            done(&bed.queue, delivery).await;
+        }
+        bed.queue.sample_once().await.unwrap();
+        let waited = ("g".to_owned(), 2, 2_000);
+        assert_eq!(seen().await, [expected[0].clone(), expected[1].clone(), waited]);
+        bed.advance(MINUTE);
+        bed.queue.sample_once().await.unwrap();
+        let next = samples(&bed.queue, SampleFilter::default()).await;
+        assert_eq!((next[1].depth, next[1].oldest_ms), (5, 67_000));
+        let longer = SampleFilter { step: secs(600), ..SampleFilter::default() };
+        assert_eq!(samples(&bed.queue, longer).await.iter().map(|sample| sample.depth).collect::<Vec<_>>(), [8]);
+    }
+
+    async fn namespaces_are_counted_apart(bed) {
+        let other = bed.namespace(Policy::default()).await;
+        publish_many(&bed.queue, "t", 2).await;
+        publish_many(&other, "t", 3).await;
+        other.sample_once().await.unwrap();
+        assert_eq!(other.flush_samples_once().await, Ok(2));
+        assert_eq!((written(bed, "default").await[0], written(bed, "ns").await[0]), (2, 3));
+        assert_eq!((since(&bed.queue, DAY).await[0].depth, since(&other, DAY).await[0].depth), (0, 3));
+        let nowhere = bed.queue.in_namespace("nowhere").unwrap();
+        let code = |error: Error| error.code();
+        assert_eq!(nowhere.samples(SampleFilter::default()).await.map_err(code), Err("namespace_not_found"));
+        assert_eq!(nowhere.sample_once().await.map_err(code), Err("namespace_not_found"));
+        assert_eq!(nowhere.thin_samples_once().await.map_err(code), Err("namespace_not_found"));
+    }
+
+    async fn processes_add_up(bed) {
+        let queues = [bed.other().await, bed.other().await, bed.other().await, bed.other().await];
+        let mut working = JoinSet::new();
+        for queue in queues.clone() {
+            working.spawn(async move {
+                for round in 0..5 {
+                    publish_many(&queue, "t", 10).await;
+                    for delivery in claim(&queue, ClaimRequest::new("w").max(7)).await {
+                        done(&queue, &delivery).await;
+                    }
+                    if round % 2 == 0 {
+                        queue.flush_samples_once().await.unwrap();
+                    }
+                }
+            });
+        }
+        working.join_all().await;
+        let (mut published, mut completed) = (0, 0);
+        for queue in &queues {
+            queue.flush_samples_once().await.unwrap();
+        }
+        for sample in since(&bed.queue, DAY).await {
+            (published, completed) = (published + sample.published, completed + sample.completed);
+            let (wait, run) = (sample.wait_ms.unwrap().count, sample.run_ms.unwrap().count);
+            assert_eq!((wait, run), (completed, completed));
+        }
+        assert_eq!((published, completed), (200, 140));
+    }
+
+    async fn each_minute_has_its_own(bed) {
+        for minute in 0..8 {
+            publish_many(&bed.queue, "t", minute + 1).await;
+            bed.advance(MINUTE);
+        }
+        let shown: Vec<_> = samples(&bed.queue, SampleFilter::default()).await.iter().map(|s| s.published).collect();
+        // While nothing is written only the newest minutes are told apart.
+        assert_eq!(shown, [10, 5, 6, 7, 8]);
+        bed.queue.flush_samples_once().await.unwrap();
+        publish_many(&bed.queue, "t", 9).await;
+        let all = samples(&bed.queue, SampleFilter::default()).await;
+        assert_eq!(all.iter().map(|sample| sample.published).collect::<Vec<_>>(), [10, 5, 6, 7, 8, 9]);
+        assert_eq!(all[5].at, after(bed.now(), Duration::ZERO));
+        assert!(all.iter().all(|sample| sample.span_ms == 60_000 && sample.event_type.is_none()));
+    }
+
+    async fn what_cannot_be_written_is_kept(bed) {
+        publish_many(&bed.queue, "t", 3).await;
+        done(&bed.queue, &take(&bed.queue).await).await;
+        let (here, away) = (table(bed, "samples"), table(bed, "away"));
+        bed.database.execute(&format!("ALTER TABLE {here} RENAME TO away")).await;
+        let error = bed.queue.flush_samples_once().await.unwrap_err();
+        assert_eq!(error.code(), "database");
+        publish_many(&bed.queue, "t", 2).await;
+        bed.database.execute(&format!("ALTER TABLE {away} RENAME TO samples")).await;
+        assert_eq!(bed.queue.flush_samples_once().await, Ok(1));
+        assert_eq!(written(bed, "default").await, [5, 1, 0, 0, 0, 0]);
+        assert_eq!(bed.queue.flush_samples_once().await, Ok(0));
+    }
+
+    async fn closing_writes_what_was_counted(bed) {
+        let queue = bed.other().await;
+        publish_many(&queue, "t", 3).await;
+        queue.close().await;
+        assert_eq!(counted(&bed.queue).await, [3, 0, 0, 0, 0, 0]);
+        assert_eq!(queue.flush_samples_once().await, Ok(0));
+    }
+
+    async fn thinning_changes_no_sum(bed) {
+        let began = bed.now();
+        // Over three hours, in two types; the last one is still live when it is looked at.
+        for minute in 0..180 {
+            publish_many(&bed.queue, if minute % 2 == 0 { "a" } else { "b" }, 1 + minute % 3).await;
+            for delivery in claim(&bed.queue, ClaimRequest::new("w").max(1)).await {
+                done(&bed.queue, &delivery).await;
+            }
+            if minute % 5 == 0 {
+                bed.queue.sample_once().await.unwrap();
+            }
+            bed.queue.flush_samples_once().await.unwrap();
+            bed.advance(MINUTE);
+        }
+        let of_all = async || {
+            let from = Some(began - chrono::TimeDelta::minutes(30));
+            let all = samples(&bed.queue, SampleFilter { from, step: HOUR, ..SampleFilter::default() }).await;
+            all.into_iter().map(|sample| Sample { depth: 0, ..sample }).collect::<Vec<_>>()
+        };
+        let (minutes, before) = (rows(bed, 60).await, of_all().await);
+        assert!(minutes > 250 && counts(&before)[1] == 180, "{minutes} {before:?}");
+        let deepest = since(&bed.queue, DAY).await.iter().map(|sample| sample.depth).max().unwrap();
+        assert_eq!(bed.queue.thin_samples_once().await, Ok(0));
+
+        // Two days later: those of the first hour and a half are old, to the last whole ten minutes.
+        bed.hand.set(after(began, 2 * DAY + secs(95 * 60)));
+        let other = bed.other().await;
+        let (one, two) = tokio::join!(bed.queue.thin_samples_once(), other.thin_samples_once());
+        assert!(one.unwrap() + two.unwrap() > 0);
+        assert_eq!(of_all().await, before);
+        assert_eq!(rows(bed, 600).await, 18);
+        let left: i64 = rows(bed, 60).await;
+        assert!(left > 0 && left < minutes, "{left} of {minutes}");
+        assert_eq!(bed.queue.thin_samples_once().await, Ok(0));
+
+        bed.hand.set(after(began, 14 * DAY + 4 * HOUR));
+        bed.queue.thin_samples_once().await.unwrap();
+        assert_eq!(of_all().await, before);
+        assert_eq!((rows(bed, 60).await, rows(bed, 600).await, rows(bed, 3600).await), (0, 0, 8));
+        let depths = samples(&bed.queue, SampleFilter { from: Some(began), step: HOUR, by_type: true, ..SampleFilter::default() });
+        let most = depths.await.iter().map(|sample| sample.depth).max().unwrap();
+        assert!(most > 0 && most <= deepest, "{most} of {deepest}");
+        // A step that is asked for more finely than they are kept says so.
+        let fine = SampleFilter { from: Some(began), until: Some(after(began, 4 * HOUR)), ..SampleFilter::default() };
+        assert!(samples(&bed.queue, fine).await.iter().all(|sample| sample.span_ms == 3_600_000));
+
+        bed.hand.set(after(began, 400 * DAY + 5 * HOUR));
+        assert_eq!(bed.queue.thin_samples_once().await, Ok(8));
+        assert_eq!(rows(bed, 3600).await, 0);
+    }
+
+    async fn what_comes_late_is_added(bed) {
+        let began = bed.now();
+        publish_many(&bed.queue, "t", 2).await;
+        bed.queue.flush_samples_once().await.unwrap();
+        let slow = bed.other().await;
+        publish_many(&slow, "t", 3).await;
+        bed.hand.set(after(began, 3 * DAY));
+        assert_eq!(bed.queue.thin_samples_once().await, Ok(1));
+        // A process that could not write for days, and then does.
+        slow.flush_samples_once().await.unwrap();
+        assert_eq!(counts(&since(&bed.queue, 4 * DAY).await)[0], 5);
+        assert_eq!(bed.queue.thin_samples_once().await, Ok(1));
+        assert_eq!((counts(&since(&bed.queue, 4 * DAY).await)[0], rows(bed, 600).await), (5, 1));
+    }
+
+    async fn a_filter_picks_time_and_types(bed) {
+        for event_type in ["order.paid", "order.sent", "mail"] {
+            publish(&bed.queue, event_type).await;
+            bed.advance(MINUTE);
+        }
+        bed.queue.flush_samples_once().await.unwrap();
+        let of = async |filter: SampleFilter| counts(&samples(&bed.queue, filter).await)[0];
+        let types = |types: &[&str]| SampleFilter {
+            types: types.iter().map(ToString::to_string).collect(),
+            ..SampleFilter::default()
+        };
+        assert_eq!([of(types(&["order.*"])).await, of(types(&["mail", "x"])).await, of(types(&["*"])).await], [2, 1, 3]);
+        let began = bed.now() - chrono::TimeDelta::minutes(3);
+        let at = |minutes| Some(after(began, minutes * MINUTE));
+        let between = |from, until| SampleFilter { from: at(from), until: at(until), ..SampleFilter::default() };
+        assert_eq!([of(between(0, 1)).await, of(between(1, 3)).await, of(between(0, 9)).await], [1, 2, 3]);
+        assert_eq!(of(between(3, 9)).await, 0);
+        bed.advance(2 * HOUR);
+        assert_eq!(of(SampleFilter::default()).await, 0);
+    }
+
+    async fn no_answer_is_too_long(bed) {
+        assert_eq!((bed.queue.limits().samples_max, bed.queue.limits().sample_rows_max), (10_000, 1_000_000));
+        let from = |minutes: i64| Some(bed.now() - chrono::TimeDelta::minutes(minutes));
+        let until = Some(bed.now());
+        let asked = |minutes| SampleFilter { from: from(minutes), until, ..SampleFilter::default() };
+        assert_eq!(samples(&bed.queue, asked(10_000)).await, []);
+        let (field, problem) = refused(&bed.queue, asked(10_001)).await;
+        assert_eq!(field, "step_ms");
+        assert_eq!(problem, "gives 10001 points or more; the limit is 10000: take longer steps, or ask for less time");
+        samples(&bed.queue, SampleFilter { step: HOUR, ..asked(500_000) }).await;
+
+        for event_type in ["a", "b", "c"] {
+            publish(&bed.queue, event_type).await;
+        }
+        bed.queue.flush_samples_once().await.unwrap();
+        let limited = async |limits: Limits| Queue::options(&bed.database.url).limits(limits).open().await.unwrap();
+        let asked = |by_type| SampleFilter { from: until, until: Some(after(bed.now(), MINUTE)), by_type, ..SampleFilter::default() };
+        let few = limited(Limits { samples_max: 2, ..Limits::default() }).await;
+        assert_eq!((samples(&few, asked(false)).await.len(), refused(&few, asked(true)).await.0), (1, "step_ms"));
+        let few = limited(Limits { sample_rows_max: 2, ..Limits::default() }).await;
+        assert_eq!(refused(&few, asked(false)).await.0, "from");
+    }
+
+    async fn what_makes_no_sense_is_refused_by_field(bed) {
+        let now = Some(bed.now());
+        let filter = SampleFilter::default;
+        for step in [secs(1), secs(59), secs(90), millis(60_001), 401 * DAY, Duration::MAX] {
+            assert_eq!(refused(&bed.queue, SampleFilter { step, ..filter() }).await.0, "step_ms", "{step:?}");
+        }
+        assert_eq!(refused(&bed.queue, SampleFilter { from: now, until: now, ..filter() }).await.0, "from");
+        assert_eq!(refused(&bed.queue, SampleFilter { from: Some(after(bed.now(), secs(1))), ..filter() }).await.0, "from");
+        for bad in ["", "a*b", "\0"] {
+            assert_eq!(refused(&bed.queue, SampleFilter { types: vec![bad.into()], ..filter() }).await.0, "types");
+        }
+        let (first, last) = (chrono::DateTime::<chrono::Utc>::MIN_UTC, chrono::DateTime::<chrono::Utc>::MAX_UTC);
+        let ever = SampleFilter { from: Some(first), until: Some(last), step: 400 * DAY, ..filter() };
+        assert_eq!(samples(&bed.queue, ever.clone()).await, []);
+        assert_eq!(refused(&bed.queue, SampleFilter { step: DAY, ..ever }).await.0, "step_ms");
+        let long_ago = Some(first + chrono::TimeDelta::minutes(1));
+        assert_eq!(samples(&bed.queue, SampleFilter { from: Some(first), until: long_ago, ..filter() }).await, []);
+    }
+}
