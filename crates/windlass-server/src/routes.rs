@@ -14,6 +14,7 @@ mod namespace;
 mod nodes;
 mod publish;
 mod reset;
+mod samples;
 mod stream;
 mod subscription;
 
@@ -44,6 +45,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick, cancel::routes()))
         .merge(timed(quick, reset::routes()))
         .merge(timed(quick, inspect::routes()))
+        .merge(timed(quick, samples::routes()))
         // Redriving many, or giving a new subscription its past, takes a while.
         .merge(timed(quick + LONG_WORK, dead_letters::routes()))
         .merge(timed(quick + LONG_WORK, subscription::routes()))

@@ -22,6 +22,7 @@ mod nodes;
 mod openapi;
 mod publish;
 mod reset;
+mod samples;
 mod serve;
 mod stream;
 mod subscription;

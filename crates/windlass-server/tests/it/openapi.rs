@@ -43,7 +43,7 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
 }
 
 /// The paths within a namespace, with their methods.
-const WITHIN: [&str; 38] = [
+const WITHIN: [&str; 39] = [
     "DELETE /dead-letters/{id}",
     "DELETE /nodes/{node_id}",
     "DELETE /subscriptions/{subscription}",
@@ -54,6 +54,7 @@ const WITHIN: [&str; 38] = [
     "GET /events/subscribe",
     "GET /events/{id}",
     "GET /nodes",
+    "GET /samples",
     "GET /stats",
     "GET /stats/maintenance",
     "GET /stuck",

@@ -203,4 +203,64 @@ mod tests {
         assert_eq!(all.iter().map(|row| row.counter.published).sum::<u64>(), 40);
         assert!(all.iter().all(|row| row.span_s == 60 && row.at.timestamp() % 60 == 0));
     }
+
+    #[cfg(feature = "sqlite")]
+    mod writer {
+        use super::*;
+        use crate::event::NewEvent;
+        use crate::queue::Queue;
+
+        fn has_writer(counters: &Counters) -> bool {
+            lock(&counters.state).writer.is_some()
+        }
+
+        /// Lets the writer's time come, and waits until it has ended.
+        async fn written(counters: &Counters) {
+            tokio::time::sleep(WRITE_AFTER).await;
+            while has_writer(counters) {
+                tokio::task::yield_now().await;
+            }
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn what_was_counted_is_written_after_a_while() {
+            let queue = Queue::open("sqlite::memory:").await.unwrap();
+            let counters = queue.core().counters.clone();
+            // While nothing is counted nobody waits to write.
+            assert!(!has_writer(&counters));
+            for _ in 0..2 {
+                queue.publish(NewEvent::new("t")).await.unwrap();
+                assert!(has_writer(&counters));
+                assert_eq!(counters.of("default").len(), 1);
+                written(&counters).await;
+                assert_eq!(counters.of("default"), []);
+            }
+            assert_eq!(queue.samples(Default::default()).await.unwrap()[0].published, 2);
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn who_waits_to_write_keeps_no_queue() {
+            let queue = Queue::open("sqlite::memory:").await.unwrap();
+            queue.publish(NewEvent::new("t")).await.unwrap();
+            let counters = Arc::downgrade(&queue.core().counters);
+            assert!(has_writer(&counters.upgrade().unwrap()));
+            drop(queue);
+            // Those who gather calls end as soon as they notice.
+            while counters.strong_count() > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+
+        #[tokio::test]
+        async fn what_is_given_up_on_the_way_is_counted_again() {
+            let queue = Queue::open("sqlite::memory:").await.unwrap();
+            let counters = queue.core().counters.clone();
+            counters.count("default", [("t", from_micros(0), Noted::Published)]);
+            drop(counters.take());
+            assert_eq!(counters.of("default")[0].counter.published, 1);
+            counters.close();
+            counters.count("default", [("t", from_micros(0), Noted::Published)]);
+            assert_eq!((counters.of("default")[0].counter.published, has_writer(&counters)), (1, false));
+        }
+    }
 }
