@@ -131,7 +131,7 @@ pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usi
 }
 
 // By the lanes, and not with a join: others may have any number of deliveries.
-const DEPTHS: &str = "
+pub(super) const DEPTHS: &str = "
 SELECT l.event_type, sum(q.live)::bigint AS live, min(q.ready_since) AS ready_since, coalesce($2, now()) AS at
 FROM windlass.lanes l
 CROSS JOIN LATERAL (
