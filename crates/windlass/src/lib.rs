@@ -29,7 +29,8 @@
 //!   that is committed with the completion: [`Handler::in_pg_tx`], [`Handler::in_sqlite_tx`].
 //! - [`Policy`] says what becomes of an event, from its claim to its end; [`SubscriptionSpec`] who else must be told.
 //! - Without a node: a [`ClaimRequest`] takes a [`Delivery`], and a [`Report`] ends it.
-//! - [`EventView`], [`LogEntry`], [`DeadLetter`] and [`NodeView`] show what is there and what happened.
+//! - [`EventView`], [`LogEntry`], [`DeadLetter`] and [`NodeView`] show what is there and what happened, and [`Sample`]
+//!   how much of it in each minute.
 //! - [`Error`] has a stable [`Error::code`], and [`Error::is_temporary`] says whether trying again may help.
 //!
 //! # Features

@@ -2,14 +2,11 @@
 //!
 //! The bounds are fixed, so histograms of any process, type and time add up.
 
-use serde::{Deserialize, Serialize};
-
 /// Below a millisecond, from there to more than a week, and whatever takes longer.
 const BUCKETS: usize = 61;
 
 /// How many durations fell into each bucket, as far as the last one that is not empty.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Histogram(Vec<u64>);
 
 /// Where the bucket begins, in milliseconds.

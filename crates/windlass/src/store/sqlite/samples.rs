@@ -7,6 +7,7 @@ use super::topology::to_json;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::samples::counter::Counter;
+use crate::samples::histogram::Histogram;
 use crate::samples::thin::{Level, merged};
 use crate::samples::{Depth, Points, SampleRow};
 
@@ -27,7 +28,7 @@ pub(super) fn add(conn: &Connection, namespace: &str, rows: &[SampleRow]) -> Res
         let found = find.query_row((namespace, row.span_s, at, &row.event_type), sample).optional()?;
         let mut sum = found.map_or_else(Counter::default, |found| found.counter);
         sum.add(&row.counter);
-        let (wait, run) = (to_json(&sum.wait)?, to_json(&sum.run)?);
+        let (wait, run) = (to_json(&sum.wait.counts())?, to_json(&sum.run.counts())?);
         let counts = [sum.published, sum.completed, sum.failed, sum.retried, sum.expired, sum.cancelled];
         let counts = counts.into_iter().chain([sum.depth, sum.oldest_ms]).map(|count| count as i64);
         let counts: Vec<i64> = counts.collect();
@@ -50,8 +51,8 @@ fn sample(row: &Row) -> rusqlite::Result<SampleRow> {
         cancelled: row::count(row, 8)?,
         depth: row::count(row, 9)?,
         oldest_ms: row::count(row, 10)?,
-        wait: row::parsed(row, 11)?,
-        run: row::parsed(row, 12)?,
+        wait: Histogram::from_counts(row::parsed(row, 11)?),
+        run: Histogram::from_counts(row::parsed(row, 12)?),
     };
     Ok(SampleRow { span_s: row.get(0)?, at: row::instant(row, 1)?, event_type: row.get(2)?, counter })
 }
