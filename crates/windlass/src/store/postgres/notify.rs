@@ -15,7 +15,7 @@ use super::marks::Marks;
 use crate::clock::{Timestamp, from_micros};
 use crate::wake::Wakes;
 
-const CHANNEL: &str = "windlass";
+pub(super) const CHANNEL: &str = "windlass";
 /// Who tells in somebody else's transaction: everyone has to hear it, also the process it came from.
 pub(super) const NOBODY: u64 = 0;
 /// At most one notification per namespace in this time.
@@ -33,11 +33,11 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Tells everyone, once the connection's transaction is committed.
-    pub async fn notify(self, connection: &mut PgConnection, sender: u64) -> sqlx::Result<()> {
+    /// What to notify everyone of on [`CHANNEL`].
+    pub fn into_message(self, sender: u64) -> String {
         let mut news = News::default();
         news.add(self.freed);
-        notify(connection, vec![news.to_message(sender, &self.namespace)]).await
+        news.to_message(sender, &self.namespace)
     }
 }
 

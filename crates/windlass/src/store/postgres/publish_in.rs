@@ -3,13 +3,14 @@
 use sqlx::{Connection as _, Executor, PgConnection};
 
 use super::error::from_sqlx;
-use super::notify::{NOBODY, Ready};
+use super::group::Freed;
+use super::notify::{CHANNEL, NOBODY, Ready};
 use super::row::get;
-use super::{PgStore, inspect, publish, samples, topology};
+use super::{PgStore, inspect, publish, topology};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::samples::published_rows;
+use crate::samples::{SampleRow, published_rows};
 use crate::store::{Prepared, Stored};
 use crate::topology::{LaneKey, Topology};
 
@@ -34,6 +35,14 @@ impl PgStore {
 const WAIT_FOR_LANES: &str = "SET LOCAL lock_timeout = '200ms'";
 
 const HOLD_VERSION: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 AND version = $2 FOR SHARE";
+
+// One statement for both: the caller waits for each.
+const TELL: &str = "
+WITH counted AS (
+    INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
+    SELECT $1, i.event_type, i.published, i.created_at
+    FROM unnest($2::text[], $3::bigint[], $4::timestamptz[]) AS i(event_type, published, created_at))
+SELECT pg_notify($5, message) FROM unnest($6::text[]) AS message";
 
 /// As connections of our own have it; see `fix_planner!`.
 const FIX_PLANNER: &str = "
@@ -104,12 +113,24 @@ impl Transaction<'_> {
         self.restore(before).await?;
         let Some(published) = published else { return Ok(None) };
         let rows = published_rows(events.iter().copied(), &published.stored);
-        samples::note_published(self.connection, namespace, &rows).await?;
-        if !published.freed.is_empty() {
-            let ready = Ready { namespace: namespace.to_owned(), freed: published.freed };
-            ready.notify(self.connection, NOBODY).await.map_err(from_sqlx)?;
-        }
+        self.tell(namespace, &rows, published.freed).await?;
         Ok(Some(published.stored))
+    }
+
+    /// What follows when the transaction is committed: it is counted, and who waits is told.
+    async fn tell(&mut self, namespace: &str, rows: &[SampleRow], freed: Vec<Freed>) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let ready = (!freed.is_empty()).then(|| Ready { namespace: namespace.to_owned(), freed });
+        let tell = sqlx::query(TELL)
+            .bind(namespace)
+            .bind(rows.iter().map(|row| row.event_type.as_str()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.counter.published as i64).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.at).collect::<Vec<_>>())
+            .bind(CHANNEL)
+            .bind(ready.map(|ready| ready.into_message(NOBODY)).into_iter().collect::<Vec<_>>());
+        tell.execute(&mut *self.connection).await.map_err(from_sqlx).map(drop)
     }
 
     /// Keeps the version as it is until this transaction ends, if it is this one.

@@ -88,24 +88,6 @@ fn sample(row: &PgRow) -> Result<SampleRow> {
     Ok(SampleRow { span_s, at: get(row, "at")?, event_type: get(row, "event_type")?, counter })
 }
 
-const NOTE_PUBLISHED: &str = "
-INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
-SELECT $1, i.event_type, i.published, i.created_at
-FROM unnest($2::text[], $3::bigint[], $4::timestamptz[]) AS i(event_type, published, created_at)";
-
-/// Notes in somebody else's transaction what it published.
-pub(super) async fn note_published(connection: &mut PgConnection, namespace: &str, rows: &[SampleRow]) -> Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let note = sqlx::query(NOTE_PUBLISHED)
-        .bind(namespace)
-        .bind(rows.iter().map(|row| row.event_type.as_str()).collect::<Vec<_>>())
-        .bind(rows.iter().map(|row| row.counter.published as i64).collect::<Vec<_>>())
-        .bind(rows.iter().map(|row| row.at).collect::<Vec<_>>());
-    note.execute(connection).await.map_err(from_sqlx).map(drop)
-}
-
 const TAKE_PUBLISHED: &str = "
 DELETE FROM windlass.uncounted WHERE ctid = ANY(ARRAY(
     SELECT u.ctid FROM windlass.uncounted u WHERE u.namespace = $1 ORDER BY u.id LIMIT $2 FOR UPDATE SKIP LOCKED))
