@@ -50,6 +50,21 @@ pub struct Policy {
     /// have been; `None`: never.
     #[serde(default)]
     pub expires_after_ms: Option<u64>,
+    /// For how many milliseconds the history of a delivery that is COMPLETED, COMPLETED_WITH_ERRORS or CANCELLED is
+    /// kept, from its end; `None`: forever. A dead letter that was purged is kept as long, from when it was given up.
+    #[serde(default = "half_a_year")]
+    pub keep_completed_ms: Option<u64>,
+    /// For how many milliseconds a dead letter that FAILED is kept; `None`: until somebody redrives or purges it.
+    #[serde(default)]
+    pub keep_failed_ms: Option<u64>,
+    /// For how many milliseconds a dead letter that EXPIRED is kept; `None`: until somebody redrives or purges it.
+    #[serde(default)]
+    pub keep_expired_ms: Option<u64>,
+}
+
+/// 183 days.
+fn half_a_year() -> Option<u64> {
+    Some(183 * 24 * 3_600_000)
 }
 
 /// What becomes of a delivery after an unrecoverable error, or when its retries are used up.
@@ -111,6 +126,9 @@ impl Default for Policy {
             deadline_horizon_ms: 60_000,
             key_window_ms: 24 * 3_600_000,
             expires_after_ms: None,
+            keep_completed_ms: half_a_year(),
+            keep_failed_ms: None,
+            keep_expired_ms: None,
         }
     }
 }
@@ -170,6 +188,9 @@ impl Policy {
         check_span("deadline_horizon_ms", self.deadline_horizon_ms, SPAN_MAX)?;
         check_span("key_window_ms", self.key_window_ms, SPAN_MAX)?;
         check_expires_in("expires_after_ms", self.expires_after_ms.map(Duration::from_millis))?;
+        check_keep("keep_completed_ms", self.keep_completed_ms)?;
+        check_keep("keep_failed_ms", self.keep_failed_ms)?;
+        check_keep("keep_expired_ms", self.keep_expired_ms)?;
         if self.lease_ms == 0 {
             return Err(Error::invalid("lease_ms", "must be at least 1"));
         }
@@ -191,6 +212,17 @@ pub(crate) fn check_span(field: &'static str, ms: u64, max: Duration) -> Result<
         return Err(Error::invalid(field, format!("must be at most {} ms", max.as_millis())));
     }
     Ok(())
+}
+
+/// What is kept at all is kept for a minute: transactions that began before it ended have committed by then.
+pub(crate) const KEEP_MS_MIN: u64 = 60_000;
+
+fn check_keep(field: &'static str, ms: Option<u64>) -> Result<()> {
+    match ms {
+        Some(ms) if ms < KEEP_MS_MIN => Err(Error::invalid(field, format!("must be at least {KEEP_MS_MIN}, or null"))),
+        Some(ms) => check_span(field, ms, SPAN_MAX),
+        None => Ok(()),
+    }
 }
 
 /// Settings that replace those of a [`Policy`]; what is absent stays.
@@ -231,6 +263,15 @@ pub struct PolicyOverrides {
     /// See [`Policy::expires_after_ms`]; `Some(None)`, in JSON `null`, lifts the bound. Not for subscriptions.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub expires_after_ms: Option<Option<u64>>,
+    /// See [`Policy::keep_completed_ms`]; `Some(None)`, in JSON `null`, keeps forever.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub keep_completed_ms: Option<Option<u64>>,
+    /// See [`Policy::keep_failed_ms`]; `Some(None)`, in JSON `null`, keeps until somebody acts.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub keep_failed_ms: Option<Option<u64>>,
+    /// See [`Policy::keep_expired_ms`]; `Some(None)`, in JSON `null`, keeps until somebody acts.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub keep_expired_ms: Option<Option<u64>>,
 }
 
 /// Tells a field that is `null` from one that is absent.
@@ -254,6 +295,9 @@ impl PolicyOverrides {
             deadline_horizon_ms: self.deadline_horizon_ms.unwrap_or(policy.deadline_horizon_ms),
             key_window_ms: policy.key_window_ms,
             expires_after_ms: self.expires_after_ms.unwrap_or(policy.expires_after_ms),
+            keep_completed_ms: self.keep_completed_ms.unwrap_or(policy.keep_completed_ms),
+            keep_failed_ms: self.keep_failed_ms.unwrap_or(policy.keep_failed_ms),
+            keep_expired_ms: self.keep_expired_ms.unwrap_or(policy.keep_expired_ms),
         }
     }
 
@@ -346,6 +390,25 @@ mod tests {
         let null: PolicyOverrides = serde_json::from_str(r#"{"max_retries":null}"#).unwrap();
         assert_eq!(absent.apply(&Policy::default()).max_retries, Some(3));
         assert_eq!(null.apply(&Policy::default()).max_retries, None);
+    }
+
+    #[test]
+    fn a_policy_from_before_there_was_retention_keeps_half_a_year() {
+        let mut old = serde_json::to_value(Policy::default()).unwrap();
+        for field in ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms"] {
+            old.as_object_mut().unwrap().remove(field).unwrap();
+        }
+        assert_eq!(serde_json::from_value::<Policy>(old).unwrap(), Policy::default());
+        assert_eq!(Policy::default().keep_completed_ms, Some(15_811_200_000));
+    }
+
+    #[test]
+    fn what_is_kept_is_kept_for_a_minute_at_least() {
+        let check = |ms| PolicyOverrides { keep_failed_ms: Some(ms), ..Default::default() }.check();
+        assert_eq!((check(None), check(Some(60_000))), (Ok(()), Ok(())));
+        let error = check(Some(59_999)).unwrap_err();
+        assert_eq!(error.to_string(), "keep_failed_ms: must be at least 60000, or null");
+        assert!(check(Some(u64::MAX)).is_err());
     }
 
     #[test]

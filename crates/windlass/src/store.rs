@@ -21,6 +21,7 @@ use crate::inspect::{
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::register::NodeView;
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
 use crate::samples::thin::Level;
 use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{Missed, ScheduleFilter, ScheduleFire, ScheduleView};
@@ -336,6 +337,51 @@ pub(crate) struct Head {
     pub title: Option<String>,
     pub tags: String,
     pub created_at: Timestamp,
+}
+
+/// A part of a walk.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EndedPage {
+    /// In the order of the walk. On SQLite also what ended in the future, after a clock that went back.
+    pub ended: Vec<Ended>,
+    /// Where the next page begins.
+    pub next: Place,
+    /// There may be more before the instant asked about.
+    pub more: bool,
+}
+
+/// What retention takes away in one transaction.
+#[derive(Debug, Clone)]
+pub(crate) struct Retain {
+    /// Of the topology by which all this was decided.
+    pub version: i64,
+    /// How the walk goes on; `None` for leftovers.
+    pub step: Option<Step>,
+    /// Deliveries whose time is over, if this was their last end; each but once.
+    pub due: Vec<Ended>,
+    /// Leftovers that are done with.
+    pub settled: Vec<Leftover>,
+    /// Leftovers to look at again: by the same rules then (`None`: never), or by others at any time.
+    pub later: Vec<(Leftover, Option<Timestamp>)>,
+    /// The hash of the rules by which all this was decided.
+    pub rules: i64,
+}
+
+/// A mark that moves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    pub walk: Walk,
+    /// Where it stands now; nothing is done unless it does. `None`: there is none.
+    pub from: Option<Mark>,
+    pub to: Mark,
+}
+
+/// What retention took away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Taken {
+    pub deliveries: usize,
+    pub dead_letters: usize,
+    pub events: usize,
 }
 
 /// What is committed together with what a handler wrote.
@@ -669,6 +715,39 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Adds the stored samples to the points, as of one moment; those of each span in the order of time.
     async fn samples(&self, namespace: &str, points: Points) -> Result<Points>;
+
+    // -- retention
+
+    /// How many deliveries one transaction of retention takes.
+    fn retain_batch(&self) -> usize;
+
+    /// Whether history is kept by months, which are dropped as a whole.
+    fn has_months(&self) -> bool;
+
+    /// What each namespace of the database, and each of its subscriptions, says about keeping.
+    async fn rules(&self) -> Result<Vec<Rules>>;
+
+    /// How far a walk has come, for each keep.
+    async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>>;
+
+    /// What a walk comes by next that ended before `until`. Costs as much as there is to see.
+    async fn ended(
+        &self,
+        namespace: &str,
+        walk: Walk,
+        from: Place,
+        until: Timestamp,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<EndedPage>;
+
+    /// Leftovers that must be looked at by these rules now.
+    async fn leftovers(&self, namespace: &str, rules: i64, limit: usize, now: Timestamp) -> Result<Vec<Leftover>>;
+
+    /// Deletes the dead letters among what is due, unless they were redriven, with their handler results; the attempts
+    /// of every delivery that is neither live nor a dead letter nor has ended later; and events that nothing else refers
+    /// to. `None`: the version or the mark is another by now, and nothing was done.
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>>;
 
     // -- inspection
 

@@ -73,6 +73,12 @@ struct PolicyBody {
     key_window_ms: u64,
     /// Events that say nothing about it expire when they have waited for so long; null: never.
     expires_after_ms: Option<u64>,
+    /// For how long completed and cancelled events are kept, from their end; null: forever.
+    keep_completed_ms: Option<u64>,
+    /// For how long dead letters that failed are kept; null: until they are redriven or purged.
+    keep_failed_ms: Option<u64>,
+    /// For how long dead letters that expired are kept; null: until they are redriven or purged.
+    keep_expired_ms: Option<u64>,
     /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
     types: BTreeMap<String, PolicyOverrides>,
 }
@@ -92,6 +98,9 @@ impl From<NamespacePolicy> for PolicyBody {
             deadline_horizon_ms: base.deadline_horizon_ms,
             key_window_ms: base.key_window_ms,
             expires_after_ms: base.expires_after_ms,
+            keep_completed_ms: base.keep_completed_ms,
+            keep_failed_ms: base.keep_failed_ms,
+            keep_expired_ms: base.keep_expired_ms,
             types,
         }
     }
@@ -191,6 +200,18 @@ struct PolicyRequest {
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     expires_after_ms: Option<Option<u64>>,
+    /// For how long completed and cancelled events are kept, from their end; `null`: forever.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    keep_completed_ms: Option<Option<u64>>,
+    /// For how long dead letters that failed are kept; `null`: until they are redriven or purged.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    keep_failed_ms: Option<Option<u64>>,
+    /// For how long dead letters that expired are kept; `null`: until they are redriven or purged.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    keep_expired_ms: Option<Option<u64>>,
     /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
     types: BTreeMap<String, PolicyOverrides>,
 }
@@ -220,6 +241,9 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
             share_transaction: request.share_transaction,
             deadline_horizon_ms: request.deadline_horizon_ms,
             expires_after_ms: request.expires_after_ms,
+            keep_completed_ms: request.keep_completed_ms,
+            keep_failed_ms: request.keep_failed_ms,
+            keep_expired_ms: request.keep_expired_ms,
         };
         Ok(NamespacePolicy { base: Policy { key_window_ms, ..given.apply(&preset) }, types: request.types })
     }

@@ -19,8 +19,8 @@ pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
-    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Since, Store, Stored,
+    Applied, Change, Claim, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription,
+    Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store, Stored, Taken,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
@@ -34,6 +34,7 @@ use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
 use crate::register::NodeView;
+use crate::retention::{Leftover, Mark, Place, Rules, Walk};
 use crate::samples::thin::Level;
 use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
@@ -64,6 +65,7 @@ mod publish;
 mod publish_in;
 mod register;
 mod results;
+mod retain;
 mod row;
 mod samples;
 mod schedule;
@@ -555,6 +557,42 @@ impl Store for PgStore {
 
     async fn samples(&self, namespace: &str, points: Points) -> Result<Points> {
         samples::samples(self, namespace, points).await
+    }
+
+    fn retain_batch(&self) -> usize {
+        retain::BATCH
+    }
+
+    fn has_months(&self) -> bool {
+        true
+    }
+
+    async fn rules(&self) -> Result<Vec<Rules>> {
+        retain::rules(self).await
+    }
+
+    async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
+        retain::marks(self, namespace, walk).await
+    }
+
+    async fn ended(
+        &self,
+        namespace: &str,
+        walk: Walk,
+        from: Place,
+        until: Timestamp,
+        limit: usize,
+        _now: Timestamp,
+    ) -> Result<EndedPage> {
+        retain::ended(self, namespace, walk, from, until, limit).await
+    }
+
+    async fn leftovers(&self, namespace: &str, rules: i64, limit: usize, now: Timestamp) -> Result<Vec<Leftover>> {
+        retain::leftovers(self, namespace, rules, limit, now).await
+    }
+
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+        despite_deadlocks!(retain::retain(self, namespace, retain))
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
-    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Since, Store, Stored,
+    Applied, Change, Claim, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription,
+    Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store, Stored, Taken,
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
@@ -23,6 +23,7 @@ use crate::inspect::{
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::register::NodeView;
+use crate::retention::{Leftover, Mark, Place, Rules, Walk};
 use crate::samples::thin::Level;
 use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
@@ -54,6 +55,7 @@ mod publish_in;
 mod record;
 mod register;
 mod results;
+mod retain;
 mod row;
 mod samples;
 mod schedule;
@@ -569,6 +571,48 @@ impl Store for SqliteStore {
     async fn samples(&self, namespace: &str, points: Points) -> Result<Points> {
         let namespace = namespace.to_owned();
         self.read(move |conn| samples::samples(conn, &namespace, points)).await
+    }
+
+    fn retain_batch(&self) -> usize {
+        retain::BATCH
+    }
+
+    fn has_months(&self) -> bool {
+        false
+    }
+
+    async fn rules(&self) -> Result<Vec<Rules>> {
+        self.read(retain::rules).await
+    }
+
+    async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| retain::marks(conn, &namespace, walk)).await
+    }
+
+    async fn ended(
+        &self,
+        namespace: &str,
+        walk: Walk,
+        from: Place,
+        until: Timestamp,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<EndedPage> {
+        let (namespace, until, now) = (namespace.to_owned(), until.timestamp_micros(), now.timestamp_micros());
+        self.read(move |conn| retain::ended(conn, &namespace, walk, from, until, limit, now)).await
+    }
+
+    async fn leftovers(&self, namespace: &str, rules: i64, limit: usize, now: Timestamp) -> Result<Vec<Leftover>> {
+        let (namespace, now) = (namespace.to_owned(), now.timestamp_micros());
+        self.read(move |conn| retain::leftovers(conn, &namespace, rules, limit, now)).await
+    }
+
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+        let (namespace, retain) = (namespace.to_owned(), retain.clone());
+        // What a power cut brings back is deleted again.
+        let work = move |conn: &Connection, _| retain::retain(conn, &namespace, &retain);
+        self.writer.write(Durability::Relaxed, None, work).await
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

@@ -22,6 +22,7 @@ mod prune;
 mod publish;
 mod publish_in;
 mod results;
+mod retention;
 mod retry;
 mod samples;
 mod schedules;

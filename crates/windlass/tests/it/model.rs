@@ -501,5 +501,6 @@ fn policy(rng: &mut Rng) -> Policy {
         deadline_horizon_ms: 5_000,
         key_window_ms: 30_000,
         expires_after_ms: None,
+        ..Policy::default()
     }
 }

@@ -156,6 +156,7 @@ fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestam
     }
 }
 
+// The events stay, and retention must look at them again.
 const PURGE: &str = concat!(
     "
 WITH gone AS (
@@ -163,7 +164,12 @@ WITH gone AS (
         SELECT d.event_id, d.lane_id FROM windlass.dead_letters d WHERE ",
     matching!(),
     " ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)
-    RETURNING event_id, lane_id
+    RETURNING event_id, lane_id, subscription, failed_at
+), left_over AS (
+    INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, look_at)
+    SELECT event_id, subscription, $1, max(failed_at), max(failed_at) FROM gone GROUP BY event_id, subscription
+    ON CONFLICT (event_id, subscription, namespace) DO UPDATE
+    SET since = excluded.since, rules = 0, look_at = excluded.look_at
 ), cleared AS (
     DELETE FROM windlass.handler_results r USING gone
     WHERE r.event_id = gone.event_id AND r.lane_id = gone.lane_id AND r.namespace = $1

@@ -122,6 +122,13 @@ WHERE EXISTS (SELECT FROM windlass.event_queue q
    OR EXISTS (SELECT FROM windlass.event_attempts a
               WHERE a.event_id = i.id AND a.namespace = $1 AND a.subscription = $2)";
 
+// What is being taken out of the history is not delivered any more; and what is about to be delivered is not taken out.
+const STORED: &str = "
+SELECT i.id FROM unnest($2::bigint[], $3::timestamptz[]) AS i(id, created_at)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM windlass.events e WHERE e.id = i.id AND e.created_at = i.created_at AND e.namespace = $1
+    LIMIT 1 FOR KEY SHARE) AS e";
+
 const BACKFILLED: &str =
     "UPDATE windlass.subscriptions SET backfill_from = $3 WHERE namespace = $1 AND subscription = $2";
 
@@ -142,9 +149,12 @@ pub(super) async fn backfill(
         return tx.rollback().await.map_err(from_sqlx);
     }
     let ids = column(deliveries, |(event, _)| event.id);
+    let stored = sqlx::query_scalar(STORED).bind(namespace).bind(&ids);
+    let stored = stored.bind(column(deliveries, |(event, _)| event.created_at));
+    let stored: Vec<i64> = stored.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
     let there = sqlx::query_scalar(HAS_DELIVERY).bind(namespace).bind(subscription).bind(ids);
     let there: Vec<i64> = there.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    let missing = deliveries.iter().filter(|(event, _)| !there.contains(&event.id));
+    let missing = deliveries.iter().filter(|(event, _)| stored.contains(&event.id) && !there.contains(&event.id));
     let rows: Vec<Row<'_>> = missing.map(|(event, delivery)| row(event, delivery)).collect();
     enqueue(&mut tx, namespace, &rows, now).await?;
     tx.commit().await.map_err(from_sqlx)?;

@@ -9,7 +9,7 @@ use crate::policy::NamespacePolicy;
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// Number, name, statements.
-const MIGRATIONS: [(i64, &str, &str); 8] = [
+const MIGRATIONS: [(i64, &str, &str); 9] = [
     (1, "engine", include_str!("migrations/0001_engine.sql")),
     (2, "tokens", include_str!("migrations/0002_tokens.sql")),
     (3, "activity", include_str!("migrations/0003_activity.sql")),
@@ -17,6 +17,7 @@ const MIGRATIONS: [(i64, &str, &str); 8] = [
     (5, "functions", include_str!("migrations/0005_functions.sql")),
     (6, "duties", include_str!("migrations/0006_duties.sql")),
     (7, "schedules", include_str!("migrations/0007_schedules.sql")),
+    (8, "retention", include_str!("migrations/0008_retention.sql")),
     (9, "samples", include_str!("migrations/0009_samples.sql")),
 ];
 

@@ -4,7 +4,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, prune, results, samples, schedule, transition,
+    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, prune, results, retain, samples, schedule,
+    transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -306,6 +307,65 @@ async fn what_is_new_is_found_without_reading_what_is_old() {
         plain.execute("VACUUM ANALYZE windlass.events, windlass.event_attempts").await.unwrap();
         if state == "analysed" {
             plain.execute("UPDATE windlass.events SET namespace = 'quiet' WHERE id = 100000").await.unwrap();
+        }
+    }
+    database.drop().await;
+}
+
+/// What retention asks of a history in which it has come to the last few of a hundred thousand attempts.
+fn of_retention() -> Vec<(&'static str, &'static str, Vec<&'static str>, u64)> {
+    let events = "'{9,99}'";
+    let mark = "date_trunc('month', now()) + interval '99990 milliseconds'";
+    vec![
+        ("attempts", retain::ATTEMPTS, vec!["'busy'", mark, "99990", "0", "'2099-01-01'", "1000"], 60),
+        ("dead letters", retain::DEAD_LETTERS, vec!["'busy'", mark, "99990", "0", "'2099-01-01'", "1000"], 20),
+        ("leftovers", retain::LEFTOVERS, vec!["'busy'", "7", "now()", "1000"], 40),
+        ("lock", retain::LOCK, vec!["'busy'", events], 60),
+        ("letters", retain::DELETE_LETTERS, vec!["'busy'", events, "'{1,1}'", "'{2020-01-01,2020-01-01}'"], 60),
+        (
+            "delete attempts",
+            retain::DELETE_ATTEMPTS,
+            vec!["'busy'", events, "'{main,main}'", "'{2099-01-01,2099-01-01}'"],
+            120,
+        ),
+        ("delete events", retain::DELETE_EVENTS, vec!["'busy'", "'{100001,100002}'"], 120),
+        ("settle", retain::SETTLE, vec!["'busy'", events, "'{main,main}'"], 20),
+    ]
+}
+
+/// A history of three months, with events of which nothing else is left, and dead letters.
+const HISTORY: &str = "
+INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
+SELECT 'busy', 't', '', '{}', 0, date_trunc('month', now()) + (n % 3) * interval '1 month' FROM generate_series(1, 100002) n;
+INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action, retry_count)
+SELECT n, 1, 1, 'busy', 'main', date_trunc('month', now()) + n * interval '1 millisecond', 'COMPLETED', 0
+FROM generate_series(1, 100000) n;
+INSERT INTO windlass.dead_letters (event_id, lane_id, namespace, subscription, status, reason, attempts, retry_count, failed_at,
+    created_at)
+SELECT n, 2, 'busy', 'second', 'FAILED', 'x', 1, 0, date_trunc('month', now()) + n * interval '1 millisecond', now()
+FROM generate_series(100, 20000) n;
+INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, rules, look_at)
+SELECT n, 'main', 'busy', now(), 7, now() + interval '1 day' FROM generate_series(1, 20000) n";
+
+// C13
+#[tokio::test]
+async fn retention_reads_what_is_over_and_nothing_else() {
+    let mut database = database("retention").await;
+    let Database { hot, plain, .. } = &mut database;
+    plain.execute("ALTER TABLE windlass.dead_letters SET (autovacuum_enabled = off)").await.unwrap();
+    for state in ["empty", "analysed while empty", "analysed"] {
+        for (name, sql, arguments, most) in of_retention() {
+            let plan = explain(hot, sql, &arguments, true).await;
+            let blocks = |key: &str| plan[0]["Plan"][key].as_u64().unwrap();
+            let buffers = blocks("Shared Hit Blocks") + blocks("Shared Read Blocks");
+            assert!(buffers <= most, "{name}, {state}: {buffers} buffers in {plan:#}");
+            if name == "attempts" && state != "empty" {
+                assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(10.0), "{state}");
+            }
+        }
+        plain.execute("ANALYZE").await.unwrap();
+        if state == "empty" {
+            plain.execute(HISTORY).await.unwrap();
         }
     }
     database.drop().await;

@@ -195,8 +195,17 @@ pub(super) async fn pause_subscription(store: &PgStore, namespace: &str, name: &
     Ok(paused)
 }
 
-const REMOVE_SUBSCRIPTION: [&str; 6] = [
+// What it was told of may be left in the history without anybody to refer to it: retention must look at that again.
+const REMOVE_SUBSCRIPTION: [&str; 7] = [
     "DELETE FROM windlass.subscriptions WHERE namespace = $1 AND subscription = $2",
+    "INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, look_at)
+     SELECT event_id, $2, $1, max(at), max(at) FROM (
+         SELECT event_id, updated_at AS at FROM windlass.event_queue WHERE namespace = $1 AND subscription = $2
+         UNION ALL
+         SELECT event_id, failed_at FROM windlass.dead_letters WHERE namespace = $1 AND subscription = $2) AS told
+     GROUP BY event_id
+     ON CONFLICT (event_id, subscription, namespace) DO UPDATE
+     SET since = excluded.since, rules = 0, look_at = excluded.look_at",
     "DELETE FROM windlass.lanes WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.event_queue WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.event_groups WHERE namespace = $1 AND subscription = $2",

@@ -188,12 +188,18 @@ fn redriven(event_id: i64, delivery: &NewDelivery, attempts: u32, now: i64) -> E
     }
 }
 
+/// Its event stays, and retention must look at it again.
+const LEAVE: &str = "
+INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
+SELECT event_id, subscription, namespace, failed_at, failed_at FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2
+ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at";
 const DELETE: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2";
 
 pub(super) fn purge(conn: &Connection, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
     let found = matching(conn, namespace, filter, limit, 0)?;
-    let mut delete = conn.prepare_cached(DELETE)?;
+    let (mut leave, mut delete) = (conn.prepare_cached(LEAVE)?, conn.prepare_cached(DELETE)?);
     for (event_id, lane_id) in &found {
+        leave.execute((event_id, lane_id))?;
         delete.execute((event_id, lane_id))?;
         results::clear(conn, *event_id, *lane_id, Clear::All)?;
     }

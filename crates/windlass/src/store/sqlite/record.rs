@@ -87,11 +87,10 @@ DELETE FROM events WHERE id = ?1 AND namespace = ?2
   AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1)
   AND NOT EXISTS (SELECT 1 FROM event_attempts WHERE event_id = ?1)";
 
-/// Removes the history of a delivery and, unless another one is live, dead or kept, the event.
-pub(super) fn forget(conn: &Connection, namespace: &str, event_id: i64, subscription: &str) -> Result<()> {
+/// Removes the history of a delivery and, unless another one is live, dead or kept, the event; how many events.
+pub(super) fn forget(conn: &Connection, namespace: &str, event_id: i64, subscription: &str) -> Result<usize> {
     conn.prepare_cached(FORGET_DELIVERY)?.execute((event_id, subscription))?;
-    conn.prepare_cached(FORGET_EVENT)?.execute((event_id, namespace))?;
-    Ok(())
+    Ok(conn.prepare_cached(FORGET_EVENT)?.execute((event_id, namespace))?)
 }
 
 const RECORDED: &str = "

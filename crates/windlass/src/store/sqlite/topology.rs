@@ -179,7 +179,19 @@ pub(super) fn pause_subscription(conn: &Connection, namespace: &str, name: &str,
 }
 
 /// All that belongs to a subscription, and last itself. The indexes of the queue are partial, hence two deletes from it.
-const REMOVE: [&str; 7] = [
+/// What it was told of may be left in the history without anybody to refer to it: retention must look at that again.
+const REMOVE: [&str; 10] = [
+    "INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
+     SELECT event_id, ?2, ?1, updated_at, updated_at FROM event_queue INDEXED BY event_queue_free
+     WHERE lease IS NULL AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)
+     ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at",
+    "INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
+     SELECT event_id, ?2, ?1, updated_at, updated_at FROM event_queue INDEXED BY event_queue_held
+     WHERE lease IS NOT NULL AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)
+     ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at",
+    "INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
+     SELECT event_id, ?2, ?1, failed_at, failed_at FROM dead_letters WHERE namespace = ?1 AND subscription = ?2
+     ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at",
     "DELETE FROM event_queue INDEXED BY event_queue_free WHERE lease IS NULL
      AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)",
     "DELETE FROM event_queue INDEXED BY event_queue_held WHERE lease IS NOT NULL

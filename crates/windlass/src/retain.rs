@@ -1,0 +1,220 @@
+//! Deleting history whose time is over, row by row.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::queue::Queue;
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk, over_at, over_before, row_wise_after_ms};
+use crate::store::{EndedPage, Retain, Step, Taken};
+use crate::topology::Topology;
+
+/// What retention deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retained {
+    /// Deliveries whose attempts were deleted.
+    pub deliveries: usize,
+    /// Dead letters that were deleted.
+    pub dead_letters: usize,
+    /// Events that nothing refers to any more.
+    pub events: usize,
+    /// It stopped before it was through, so as not to keep other upkeep waiting.
+    pub more: bool,
+}
+
+impl Retained {
+    fn add(&mut self, taken: Taken) {
+        self.deliveries += taken.deliveries;
+        self.dead_letters += taken.dead_letters;
+        self.events += taken.events;
+    }
+}
+
+/// How many pages one call looks at.
+const PAGES_MAX: usize = 200;
+
+/// How many pages without anything to delete pass before it is noted that they were seen.
+const EMPTY_PAGES_MAX: usize = 20;
+
+impl Queue {
+    /// Deletes from this namespace's history what its policy no longer keeps: completed and cancelled deliveries, dead
+    /// letters that are kept for a time, and events once nothing refers to them. Never a live event, and never a dead
+    /// letter that is kept until somebody acts. Harmless when several processes do it at once.
+    pub async fn retain_once(&self) -> Result<Retained> {
+        let topology = self.reload().await?;
+        let now = self.store().now(self.now()).await?;
+        let rules = Rules::of(&topology);
+        let hash = rules.hash();
+        let longest_ms = if self.store().has_months() { self.longest_kept_ms().await? } else { None };
+        let mut round =
+            Round { queue: self, topology, rules, hash, now, longest_ms, pages: 0, done: Retained::default() };
+        round.leftovers().await?;
+        for walk in [Walk::DeadLetters, Walk::Attempts] {
+            round.walk(walk).await?;
+        }
+        round.done.more = round.is_over();
+        Ok(round.done)
+    }
+
+    /// The longest that anything completed is kept in the whole database; `None`: forever.
+    pub(crate) async fn longest_kept_ms(&self) -> Result<Option<u64>> {
+        let rules = self.store().rules().await?;
+        Ok(rules.iter().map(Rules::longest_ms).try_fold(0, |longest, keep| Some(longest.max(keep?))))
+    }
+}
+
+struct Round<'a> {
+    queue: &'a Queue,
+    topology: Arc<Topology>,
+    rules: Rules,
+    hash: i64,
+    now: Timestamp,
+    /// After which time whole months are dropped.
+    longest_ms: Option<u64>,
+    pages: usize,
+    done: Retained,
+}
+
+impl Round<'_> {
+    fn is_over(&self) -> bool {
+        self.pages >= PAGES_MAX
+    }
+
+    async fn walk(&mut self, walk: Walk) -> Result<()> {
+        let marks = self.queue.store().marks(self.queue.namespace(), walk).await?;
+        for keep_ms in self.rules.keeps(walk) {
+            let mark = marks.iter().find(|mark| mark.keep_ms == keep_ms).copied();
+            self.walk_for(walk, keep_ms, mark).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on from the mark, or from the beginning where the rules were others.
+    async fn walk_for(&mut self, walk: Walk, keep_ms: u64, mut mark: Option<Mark>) -> Result<()> {
+        let until = over_before(self.now, row_wise_after_ms(walk, keep_ms, self.longest_ms));
+        let mut place = mark.filter(|mark| mark.rules == self.hash).map_or(Place::default(), |mark| mark.place);
+        let mut empty = 0;
+        while !self.is_over() {
+            let page = self.page(walk, place, until).await?;
+            let (due, later) = self.sort(keep_ms, until, &page).await?;
+            place = page.next;
+            let nothing = due.is_empty() && later.is_empty();
+            empty = if nothing { empty + 1 } else { 0 };
+            if nothing && page.more && empty % EMPTY_PAGES_MAX != 0 {
+                continue;
+            }
+            let to = Mark { keep_ms, rules: self.hash, place };
+            if mark != Some(to) {
+                let step = Some(Step { walk, from: mark, to });
+                if !self.apply(step, due, Vec::new(), later).await? {
+                    return Ok(());
+                }
+                mark = Some(to);
+            }
+            if !page.more {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn page(&mut self, walk: Walk, place: Place, until: Timestamp) -> Result<EndedPage> {
+        self.pages += 1;
+        let (store, namespace) = (self.queue.store(), self.queue.namespace());
+        store.ended(namespace, walk, place, until, store.retain_batch(), self.now).await
+    }
+
+    /// What of a page is over by this keep, and what a later look must find since the walk does not come by again.
+    async fn sort(
+        &self,
+        keep_ms: u64,
+        until: Timestamp,
+        page: &EndedPage,
+    ) -> Result<(Vec<Ended>, Vec<(Leftover, Option<Timestamp>)>)> {
+        let unknown = page.ended.iter().filter(|ended| self.topology.lane(ended.lane_id).is_none());
+        let types = self.types(unknown.map(|ended| ended.event_id)).await?;
+        let mut due: BTreeMap<(i64, &str), &Ended> = BTreeMap::new();
+        let mut later = Vec::new();
+        for ended in &page.ended {
+            let of_lane = self.topology.lane(ended.lane_id).map(|lane| lane.key.event_type.as_str());
+            let event_type = of_lane.or_else(|| types.get(&ended.event_id).map(String::as_str)).unwrap_or_default();
+            let keep = self.rules.keep_ms(ended.status, &ended.subscription, event_type);
+            if keep != Some(keep_ms) {
+                continue;
+            }
+            if ended.at >= until {
+                let leftover =
+                    Leftover { event_id: ended.event_id, subscription: ended.subscription.clone(), since: ended.at };
+                later.push((leftover, over_at(ended.at, keep)));
+            } else {
+                due.entry((ended.event_id, &ended.subscription))
+                    .and_modify(|last| *last = if ended.at > last.at { ended } else { last })
+                    .or_insert(ended);
+            }
+        }
+        Ok((due.into_values().cloned().collect(), later))
+    }
+
+    /// The types of events, where their lanes are gone; an event that is gone has none.
+    async fn types(&self, event_ids: impl Iterator<Item = i64>) -> Result<HashMap<i64, String>> {
+        let event_ids: Vec<i64> = event_ids.collect();
+        if event_ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let heads = self.queue.store().heads(self.queue.namespace(), &event_ids).await?;
+        Ok(heads.into_iter().map(|head| (head.event_id, head.event_type)).collect())
+    }
+
+    async fn leftovers(&mut self) -> Result<()> {
+        let (store, namespace) = (self.queue.store(), self.queue.namespace());
+        while !self.is_over() {
+            self.pages += 1;
+            let limit = store.retain_batch();
+            let found = store.leftovers(namespace, self.hash, limit, self.now).await?;
+            let last = found.len() < limit;
+            if found.is_empty() {
+                return Ok(());
+            }
+            let types = self.types(found.iter().map(|leftover| leftover.event_id)).await?;
+            let (mut due, mut settled, mut later) = (Vec::new(), Vec::new(), Vec::new());
+            for leftover in found {
+                let event_type = types.get(&leftover.event_id);
+                let keep = event_type.and_then(|found| self.rules.keep_ms(None, &leftover.subscription, found));
+                let at = over_at(leftover.since, keep);
+                // Of an event that is gone there may be attempts left.
+                if event_type.is_none() || at.is_some_and(|at| at <= self.now) {
+                    due.push(self.end_of(&leftover));
+                    settled.push(leftover);
+                } else {
+                    later.push((leftover, at));
+                }
+            }
+            if !self.apply(None, due, settled, later).await? || last {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn end_of(&self, leftover: &Leftover) -> Ended {
+        let Leftover { event_id, subscription, since } = leftover.clone();
+        Ended { event_id, lane_id: 0, subscription, status: None, at: since }
+    }
+
+    /// Whether it was done; if not, somebody else was at it, or the policy has changed.
+    async fn apply(
+        &mut self,
+        step: Option<Step>,
+        due: Vec<Ended>,
+        settled: Vec<Leftover>,
+        later: Vec<(Leftover, Option<Timestamp>)>,
+    ) -> Result<bool> {
+        let retain = Retain { version: self.topology.version, step, due, settled, later, rules: self.hash };
+        let taken = self.queue.store().retain(self.queue.namespace(), &retain).await?;
+        if let Some(taken) = taken {
+            self.done.add(taken);
+        }
+        Ok(taken.is_some())
+    }
+}

@@ -1,0 +1,330 @@
+//! Deleting history whose time is over.
+
+use std::collections::BTreeMap;
+
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgConnection};
+
+use super::PgStore;
+use super::enqueue::column;
+use super::error::from_sqlx;
+use super::row::get;
+use crate::clock::{Timestamp, from_micros};
+use crate::error::{Error, Result};
+use crate::policy::{NamespacePolicy, PolicyOverrides};
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::store::{EndedPage, Retain, Step, Taken};
+
+/// Some tens of milliseconds.
+pub(super) const BATCH: usize = 1_000;
+
+const RULES: &str = "
+SELECT n.namespace, n.policy::text AS policy, s.subscription, s.policy::text AS overrides
+FROM windlass.namespaces n JOIN windlass.subscriptions s ON s.namespace = n.namespace";
+
+pub(super) async fn rules(store: &PgStore) -> Result<Vec<Rules>> {
+    let mut connection = store.reads.get().await?;
+    let rows = sqlx::query(RULES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let mut found: BTreeMap<String, (NamespacePolicy, BTreeMap<String, PolicyOverrides>)> = BTreeMap::new();
+    for row in &rows {
+        let entry = found.entry(get(row, "namespace")?);
+        let policy = parsed(row, "policy")?;
+        let (_, subscriptions) = entry.or_insert_with(|| (policy, BTreeMap::new()));
+        subscriptions.insert(get(row, "subscription")?, parsed(row, "overrides")?);
+    }
+    Ok(found.into_values().map(|(policy, subscriptions)| Rules::new(policy, subscriptions)).collect())
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(row: &PgRow, column: &'static str) -> Result<T> {
+    let text: String = get(row, column)?;
+    serde_json::from_str(&text).map_err(|error| Error::Database { detail: format!("stored {column}: {error}") })
+}
+
+const MARKS: &str =
+    "SELECT keep_ms, rules, at, id, lane_id FROM windlass.retention_marks WHERE namespace = $1 AND walk = $2";
+
+pub(super) async fn marks(store: &PgStore, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
+    let mut connection = store.sweeps.get().await?;
+    let query = sqlx::query(MARKS).bind(namespace).bind(walk.as_str());
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let mark = |row: &PgRow| {
+        Ok(Mark {
+            keep_ms: get::<i64>(row, "keep_ms")?.unsigned_abs(),
+            rules: get(row, "rules")?,
+            place: place(row, "at")?,
+        })
+    };
+    rows.iter().map(mark).collect()
+}
+
+fn place(row: &PgRow, at: &'static str) -> Result<Place> {
+    let (at, id, lane_id) = (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "lane_id")?);
+    Ok(Place { at, id, lane_id })
+}
+
+// The first condition on the instant lets the index begin there, which a comparison of pairs would not.
+pub(super) const ATTEMPTS: &str = "
+SELECT a.event_id, a.lane_id AS lane, a.subscription, NULL::text AS status, a.finished_at AS at, a.id, 0::bigint AS lane_id
+FROM windlass.event_attempts a
+WHERE a.namespace = $1 AND a.finished_at >= $2 AND (a.finished_at, a.id) > ($2, $3) AND a.finished_at < $5
+  AND $4::bigint IS NOT NULL
+ORDER BY a.finished_at, a.id LIMIT $6";
+
+pub(super) const DEAD_LETTERS: &str = "
+SELECT d.event_id, d.lane_id AS lane, d.subscription, d.status, d.failed_at AS at, d.event_id AS id, d.lane_id
+FROM windlass.dead_letters d
+WHERE d.namespace = $1 AND d.failed_at >= $2 AND (d.failed_at, d.event_id, d.lane_id) > ($2, $3, $4)
+  AND d.failed_at < $5
+ORDER BY d.failed_at, d.event_id, d.lane_id LIMIT $6";
+
+pub(super) async fn ended(
+    store: &PgStore,
+    namespace: &str,
+    walk: Walk,
+    from: Place,
+    until: Timestamp,
+    limit: usize,
+) -> Result<EndedPage> {
+    let sql = match walk {
+        Walk::Attempts => ATTEMPTS,
+        Walk::DeadLetters => DEAD_LETTERS,
+    };
+    let mut connection = store.sweeps.get().await?;
+    let query = sqlx::query(sql).bind(namespace).bind(from_micros(from.at)).bind(from.id).bind(from.lane_id);
+    let query = query.bind(until).bind(limit as i64);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let next = rows.last().map_or(Ok(from), |row| place(row, "at"))?;
+    Ok(EndedPage { ended: rows.iter().map(end).collect::<Result<_>>()?, next, more: rows.len() == limit })
+}
+
+fn end(row: &PgRow) -> Result<Ended> {
+    let status: Option<String> = get(row, "status")?;
+    Ok(Ended {
+        event_id: get(row, "event_id")?,
+        lane_id: get(row, "lane")?,
+        subscription: get(row, "subscription")?,
+        status: status.map(|status| status.parse()).transpose()?,
+        at: get(row, "at")?,
+    })
+}
+
+pub(super) const LEFTOVERS: &str = "
+(SELECT event_id, subscription, since FROM windlass.retention_leftovers
+ WHERE namespace = $1 AND rules = $2 AND look_at <= $3 LIMIT $4)
+UNION ALL
+(SELECT event_id, subscription, since FROM windlass.retention_leftovers WHERE namespace = $1 AND rules < $2 LIMIT $4)
+UNION ALL
+(SELECT event_id, subscription, since FROM windlass.retention_leftovers WHERE namespace = $1 AND rules > $2 LIMIT $4)
+LIMIT $4";
+
+pub(super) async fn leftovers(
+    store: &PgStore,
+    namespace: &str,
+    rules: i64,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Vec<Leftover>> {
+    let mut connection = store.sweeps.get().await?;
+    let query = sqlx::query(LEFTOVERS).bind(namespace).bind(rules).bind(now).bind(limit as i64);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let leftover = |row: &PgRow| {
+        let (event_id, subscription, since) = (get(row, "event_id")?, get(row, "subscription")?, get(row, "since")?);
+        Ok(Leftover { event_id, subscription, since })
+    };
+    rows.iter().map(leftover).collect()
+}
+
+/// Whoever publishes or changes the policy holds it too, or waits.
+const HOLD: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 AND version = $2 FOR SHARE";
+
+pub(super) async fn retain(store: &PgStore, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let hold = sqlx::query(HOLD).bind(namespace).bind(retain.version);
+    let current = hold.fetch_optional(&mut *tx).await.map_err(from_sqlx)?.is_some();
+    let taken = if current && go_on(&mut tx, namespace, retain.step.as_ref()).await? {
+        let taken = take(&mut tx, namespace, retain).await?;
+        tx.commit().await.map_err(from_sqlx)?;
+        Some(taken)
+    } else {
+        tx.rollback().await.map_err(from_sqlx)?;
+        None
+    };
+    connection.done();
+    Ok(taken)
+}
+
+const FIRST_STEP: &str = "
+INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
+
+const STEP: &str = "
+UPDATE windlass.retention_marks SET rules = $4, at = $5, id = $6, lane_id = $7
+WHERE namespace = $1 AND walk = $2 AND keep_ms = $3 AND rules = $8 AND at = $9 AND id = $10 AND lane_id = $11";
+
+/// Whether the mark stood where it was thought to; now it stands where the step goes.
+async fn go_on(connection: &mut PgConnection, namespace: &str, step: Option<&Step>) -> Result<bool> {
+    let Some(Step { walk, from, to }) = step else { return Ok(true) };
+    let query = sqlx::query(if from.is_some() { STEP } else { FIRST_STEP });
+    let query = query.bind(namespace).bind(walk.as_str()).bind(to.keep_ms as i64).bind(to.rules);
+    let mut query = query.bind(from_micros(to.place.at)).bind(to.place.id).bind(to.place.lane_id);
+    if let Some(Mark { rules, place, .. }) = from {
+        query = query.bind(rules).bind(from_micros(place.at)).bind(place.id).bind(place.lane_id);
+    }
+    Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() == 1)
+}
+
+async fn take(connection: &mut PgConnection, namespace: &str, retain: &Retain) -> Result<Taken> {
+    let mut taken = Taken::default();
+    if !retain.due.is_empty() {
+        let mut ids = column(&retain.due, |due| due.event_id);
+        ids.dedup();
+        lock(connection, namespace, &ids).await?;
+        taken.dead_letters = delete_letters(connection, namespace, &retain.due).await?;
+        taken.deliveries = delete_attempts(connection, namespace, &retain.due).await?;
+        taken.events = delete_events(connection, namespace, &ids).await?;
+    }
+    look_later(connection, namespace, retain).await?;
+    Ok(taken)
+}
+
+// Who adds a delivery to a stored event holds that, and so does whoever takes away another delivery of it: the
+// statements after this one see what they did.
+pub(super) const LOCK: &str = "
+SELECT 1 FROM unnest($2::bigint[]) AS i(id)
+CROSS JOIN LATERAL (SELECT 1 FROM windlass.events e WHERE e.id = i.id AND e.namespace = $1 LIMIT 1 FOR UPDATE) AS e";
+
+/// In one order, by id.
+pub(super) async fn lock(connection: &mut PgConnection, namespace: &str, event_ids: &[i64]) -> Result<()> {
+    let lock = sqlx::query(LOCK).bind(namespace).bind(event_ids);
+    lock.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+pub(super) const DELETE_LETTERS: &str = "
+WITH found AS MATERIALIZED (
+    SELECT d.tid FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[]) AS i(event_id, lane_id, failed_at)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS tid FROM windlass.dead_letters d
+        WHERE d.event_id = i.event_id AND d.lane_id = i.lane_id AND d.namespace = $1 AND d.failed_at = i.failed_at
+        LIMIT 1) AS d
+), gone AS (
+    DELETE FROM windlass.dead_letters d USING found WHERE d.ctid = found.tid AND d.namespace = $1
+    RETURNING d.event_id, d.lane_id
+), results AS MATERIALIZED (
+    SELECT r.tid FROM gone CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid FROM windlass.handler_results r
+        WHERE r.event_id = gone.event_id AND r.lane_id = gone.lane_id AND r.namespace = $1 OFFSET 0) AS r
+), cleared AS (
+    DELETE FROM windlass.handler_results r USING results WHERE r.ctid = results.tid AND r.namespace = $1
+)
+SELECT FROM gone";
+
+async fn delete_letters(connection: &mut PgConnection, namespace: &str, due: &[Ended]) -> Result<usize> {
+    let letters: Vec<&Ended> = due.iter().filter(|due| due.status.is_some()).collect();
+    if letters.is_empty() {
+        return Ok(0);
+    }
+    let query = sqlx::query(DELETE_LETTERS)
+        .bind(namespace)
+        .bind(column(&letters, |letter| letter.event_id))
+        .bind(column(&letters, |letter| letter.lane_id))
+        .bind(column(&letters, |letter| letter.at));
+    Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() as usize)
+}
+
+// A row of a partitioned table is found again by its partition and its place in it. Asking for the order of the event's id,
+// which is but one, leaves no other index to go by than that on it.
+pub(super) const DELETE_ATTEMPTS: &str = "
+WITH over AS MATERIALIZED (
+    SELECT i.event_id, i.subscription
+    FROM unnest($2::bigint[], $3::text[], $4::timestamptz[]) AS i(event_id, subscription, at)
+    WHERE NOT EXISTS (SELECT FROM windlass.event_queue q
+                      WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.namespace = $1
+                        AND q.subscription = i.subscription ORDER BY q.event_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM windlass.dead_letters d
+                      WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.namespace = $1
+                        AND d.subscription = i.subscription ORDER BY d.event_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM windlass.event_attempts a
+                      WHERE a.event_id BETWEEN i.event_id AND i.event_id AND a.namespace = $1
+                        AND a.subscription = i.subscription AND a.finished_at > i.at ORDER BY a.event_id OFFSET 0)
+), found AS MATERIALIZED (
+    SELECT a.part, a.tid FROM over CROSS JOIN LATERAL (
+        SELECT a.tableoid AS part, a.ctid AS tid FROM windlass.event_attempts a
+        WHERE a.event_id BETWEEN over.event_id AND over.event_id AND a.namespace = $1
+          AND a.subscription = over.subscription ORDER BY a.event_id OFFSET 0) AS a
+), gone AS (
+    DELETE FROM windlass.event_attempts a USING found
+    WHERE a.ctid = found.tid AND a.tableoid = found.part AND a.namespace = $1
+)
+SELECT FROM over";
+
+async fn delete_attempts(connection: &mut PgConnection, namespace: &str, due: &[Ended]) -> Result<usize> {
+    let query = sqlx::query(DELETE_ATTEMPTS)
+        .bind(namespace)
+        .bind(column(due, |due| due.event_id))
+        .bind(column(due, |due| due.subscription.as_str()))
+        .bind(column(due, |due| due.at));
+    Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() as usize)
+}
+
+pub(super) const DELETE_EVENTS: &str = "
+WITH found AS MATERIALIZED (
+    SELECT e.part, e.tid FROM unnest($2::bigint[]) AS i(id)
+    CROSS JOIN LATERAL (
+        SELECT e.tableoid AS part, e.ctid AS tid FROM windlass.events e WHERE e.id = i.id AND e.namespace = $1
+        LIMIT 1) AS e
+    WHERE NOT EXISTS (SELECT FROM windlass.event_queue q
+                      WHERE q.event_id BETWEEN i.id AND i.id AND q.namespace = $1 ORDER BY q.event_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM windlass.dead_letters d
+                      WHERE d.event_id BETWEEN i.id AND i.id AND d.namespace = $1 ORDER BY d.event_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM windlass.event_attempts a
+                      WHERE a.event_id BETWEEN i.id AND i.id AND a.namespace = $1 ORDER BY a.event_id OFFSET 0)
+)
+DELETE FROM windlass.events e USING found WHERE e.ctid = found.tid AND e.tableoid = found.part AND e.namespace = $1";
+
+/// Those of these events, which are locked, that nothing refers to.
+pub(super) async fn delete_events(connection: &mut PgConnection, namespace: &str, event_ids: &[i64]) -> Result<usize> {
+    let query = sqlx::query(DELETE_EVENTS).bind(namespace).bind(event_ids);
+    Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() as usize)
+}
+
+pub(super) const SETTLE: &str = "
+DELETE FROM windlass.retention_leftovers l
+USING unnest($2::bigint[], $3::text[]) AS i(event_id, subscription)
+CROSS JOIN LATERAL (
+    SELECT f.ctid AS tid FROM windlass.retention_leftovers f
+    WHERE f.event_id = i.event_id AND f.subscription = i.subscription AND f.namespace = $1 LIMIT 1) AS f
+WHERE l.ctid = f.tid AND l.namespace = $1";
+
+const LOOK_LATER: &str = "
+INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, rules, look_at)
+SELECT i.event_id, i.subscription, $1, i.since, $5, coalesce(i.look_at, 'infinity')
+FROM unnest($2::bigint[], $3::text[], $4::timestamptz[], $6::timestamptz[]) AS i(event_id, subscription, since, look_at)
+ON CONFLICT (event_id, subscription, namespace) DO UPDATE
+SET since = excluded.since, rules = excluded.rules, look_at = excluded.look_at";
+
+async fn look_later(connection: &mut PgConnection, namespace: &str, retain: &Retain) -> Result<()> {
+    let Retain { settled, later, rules, .. } = retain;
+    if !settled.is_empty() {
+        let settle = sqlx::query(SETTLE)
+            .bind(namespace)
+            .bind(column(settled, |leftover| leftover.event_id))
+            .bind(column(settled, |leftover| leftover.subscription.as_str()));
+        settle.execute(&mut *connection).await.map_err(from_sqlx)?;
+    }
+    if !later.is_empty() {
+        let look = sqlx::query(LOOK_LATER)
+            .bind(namespace)
+            .bind(column(later, |(leftover, _)| leftover.event_id))
+            .bind(column(later, |(leftover, _)| leftover.subscription.as_str()))
+            .bind(column(later, |(leftover, _)| leftover.since))
+            .bind(rules)
+            .bind(column(later, |(_, at)| *at));
+        look.execute(connection).await.map_err(from_sqlx)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! Deleting history whose time is over.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::record;
+use super::results;
+use super::row::{self, INFINITY};
+use crate::error::Result;
+use crate::policy::{NamespacePolicy, PolicyOverrides};
+use crate::results::Clear;
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::store::{EndedPage, Retain, Step, Taken};
+
+/// The writer has others to serve meanwhile.
+pub(super) const BATCH: usize = 100;
+
+/// So many attempts, also of other namespaces, are looked at for a page.
+const SCAN: usize = 2_000;
+
+const RULES: &str = "
+SELECT n.namespace, n.policy, s.subscription, s.policy
+FROM namespaces n JOIN subscriptions s ON s.namespace = n.namespace";
+
+pub(super) fn rules(conn: &Connection) -> Result<Vec<Rules>> {
+    let mut found: BTreeMap<String, (NamespacePolicy, BTreeMap<String, PolicyOverrides>)> = BTreeMap::new();
+    let mut select = conn.prepare_cached(RULES)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let policy = row::parsed(row, 1)?;
+        let (_, subscriptions) = found.entry(row.get(0)?).or_insert_with(|| (policy, BTreeMap::new()));
+        subscriptions.insert(row.get(2)?, row::parsed(row, 3)?);
+    }
+    Ok(found.into_values().map(|(policy, subscriptions)| Rules::new(policy, subscriptions)).collect())
+}
+
+const MARKS: &str = "SELECT keep_ms, rules, at, id, lane_id FROM retention_marks WHERE namespace = ?1 AND walk = ?2";
+
+pub(super) fn marks(conn: &Connection, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
+    let mut select = conn.prepare_cached(MARKS)?;
+    let marks = select.query_map((namespace, walk.as_str()), |row| {
+        let place = Place { at: row.get(2)?, id: row.get(3)?, lane_id: row.get(4)? };
+        Ok(Mark { keep_ms: row::count(row, 0)?, rules: row.get(1)?, place })
+    })?;
+    Ok(marks.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn ended(
+    conn: &Connection,
+    namespace: &str,
+    walk: Walk,
+    from: Place,
+    until: i64,
+    limit: usize,
+    now: i64,
+) -> Result<EndedPage> {
+    match walk {
+        Walk::Attempts => attempts(conn, namespace, from, until, limit, now),
+        Walk::DeadLetters => dead_letters(conn, namespace, from, until, limit),
+    }
+}
+
+/// Rows are appended in the order of time. Where the last ones were deleted, their ids are given out again: then there is
+/// something later than the mark before it.
+const BEGIN: &str = "
+SELECT rowid FROM event_attempts WHERE rowid BETWEEN 1 AND ?1 AND finished_at <= ?2 ORDER BY rowid DESC LIMIT 1";
+const ATTEMPTS: &str = "
+SELECT rowid, finished_at, namespace, event_id, lane_id, subscription FROM event_attempts
+WHERE rowid > ?1 ORDER BY rowid LIMIT ?2";
+
+fn attempts(conn: &Connection, namespace: &str, from: Place, until: i64, limit: usize, now: i64) -> Result<EndedPage> {
+    let begin = conn.prepare_cached(BEGIN)?.query_row((from.id, from.at), |row| row.get(0)).optional()?;
+    let mut page = EndedPage { next: Place { id: begin.unwrap_or(0), ..from }, ..EndedPage::default() };
+    let mut select = conn.prepare_cached(ATTEMPTS)?;
+    let mut rows = select.query((page.next.id, SCAN as i64))?;
+    let mut seen = 0;
+    while let Some(row) = rows.next()? {
+        let (id, at): (i64, i64) = (row.get(0)?, row.get(1)?);
+        // What ended in the future does not keep the walk from going on.
+        if (until..=now).contains(&at) {
+            return Ok(page);
+        }
+        if row.get_ref(2)?.as_str().is_ok_and(|of| of == namespace) {
+            page.ended.push(attempt(row)?);
+        }
+        seen += 1;
+        page.next = Place { at, id, lane_id: 0 };
+        if page.ended.len() == limit || seen == SCAN {
+            page.more = true;
+            return Ok(page);
+        }
+    }
+    Ok(page)
+}
+
+fn attempt(row: &Row) -> rusqlite::Result<Ended> {
+    Ok(Ended {
+        event_id: row.get(3)?,
+        lane_id: row.get(4)?,
+        subscription: row.get(5)?,
+        status: None,
+        at: row::instant(row, 1)?,
+    })
+}
+
+const DEAD_LETTERS: &str = "
+SELECT event_id, lane_id, subscription, status, failed_at FROM dead_letters INDEXED BY dead_letters_by_time
+WHERE namespace = ?1 AND failed_at >= ?2 AND (failed_at, event_id, lane_id) > (?2, ?3, ?4) AND failed_at < ?5
+ORDER BY failed_at, event_id, lane_id LIMIT ?6";
+
+fn dead_letters(conn: &Connection, namespace: &str, from: Place, until: i64, limit: usize) -> Result<EndedPage> {
+    let mut select = conn.prepare_cached(DEAD_LETTERS)?;
+    let letters = select.query_map((namespace, from.at, from.id, from.lane_id, until, limit as i64), |row| {
+        Ok(Ended {
+            event_id: row.get(0)?,
+            lane_id: row.get(1)?,
+            subscription: row.get(2)?,
+            status: Some(row::word(row, 3)?),
+            at: row::instant(row, 4)?,
+        })
+    })?;
+    let ended = letters.collect::<rusqlite::Result<Vec<Ended>>>()?;
+    let place = |last: &Ended| Place { at: last.at.timestamp_micros(), id: last.event_id, lane_id: last.lane_id };
+    Ok(EndedPage { next: ended.last().map_or(from, place), more: ended.len() == limit, ended })
+}
+
+const LEFTOVERS: &str = "
+SELECT event_id, subscription, since FROM (
+    SELECT * FROM (SELECT * FROM retention_leftovers WHERE namespace = ?1 AND rules = ?2 AND look_at <= ?3 LIMIT ?4)
+    UNION ALL SELECT * FROM (SELECT * FROM retention_leftovers WHERE namespace = ?1 AND rules < ?2 LIMIT ?4)
+    UNION ALL SELECT * FROM (SELECT * FROM retention_leftovers WHERE namespace = ?1 AND rules > ?2 LIMIT ?4))
+LIMIT ?4";
+
+pub(super) fn leftovers(
+    conn: &Connection,
+    namespace: &str,
+    rules: i64,
+    limit: usize,
+    now: i64,
+) -> Result<Vec<Leftover>> {
+    let mut select = conn.prepare_cached(LEFTOVERS)?;
+    let found = select.query_map((namespace, rules, now, limit as i64), |row| {
+        Ok(Leftover { event_id: row.get(0)?, subscription: row.get(1)?, since: row::instant(row, 2)? })
+    })?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn retain(conn: &Connection, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+    let current = row::version(conn, namespace)? == Some(retain.version);
+    if !current || !go_on(conn, namespace, retain.step.as_ref())? {
+        return Ok(None);
+    }
+    let mut taken = Taken::default();
+    for due in &retain.due {
+        take(conn, namespace, due, &mut taken)?;
+    }
+    for leftover in &retain.settled {
+        conn.prepare_cached(SETTLE)?.execute((leftover.event_id, &leftover.subscription, namespace))?;
+    }
+    for (leftover, at) in &retain.later {
+        let look_at = row::micros(*at).unwrap_or(INFINITY);
+        look_later(conn, namespace, leftover, retain.rules, look_at)?;
+    }
+    Ok(Some(taken))
+}
+
+const FIRST_STEP: &str = "
+INSERT INTO retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT DO NOTHING";
+const STEP: &str = "
+UPDATE retention_marks SET rules = ?4, at = ?5, id = ?6, lane_id = ?7
+WHERE namespace = ?1 AND walk = ?2 AND keep_ms = ?3 AND rules = ?8 AND at = ?9 AND id = ?10 AND lane_id = ?11";
+
+/// Whether the mark stood where it was thought to; now it stands where the step goes.
+fn go_on(conn: &Connection, namespace: &str, step: Option<&Step>) -> Result<bool> {
+    let Some(Step { walk, from, to: Mark { keep_ms, rules, place } }) = step else { return Ok(true) };
+    let (walk, keep_ms) = (walk.as_str(), *keep_ms as i64);
+    let moved = match from {
+        None => {
+            let new = (namespace, walk, keep_ms, rules, place.at, place.id, place.lane_id);
+            conn.prepare_cached(FIRST_STEP)?.execute(new)?
+        }
+        Some(Mark { rules: old, place: from, .. }) => conn.prepare_cached(STEP)?.execute((
+            namespace,
+            walk,
+            keep_ms,
+            rules,
+            place.at,
+            place.id,
+            place.lane_id,
+            old,
+            from.at,
+            from.id,
+            from.lane_id,
+        ))?,
+    };
+    Ok(moved == 1)
+}
+
+const DELETE_LETTER: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2 AND failed_at = ?3";
+const IS_OVER: &str = "
+SELECT NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription = ?2)
+   AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1 AND subscription = ?2)
+   AND NOT EXISTS (SELECT 1 FROM event_attempts INDEXED BY event_attempts_by_event
+                   WHERE event_id = ?1 AND subscription = ?2 AND finished_at > ?3)";
+
+fn take(conn: &Connection, namespace: &str, due: &Ended, taken: &mut Taken) -> Result<()> {
+    let at = due.at.timestamp_micros();
+    if due.status.is_some() && conn.prepare_cached(DELETE_LETTER)?.execute((due.event_id, due.lane_id, at))? > 0 {
+        results::clear(conn, due.event_id, due.lane_id, Clear::All)?;
+        taken.dead_letters += 1;
+    }
+    let over = (due.event_id, &due.subscription, at);
+    if conn.prepare_cached(IS_OVER)?.query_row(over, |row| row.get(0))? {
+        taken.deliveries += 1;
+        taken.events += record::forget(conn, namespace, due.event_id, &due.subscription)?;
+    }
+    Ok(())
+}
+
+const SETTLE: &str = "DELETE FROM retention_leftovers WHERE event_id = ?1 AND subscription = ?2 AND namespace = ?3";
+const LOOK_LATER: &str = "
+INSERT INTO retention_leftovers (event_id, subscription, namespace, since, rules, look_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT DO UPDATE SET since = excluded.since, rules = excluded.rules, look_at = excluded.look_at";
+
+fn look_later(conn: &Connection, namespace: &str, leftover: &Leftover, rules: i64, look_at: i64) -> Result<()> {
+    let since = leftover.since.timestamp_micros();
+    let row = (leftover.event_id, &leftover.subscription, namespace, since, rules, look_at);
+    conn.prepare_cached(LOOK_LATER)?.execute(row)?;
+    Ok(())
+}
