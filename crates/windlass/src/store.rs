@@ -18,6 +18,7 @@ use crate::event::{Event, NewEvent};
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
+use crate::months::Part;
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::register::NodeView;
@@ -384,6 +385,17 @@ pub(crate) struct Taken {
     pub events: usize,
 }
 
+/// What became of a month that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dropping {
+    /// It is in the history no more.
+    Dropped,
+    /// Somebody uses the table; nobody shall wait for long.
+    Busy,
+    /// Too much of it must stay to be put aside in a moment.
+    TooMuchStays,
+}
+
 /// What is committed together with what a handler wrote.
 pub(crate) enum Closing {
     /// The end of the delivery, on which work began then.
@@ -748,6 +760,25 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// of every delivery that is neither live nor a dead letter nor has ended later; and events that nothing else refers
     /// to. `None`: the version or the mark is another by now, and nothing was done.
     async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>>;
+
+    // -- months of history, of the whole database; where there are none, nothing happens
+
+    /// The months that have a part of their own.
+    async fn months(&self) -> Result<Vec<Part>>;
+
+    /// Makes the part, if that is possible in a moment. Without one, its rows are kept all the same.
+    async fn add_month(&self, part: Part) -> Result<bool>;
+
+    /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
+    /// ended since `before`, and attempts of deliveries that are.
+    async fn drop_month(&self, part: Part, before: Timestamp) -> Result<Dropping>;
+
+    /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many.
+    async fn finish_dropping(&self) -> Result<usize>;
+
+    /// Deletes a batch of events of no month that were published before this and that nothing refers to; how many. `None`:
+    /// none of them has lost its attempts with a month since this was last asked.
+    async fn delete_strays(&self, before: Timestamp) -> Result<Option<usize>>;
 
     // -- inspection
 

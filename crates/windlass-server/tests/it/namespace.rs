@@ -17,7 +17,8 @@ on_each_database! {
             "policy": {
                 "lease_ms": 60_000, "max_retries": 3, "backoff": { "kind": "fixed", "delay_ms": 300_000 },
                 "exhausted": "dead_letter", "unhandled": "retry", "max_attempts": 20, "history": "keep",
-                "group_failure": "block", "share_transaction": false, "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "expires_after_ms": null, "types": {}
+                "group_failure": "block", "share_transaction": false, "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "expires_after_ms": null,
+                "keep_completed_ms": 15_811_200_000_u64, "keep_failed_ms": null, "keep_expired_ms": null, "types": {}
             }
         });
         assert_eq!(created, expected);
@@ -52,7 +53,8 @@ on_each_database! {
         let request = json!({ "policy": {
             "preset": "bus", "lease_ms": 7000, "max_retries": 2, "backoff": { "kind": "lease" },
             "exhausted": "complete_with_errors", "unhandled": "dead_letter", "max_attempts": 5, "history": "none",
-            "group_failure": "continue", "share_transaction": true, "deadline_horizon_ms": 1, "key_window_ms": 2, "expires_after_ms": 3
+            "group_failure": "continue", "share_transaction": true, "deadline_horizon_ms": 1, "key_window_ms": 2, "expires_after_ms": 3,
+            "keep_completed_ms": null, "keep_failed_ms": 60_000, "keep_expired_ms": 60_001
         } });
         server.put("/namespaces/n", &request).await.expect(201);
         let mut expected = request["policy"].clone();
@@ -102,6 +104,9 @@ on_each_database! {
             (json!({ "max_retries": 10_001 }), "max_retries"),
             (json!({ "max_attempts": 0 }), "max_attempts"),
             (json!({ "key_window_ms": u64::MAX }), "key_window_ms"),
+            (json!({ "keep_completed_ms": 59_999 }), "keep_completed_ms"),
+            (json!({ "keep_failed_ms": u64::MAX }), "keep_failed_ms"),
+            (json!({ "types": { "a": { "keep_expired_ms": 0 } } }), "keep_expired_ms"),
             (json!({ "types": { "a*b": {} } }), "types"),
             (json!({ "types": { "a": { "lease_ms": 0 } } }), "lease_ms"),
         ] {

@@ -1,6 +1,6 @@
 //! The store on PostgreSQL: set-based statements over arrays, on a few connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription,
-    Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store, Stored, Taken,
+    Applied, Change, Claim, Dropping, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery,
+    NewSubscription, Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store,
+    Stored, Taken,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
@@ -30,6 +31,7 @@ use crate::event::Event;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
+use crate::months::Part;
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
@@ -47,6 +49,7 @@ mod again;
 mod claim;
 mod connections;
 mod dead_letters;
+mod drop_month;
 mod duty;
 mod enqueue;
 mod error;
@@ -60,6 +63,7 @@ mod maintain;
 mod marks;
 mod migrate;
 mod notify;
+mod partitions;
 mod prune;
 mod publish;
 mod publish_in;
@@ -133,6 +137,8 @@ pub(crate) struct PgStore {
     own: u64,
     /// The task that hears the notifications of others.
     listening: Mutex<Option<AbortHandle>>,
+    /// Partitions of which it was said that they cannot be made.
+    lamented: Mutex<BTreeSet<String>>,
 }
 
 impl Drop for PgStore {
@@ -147,7 +153,7 @@ impl PgStore {
         let reads = Arc::new(Connections::new(options.clone(), COLD, READS));
         let mut connection = reads.get().await?;
         migrate::migrate(&mut connection, migrate).await?;
-        migrate::add_partitions(&mut connection).await?;
+        partitions::add_ahead(&mut connection).await?;
         migrate::add_default_namespace(&mut connection, clock.overridden()).await?;
         connection.done();
         let (ready, inbox) = mpsc::unbounded_channel();
@@ -165,6 +171,7 @@ impl PgStore {
             ready,
             own,
             listening: Mutex::default(),
+            lamented: Mutex::default(),
         })
     }
 
@@ -172,6 +179,11 @@ impl PgStore {
         if let Some(listening) = lock(&self.listening).take() {
             listening.abort();
         }
+    }
+
+    /// Whether nothing was said about this partition yet.
+    fn is_news(&self, partition: &str) -> bool {
+        lock(&self.lamented).insert(partition.to_owned())
     }
 
     /// Deliveries became ready in these lanes: claims must not begin behind them, here or elsewhere.
@@ -593,6 +605,26 @@ impl Store for PgStore {
 
     async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
         despite_deadlocks!(retain::retain(self, namespace, retain))
+    }
+
+    async fn months(&self) -> Result<Vec<Part>> {
+        partitions::months(self).await
+    }
+
+    async fn add_month(&self, part: Part) -> Result<bool> {
+        partitions::add_month(self, part).await
+    }
+
+    async fn drop_month(&self, part: Part, before: Timestamp) -> Result<Dropping> {
+        drop_month::drop_month(self, part, before).await
+    }
+
+    async fn finish_dropping(&self) -> Result<usize> {
+        partitions::finish_dropping(self).await
+    }
+
+    async fn delete_strays(&self, before: Timestamp) -> Result<Option<usize>> {
+        despite_deadlocks!(partitions::delete_strays(self, before))
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

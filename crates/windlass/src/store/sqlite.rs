@@ -9,8 +9,9 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription,
-    Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store, Stored, Taken,
+    Applied, Change, Claim, Dropping, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery,
+    NewSubscription, Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store,
+    Stored, Taken,
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
@@ -20,6 +21,7 @@ use crate::event::Event;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
+use crate::months::Part;
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::register::NodeView;
@@ -613,6 +615,26 @@ impl Store for SqliteStore {
         // What a power cut brings back is deleted again.
         let work = move |conn: &Connection, _| retain::retain(conn, &namespace, &retain);
         self.writer.write(Durability::Relaxed, None, work).await
+    }
+
+    async fn months(&self) -> Result<Vec<Part>> {
+        Ok(Vec::new())
+    }
+
+    async fn add_month(&self, _part: Part) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn drop_month(&self, _part: Part, _before: Timestamp) -> Result<Dropping> {
+        Ok(Dropping::Busy)
+    }
+
+    async fn finish_dropping(&self) -> Result<usize> {
+        Ok(0)
+    }
+
+    async fn delete_strays(&self, _before: Timestamp) -> Result<Option<usize>> {
+        Ok(None)
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

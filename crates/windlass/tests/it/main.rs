@@ -15,6 +15,7 @@ mod faults;
 mod model;
 mod node;
 mod node_crash;
+mod partitions;
 mod pg_cron;
 mod run_scheduled_task;
 mod schedule_race;

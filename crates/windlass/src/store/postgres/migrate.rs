@@ -1,6 +1,6 @@
 //! Bringing the schema up to date.
 
-use sqlx::{Connection as _, Executor, PgConnection, Row};
+use sqlx::{Connection as _, Executor, PgConnection};
 
 use super::error::from_sqlx;
 use crate::clock::Timestamp;
@@ -24,7 +24,7 @@ const MIGRATIONS: [(i64, &str, &str); 9] = [
 pub(super) const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// Any number will do, as long as no other program uses it for an advisory lock.
-const MIGRATION_LOCK: i64 = 0x0077_696e_646c_6173;
+pub(super) const MIGRATION_LOCK: i64 = 0x0077_696e_646c_6173;
 
 const PREPARE: &str = "
 CREATE SCHEMA IF NOT EXISTS windlass;
@@ -84,44 +84,4 @@ pub(super) async fn add_default_namespace(connection: &mut PgConnection, now: Op
     let policy = super::to_json(&NamespacePolicy::default())?;
     let add = sqlx::query(ADD_DEFAULT).bind(DEFAULT_NAMESPACE).bind(policy).bind(now);
     add.execute(connection).await.map_err(from_sqlx).map(drop)
-}
-
-/// The months that have a partition of their own are made ahead; two are enough until the next start.
-const MONTHS_AHEAD: i32 = 2;
-
-const MISSING_PARTITIONS: &str = "
-SELECT format('%s_%s', t.name, to_char(m.month, 'YYYY_MM')) AS partition, t.name AS parent,
-       to_char(m.month, 'YYYY-MM-DD') AS from, to_char(m.month + interval '1 month', 'YYYY-MM-DD') AS until
-FROM (VALUES ('events'), ('event_attempts')) AS t(name),
-     generate_series(date_trunc('month', now() AT TIME ZONE 'UTC'),
-                     date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => $1),
-                     interval '1 month') AS m(month)
-WHERE to_regclass(format('windlass.%s_%s', t.name, to_char(m.month, 'YYYY_MM'))) IS NULL";
-
-/// Makes the partitions of this month and the next ones. Where that cannot be done – no right to, or
-/// the default partition has rows of that month – the default partition serves.
-pub(super) async fn add_partitions(connection: &mut PgConnection) -> Result<()> {
-    let missing = sqlx::query(MISSING_PARTITIONS).bind(MONTHS_AHEAD).fetch_all(&mut *connection).await;
-    for row in missing.map_err(from_sqlx)? {
-        let text = |column: &str| row.try_get::<String, _>(column).map_err(from_sqlx);
-        let partition = text("partition")?;
-        // Nothing here comes from outside: names and dates are the server's own.
-        let statement = format!(
-            "CREATE TABLE IF NOT EXISTS windlass.{partition} PARTITION OF windlass.{} FOR VALUES FROM ('{} 00:00+00') TO ('{} 00:00+00')",
-            text("parent")?,
-            text("from")?,
-            text("until")?
-        );
-        if let Err(error) = add_partition(connection, statement).await {
-            tracing::warn!(%error, partition, "could not make a partition; the default one serves");
-        }
-    }
-    Ok(())
-}
-
-async fn add_partition(connection: &mut PgConnection, statement: String) -> sqlx::Result<()> {
-    let mut tx = connection.begin().await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *tx).await?;
-    tx.execute(sqlx::AssertSqlSafe(statement)).await?;
-    tx.commit().await
 }

@@ -1,0 +1,148 @@
+//! Taking a month out of the history.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection as _, Executor, PgConnection};
+
+use super::PgStore;
+use super::error::from_sqlx;
+use super::partitions::{BRIEFLY, LOOK_FOR_STRAYS, PAUSES_MS, TAKEN_OUT, is_busy, is_gone, name};
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::months::{Kept, Month, Part};
+use crate::store::Dropping;
+
+/// As many rows can be put aside in a moment.
+const STAYING_MAX: i64 = 1_000;
+
+/// What is still to be done takes a few statements.
+const NOW_QUICKLY: &str = "SET LOCAL statement_timeout = '30ms'";
+
+/// Any number will do, as long as no other program uses it for an advisory lock.
+const MONTHS_LOCK: i64 = 0x0077_696e_6d6f_6e74;
+
+pub(super) async fn drop_month(store: &PgStore, part: Part, before: Timestamp) -> Result<Dropping> {
+    for pause in PAUSES_MS {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        // After a failure it is not given back, and closed.
+        let mut connection = store.writes.get().await?;
+        match try_once(&mut connection, part, before).await {
+            Ok(dropping) => {
+                connection.done();
+                return Ok(dropping);
+            }
+            Err(error) if is_gone(&error) => return Ok(Dropping::Dropped),
+            Err(error) if is_busy(&error) => {}
+            Err(error) => return Err(from_sqlx(error)),
+        }
+    }
+    Ok(Dropping::Busy)
+}
+
+async fn try_once(connection: &mut PgConnection, part: Part, before: Timestamp) -> sqlx::Result<Dropping> {
+    // First without a lock, for which everybody would have to wait.
+    match staying(connection, part, &name(part), before).await? {
+        Some(_) => take_out(connection, part, before).await,
+        None => Ok(Dropping::TooMuchStays),
+    }
+}
+
+async fn take_out(connection: &mut PgConnection, part: Part, before: Timestamp) -> sqlx::Result<Dropping> {
+    let (table, parent) = (name(part), part.0.as_str());
+    let mut tx = connection.begin().await?;
+    let lock = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)").bind(MONTHS_LOCK);
+    if !lock.fetch_one(&mut *tx).await? {
+        tx.rollback().await?;
+        return Ok(Dropping::Busy);
+    }
+    if part.0 == Kept::Attempts {
+        tx.execute(LOOK_FOR_STRAYS).await?;
+    }
+    tx.execute(BRIEFLY).await?;
+    // Not CONCURRENTLY: that cannot be where there is a default partition. Nothing here comes from outside.
+    let detach = format!(
+        "ALTER TABLE windlass.{parent} DETACH PARTITION windlass.{table};
+         ALTER TABLE windlass.{table} RENAME TO {table}{TAKEN_OUT}"
+    );
+    tx.execute(AssertSqlSafe(detach)).await?;
+    // From here on nobody can add to it, and everybody waits.
+    tx.execute(NOW_QUICKLY).await?;
+    let table = table + TAKEN_OUT;
+    let Some(staying) = staying(&mut tx, part, &table, before).await? else {
+        tx.rollback().await?;
+        return Ok(Dropping::TooMuchStays);
+    };
+    if !staying.is_empty() {
+        let put =
+            format!("INSERT INTO windlass.{parent} SELECT * FROM windlass.{table} WHERE {} = ANY($1)", key(part.0));
+        sqlx::query(AssertSqlSafe(put)).bind(staying).execute(&mut *tx).await?;
+    }
+    tx.commit().await?;
+    Ok(Dropping::Dropped)
+}
+
+fn key(kept: Kept) -> &'static str {
+    match kept {
+        Kept::Events => "id",
+        Kept::Attempts => "event_id",
+    }
+}
+
+// Ids lead the keys of all that refers to an event, and grow with time: those of a month are a small range of them.
+const LIVE: &str = "
+SELECT q.event_id FROM windlass.event_queue q
+WHERE q.event_id BETWEEN $1 AND $2 AND ($3 OR q.attempts > 0) AND q.created_at < $4
+ORDER BY q.event_id LIMIT $5";
+
+const DEAD: &str = "
+SELECT d.event_id FROM windlass.dead_letters d
+WHERE d.event_id BETWEEN $1 AND $2 AND ($3 OR d.failed_at >= $6) AND d.created_at < $4
+ORDER BY d.event_id LIMIT $5";
+
+const ENDED_LATER: &str = "
+SELECT a.event_id FROM windlass.event_attempts a
+WHERE a.event_id BETWEEN $1 AND $2 AND a.finished_at >= $3
+ORDER BY a.event_id LIMIT $4";
+
+/// The events of which something in this table must stay; `None`: too many. Of a month of attempts those stay whose
+/// delivery is live, a dead letter, or ended later: which may be known of the event only.
+async fn staying(
+    connection: &mut PgConnection,
+    (kept, month): Part,
+    table: &str,
+    before: Timestamp,
+) -> sqlx::Result<Option<Vec<i64>>> {
+    let Some((first, last)) = range(connection, kept, table).await? else { return Ok(Some(Vec::new())) };
+    let mut ids: Vec<i64> = Vec::new();
+    let all = kept == Kept::Events;
+    let (begins, ends) = (Month::begins(month), Month::ends(month));
+    for sql in [LIVE, DEAD] {
+        let query = sqlx::query_scalar::<_, i64>(sql).bind(first).bind(last).bind(all).bind(ends).bind(STAYING_MAX + 1);
+        let query = if sql == DEAD { query.bind(begins) } else { query };
+        ids.extend(query.fetch_all(&mut *connection).await?);
+    }
+    let later = sqlx::query_scalar::<_, i64>(ENDED_LATER).bind(first).bind(last).bind(before).bind(STAYING_MAX + 1);
+    ids.extend(later.fetch_all(&mut *connection).await?);
+    ids.sort_unstable();
+    ids.dedup();
+    let there = there(connection, kept, table, &ids).await?;
+    Ok((there <= STAYING_MAX && ids.len() as i64 <= STAYING_MAX).then_some(ids))
+}
+
+/// The first and the last event of the table, if any.
+async fn range(connection: &mut PgConnection, kept: Kept, table: &str) -> sqlx::Result<Option<(i64, i64)>> {
+    let key = key(kept);
+    let range = format!(
+        "SELECT (SELECT {key} FROM windlass.{table} ORDER BY {key} LIMIT 1),
+                (SELECT {key} FROM windlass.{table} ORDER BY {key} DESC LIMIT 1)"
+    );
+    let (first, last): (Option<i64>, Option<i64>) = sqlx::query_as(AssertSqlSafe(range)).fetch_one(connection).await?;
+    Ok(first.zip(last))
+}
+
+/// How many rows of the table belong to these events; no more than matters are counted.
+async fn there(connection: &mut PgConnection, kept: Kept, table: &str, ids: &[i64]) -> sqlx::Result<i64> {
+    let count =
+        format!("SELECT count(*) FROM (SELECT FROM windlass.{table} WHERE {} = ANY($1) LIMIT $2) AS rows", key(kept));
+    sqlx::query_scalar(AssertSqlSafe(count)).bind(ids).bind(STAYING_MAX + 1).fetch_one(connection).await
+}

@@ -1,0 +1,185 @@
+//! The months of history.
+
+use sqlx::{AssertSqlSafe, Connection as _, Executor, PgConnection};
+
+use super::PgStore;
+use super::error::from_sqlx;
+use super::migrate::MIGRATION_LOCK;
+use super::retain::{delete_events, lock};
+use super::row::get;
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::months::{Kept, Part, missing};
+
+/// While a table is changed, everyone who uses it waits: for as long as the change waits for others, and for as long as
+/// it takes. Both are bounded.
+pub(super) const BRIEFLY: &str = "SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '80ms'";
+
+const FOUND: &str = "
+SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = ANY(ARRAY['windlass.events'::regclass, 'windlass.event_attempts'::regclass]::oid[])";
+
+pub(super) async fn months(store: &PgStore) -> Result<Vec<Part>> {
+    let mut connection = store.reads.get().await?;
+    let found = found(&mut connection).await?;
+    connection.done();
+    Ok(found)
+}
+
+async fn found(connection: &mut PgConnection) -> Result<Vec<Part>> {
+    let names: Vec<String> = sqlx::query_scalar(FOUND).fetch_all(connection).await.map_err(from_sqlx)?;
+    Ok(names.iter().filter_map(|name| part(name)).collect())
+}
+
+fn part(name: &str) -> Option<Part> {
+    let of = |kept: Kept| Some((kept, name.strip_prefix(kept.as_str())?.strip_prefix('_')?.parse().ok()?));
+    Kept::ALL.into_iter().find_map(of)
+}
+
+/// The partition's name.
+pub(super) fn name((kept, month): Part) -> String {
+    format!("{}_{month}", kept.as_str())
+}
+
+/// When a queue is opened: what cannot be made now is made by upkeep.
+pub(super) async fn add_ahead(connection: &mut PgConnection) -> Result<()> {
+    let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+    for part in missing(&found(connection).await?, now) {
+        if let Err(error) = add(connection, part).await {
+            tracing::warn!(%error, "could not make the partition {}; the default one serves", name(part));
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn add_month(store: &PgStore, part: Part) -> Result<bool> {
+    let mut connection = store.reads.get().await?;
+    let mut added = Ok(());
+    for pause in PAUSES_MS {
+        tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
+        added = add(&mut connection, part).await;
+        if !added.as_ref().is_err_and(is_busy) {
+            break;
+        }
+    }
+    match added {
+        Ok(()) => connection.done(),
+        // No right to, or the default partition has rows of that month.
+        Err(error) if store.is_news(&name(part)) => {
+            tracing::warn!(%error, "could not make the partition {}; the default one serves", name(part));
+            return Ok(false);
+        }
+        Err(_) => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// A table in use is tried again after these pauses.
+pub(super) const PAUSES_MS: [u64; 4] = [0, 100, 300, 900];
+
+/// Somebody uses the table: locked, or it would have taken too long.
+pub(super) fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| ["55P03", "57014", "40P01"].contains(&&*code))
+}
+
+async fn add(connection: &mut PgConnection, (kept, month): Part) -> sqlx::Result<()> {
+    // Nothing here comes from outside.
+    let statement = format!(
+        "CREATE TABLE windlass.{} PARTITION OF windlass.{} FOR VALUES FROM ('{}') TO ('{}')",
+        name((kept, month)),
+        kept.as_str(),
+        month.begins().to_rfc3339(),
+        month.ends().to_rfc3339(),
+    );
+    let mut tx = connection.begin().await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *tx).await?;
+    // Another process may have been faster.
+    let names: Vec<String> = sqlx::query_scalar(FOUND).fetch_all(&mut *tx).await?;
+    if names.contains(&name((kept, month))) {
+        return tx.rollback().await;
+    }
+    tx.execute(BRIEFLY).await?;
+    tx.execute(AssertSqlSafe(statement)).await?;
+    tx.commit().await
+}
+
+/// What a partition is called from when it is taken out until it is deleted. One that somebody took out by hand keeps
+/// its name, and is his.
+pub(super) const TAKEN_OUT: &str = "_dropped";
+
+const LEFT: &str = "
+SELECT c.relname::text FROM pg_class c
+WHERE c.relnamespace = 'windlass'::regnamespace AND c.relkind = 'r' AND NOT c.relispartition
+  AND c.relname ~ '^(events|event_attempts)_[0-9]{4}_[0-9]{2}_dropped$'";
+
+pub(super) async fn finish_dropping(store: &PgStore) -> Result<usize> {
+    let mut connection = store.reads.get().await?;
+    let left: Vec<String> = sqlx::query_scalar(LEFT).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let mut dropped = 0;
+    for table in left.iter().filter(|table| table.strip_suffix(TAKEN_OUT).and_then(part).is_some()) {
+        // Another process may be at it.
+        let drop = format!("DROP TABLE IF EXISTS windlass.{table}");
+        connection.execute(AssertSqlSafe(drop)).await.map_err(from_sqlx)?;
+        dropped += 1;
+    }
+    connection.done();
+    Ok(dropped)
+}
+
+/// The walk through the default partition, in the table of marks. It belongs to no namespace.
+const WALK: &str = "strays";
+
+// The attempts of events that are in no month have gone: look at those again from the beginning.
+pub(super) const LOOK_FOR_STRAYS: &str = "
+INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id)
+VALUES ('', 'strays', 0, 0, 'epoch', 0, 0)
+ON CONFLICT (namespace, walk, keep_ms) DO UPDATE SET id = 0";
+
+const PAST_STRAYS: &str = "
+SELECT id FROM windlass.retention_marks WHERE namespace = '' AND walk = $1 FOR UPDATE SKIP LOCKED";
+
+const STRAYS: &str = "
+SELECT e.id, e.namespace, e.created_at FROM windlass.events_default e WHERE e.id > $1 ORDER BY e.id LIMIT $2";
+
+const NOTE_STRAYS: &str = "UPDATE windlass.retention_marks SET id = $2 WHERE namespace = '' AND walk = $1";
+const NO_STRAYS: &str = "DELETE FROM windlass.retention_marks WHERE namespace = '' AND walk = $1";
+
+const BATCH: usize = 1_000;
+
+pub(super) async fn delete_strays(store: &PgStore, before: Timestamp) -> Result<Option<usize>> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let mark = sqlx::query_scalar(PAST_STRAYS).bind(WALK).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
+    // Another process is at it, or there is nothing to look for.
+    let Some(mark): Option<i64> = mark else {
+        tx.rollback().await.map_err(from_sqlx)?;
+        connection.done();
+        return Ok(None);
+    };
+    let rows = sqlx::query(STRAYS).bind(mark).bind(BATCH as i64).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    let mut by_namespace: std::collections::BTreeMap<String, Vec<i64>> = Default::default();
+    for row in &rows {
+        if get::<Timestamp>(row, "created_at")? < before {
+            by_namespace.entry(get(row, "namespace")?).or_default().push(get(row, "id")?);
+        }
+    }
+    let mut deleted = 0;
+    for (namespace, ids) in by_namespace {
+        lock(&mut tx, &namespace, &ids).await?;
+        deleted += delete_events(&mut tx, &namespace, &ids).await?;
+    }
+    let note = match rows.last() {
+        Some(last) if rows.len() == BATCH => sqlx::query(NOTE_STRAYS).bind(WALK).bind(get::<i64>(last, "id")?),
+        _ => sqlx::query(NO_STRAYS).bind(WALK),
+    };
+    note.execute(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(Some(deleted))
+}
+
+/// Another process has dropped the table.
+pub(super) fn is_gone(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().is_some_and(|code| code == "42P01"))
+}

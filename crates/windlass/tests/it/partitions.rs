@@ -1,0 +1,368 @@
+//! Months of history on PostgreSQL: made ahead, dropped when all in them is over, and nobody notices.
+
+use std::time::Duration;
+
+use sqlx::{Connection, Executor};
+use windlass::{
+    ClaimRequest, DeadLetterFilter, NamespacePolicy, NewEvent, Partitions, Policy, PolicyOverrides, Queue, Report,
+    Retained, Status, SubscriptionSpec,
+};
+
+use crate::bed::{Bed, Kind, run};
+use crate::postgres as server;
+use crate::support::*;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+fn ms(span: Duration) -> u64 {
+    span.as_millis() as u64
+}
+
+/// At 2025-12-24, with months, in a database where everything is kept for 60 days.
+fn in_months(test: impl AsyncFnOnce(&Bed, Queue)) {
+    run(Kind::Postgres, async |bed: &Bed| {
+        // The months of the real time, which have nothing to do with the test's.
+        for table in months(bed).await {
+            server::execute(&bed.database.url, &format!("DROP TABLE windlass.{table}")).await;
+        }
+        let policy = Policy { keep_completed_ms: Some(ms(60 * DAY)), ..Policy::default() };
+        bed.queue.put_namespace("default", Some(policy.clone().into()), None).await.unwrap();
+        let queue = bed.namespace(policy).await;
+        assert_eq!(upkeep(&queue).await, Partitions { made: 6, ..Partitions::default() });
+        test(bed, queue).await;
+    });
+}
+
+async fn upkeep(queue: &Queue) -> Partitions {
+    queue.partitions_once().await.unwrap()
+}
+
+/// Until it is dropped: other tests keep the machine busy.
+async fn drop_all(queue: &Queue) -> usize {
+    let mut dropped = 0;
+    loop {
+        let done = upkeep(queue).await;
+        dropped += done.dropped;
+        if done.put_off == 0 {
+            return dropped;
+        }
+    }
+}
+
+const MONTHS: &str = "
+SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'windlass'::regnamespace AND c.relkind = 'r'
+  AND c.relname ~ '_[0-9]{4}_[0-9]{2}' ORDER BY 1";
+
+async fn months(bed: &Bed) -> Vec<String> {
+    server::lines(&bed.database.url, MONTHS).await
+}
+
+async fn count(bed: &Bed, table: &str) -> i64 {
+    bed.database.ids(&format!("SELECT count(*) FROM windlass.{table}")).await[0]
+}
+
+async fn completed_one(queue: &Queue) -> i64 {
+    let event = publish(queue, "t").await;
+    done(queue, &take(queue).await).await;
+    event.id
+}
+
+/// Past all that was kept of December.
+async fn into_march(bed: &Bed) {
+    bed.hand.set("2026-02-05T00:00:00Z".parse().unwrap());
+    while upkeep(&bed.queue).await.put_off > 0 {}
+    bed.hand.set("2026-03-03T00:00:00Z".parse().unwrap());
+}
+
+#[test]
+fn months_are_made_ahead() {
+    in_months(async |bed, queue| {
+        let made = ["event_attempts_2025_12", "event_attempts_2026_01", "event_attempts_2026_02"];
+        assert_eq!(months(bed).await, [&made[..], &["events_2025_12", "events_2026_01", "events_2026_02"]].concat());
+        completed_one(&queue).await;
+        assert_eq!((count(bed, "events_2025_12").await, count(bed, "event_attempts_2025_12").await), (1, 1));
+        assert_eq!(upkeep(&queue).await, Partitions::default());
+        bed.advance(10 * DAY);
+        assert_eq!(upkeep(&queue).await, Partitions { made: 2, ..Partitions::default() });
+    });
+}
+
+#[test]
+fn the_default_serves_where_a_month_cannot_be_made() {
+    in_months(async |bed, queue| {
+        bed.hand.set("2026-03-03T00:00:00Z".parse().unwrap());
+        let event = completed_one(&queue).await;
+        assert_eq!(count(bed, "events_default").await, 1);
+        let done = upkeep(&queue).await;
+        // April and May; March has rows already.
+        assert_eq!((done.made, done.put_off), (4, 2));
+        assert_eq!(status(&queue, event).await, Status::Completed);
+    });
+}
+
+// C13
+#[test]
+fn a_month_that_is_over_is_dropped() {
+    in_months(async |bed, queue| {
+        let old = completed_one(&queue).await;
+        bed.hand.set("2026-01-05T00:00:00Z".parse().unwrap());
+        let new = completed_one(&queue).await;
+        // The last of December is over only on the first of March, at 00:00 UTC.
+        bed.hand.set("2026-02-28T23:59:59Z".parse().unwrap());
+        assert_eq!(drop_all(&queue).await, 0);
+        into_march(bed).await;
+        assert_eq!(queue.retain_once().await, Ok(Retained::default()));
+        assert_eq!(drop_all(&queue).await, 2);
+        assert!(queue.get(old).await.is_err());
+        assert_eq!(status(&queue, new).await, Status::Completed);
+        assert!(months(bed).await.iter().all(|name| !name.contains("2025_12")));
+        assert_eq!(drop_all(&queue).await, 0);
+        let fresh = completed_one(&queue).await;
+        assert_eq!(status(&queue, fresh).await, Status::Completed);
+    });
+}
+
+#[test]
+fn nothing_is_dropped_while_anything_is_kept_longer() {
+    in_months(async |bed, queue| {
+        completed_one(&queue).await;
+        let keep =
+            |span: Option<Duration>| PolicyOverrides { keep_completed_ms: Some(span.map(ms)), ..Default::default() };
+        let forever = NamespacePolicy { base: Policy::default(), types: [("a".to_owned(), keep(None))].into() };
+        bed.queue.put_namespace("default", Some(forever), None).await.unwrap();
+        into_march(bed).await;
+        assert_eq!(drop_all(&queue).await, 0);
+        // Then what is over goes row by row.
+        assert_eq!(queue.retain_once().await.unwrap().events, 1);
+        let default = Policy { keep_completed_ms: Some(ms(61 * DAY)), ..Policy::default() };
+        bed.queue.put_namespace("default", Some(default.into()), None).await.unwrap();
+        queue.add_subscription(SubscriptionSpec::new("s").policy(keep(Some(70 * DAY)))).await.unwrap();
+        assert_eq!(drop_all(&queue).await, 0);
+        bed.advance(10 * DAY);
+        assert_eq!(drop_all(&queue).await, 2);
+    });
+}
+
+// C13: never a live event, never an unresolved dead letter
+#[test]
+fn what_must_stay_of_a_month_stays() {
+    in_months(async |bed, queue| {
+        queue.add_subscription(SubscriptionSpec::new("second")).await.unwrap();
+        let all = publish_many(&queue, "t", 6).await;
+        let [gone, pending, retried, dead, late, redriven] = all[..] else { panic!() };
+        for delivery in take_all(&queue).await {
+            match delivery.event.id {
+                id if id == retried => drop(fail(&queue, &delivery).await),
+                id if id == dead || id == redriven => drop(finish(&queue, &delivery, Report::dead("x")).await),
+                id if id == late => drop(fail(&queue, &delivery).await),
+                _ => done(&queue, &delivery).await,
+            }
+        }
+        for delivery in claim(&queue, ClaimRequest::new("w").subscription("second").max(9)).await {
+            if delivery.event.id != pending {
+                done(&queue, &delivery).await;
+            } else {
+                finish(&queue, &delivery, release()).await;
+            }
+        }
+        let before = [everything(&queue, retried).await, everything(&queue, dead).await];
+        bed.hand.set("2026-02-10T00:00:00Z".parse().unwrap());
+        let again = claim(&queue, ClaimRequest::new("w").max(9)).await;
+        for delivery in again {
+            if delivery.event.id == late {
+                done(&queue, &delivery).await;
+            } else {
+                finish(&queue, &delivery, release()).await;
+            }
+        }
+        into_march(bed).await;
+        let before_late = everything(&queue, late).await;
+        assert_eq!(drop_all(&queue).await, 2);
+        assert!(queue.get(gone).await.is_err());
+        assert_eq!(everything(&queue, late).await, before_late);
+        assert_eq!(view_of(&queue, pending, "second").await.status, Status::Pending);
+        assert_eq!(status(&queue, retried).await, Status::Pending);
+        assert_eq!(everything(&queue, dead).await, before[1]);
+        assert_eq!(trail(&queue, retried).await.len(), 6);
+        assert_eq!(sorted(crate::support::dead(&queue).await), [dead, redriven]);
+        // All of it can still be worked on.
+        let filter = DeadLetterFilter { event_ids: vec![redriven], ..Default::default() };
+        assert_eq!(queue.redrive(filter).await, Ok(1));
+        let ready = take_all(&queue).await;
+        assert_eq!(sorted(ids(&ready)), [retried, redriven]);
+        for delivery in &ready {
+            done(&queue, delivery).await;
+        }
+        let second = claim(&queue, ClaimRequest::new("w").subscription("second").max(9)).await;
+        assert_eq!(ids(&second), [pending]);
+        done(&queue, &second[0]).await;
+        // And when it is over it goes, with its months or without.
+        assert_eq!(queue.purge(DeadLetterFilter::default()).await, Ok(1));
+        bed.hand.set("2026-06-20T00:00:00Z".parse().unwrap());
+        assert!(drop_all(&queue).await >= 4);
+        queue.retain_once().await.unwrap();
+        assert_eq!((count(bed, "events").await, count(bed, "event_attempts").await), (0, 0));
+    });
+}
+
+#[test]
+fn events_whose_attempts_went_with_a_month_go_too() {
+    in_months(async |bed, queue| {
+        publish(&queue, "t").await;
+        into_march(bed).await;
+        assert_eq!(drop_all(&queue).await, 2);
+        assert_eq!(count(bed, "events_default").await, 1);
+        done(&queue, &take(&queue).await).await;
+        bed.hand.set("2026-06-20T00:00:00Z".parse().unwrap());
+        assert!(drop_all(&queue).await >= 2);
+        assert_eq!((count(bed, "events").await, count(bed, "event_attempts").await), (0, 0));
+    });
+}
+
+#[test]
+fn a_month_with_much_that_must_stay_goes_row_by_row() {
+    in_months(async |bed, queue| {
+        let gone = completed_one(&queue).await;
+        let waiting = publish_many(&queue, "t", 1_001).await;
+        into_march(bed).await;
+        let done = upkeep(&queue).await;
+        // Both of December: events are found by their attempts, so these stay as well.
+        assert_eq!((done.dropped, done.put_off), (0, 1));
+        assert!(queue.get(gone).await.is_ok());
+        bed.advance(33 * DAY);
+        assert_eq!(queue.retain_once().await.unwrap().events, 1);
+        assert!(queue.get(gone).await.is_err());
+        assert_eq!(total(&queue).await, waiting.len() as u64);
+    });
+}
+
+// A process that dies after it took a month out of the history leaves it to the next one.
+#[test]
+fn what_was_taken_out_is_dropped_by_somebody_else() {
+    in_months(async |bed, queue| {
+        completed_one(&queue).await;
+        let url = &bed.database.url;
+        server::execute(
+            url,
+            "ALTER TABLE windlass.events DETACH PARTITION windlass.events_2025_12;
+            ALTER TABLE windlass.events_2025_12 RENAME TO events_2025_12_dropped",
+        )
+        .await;
+        // What somebody took out by hand is his.
+        server::execute(url, "ALTER TABLE windlass.events DETACH PARTITION windlass.events_2026_01").await;
+        let done = upkeep(&queue).await;
+        // One to take the place of the first; the second's name is taken.
+        assert_eq!((done.dropped, done.made, done.put_off), (1, 1, 1));
+        let left = months(bed).await;
+        assert!(left.contains(&"events_2026_01".to_owned()) && !left.iter().any(|name| name.contains("dropped")));
+    });
+}
+
+#[test]
+fn two_processes_drop_a_month_once() {
+    in_months(async |bed, queue| {
+        completed_one(&queue).await;
+        let waiting = publish(&queue, "t").await;
+        into_march(bed).await;
+        let other = bed.other().await;
+        let (one, two) = tokio::join!(queue.partitions_once(), other.partitions_once());
+        (one.unwrap(), two.unwrap());
+        drop_all(&queue).await;
+        assert!(months(bed).await.iter().all(|name| !name.contains("2025_12")));
+        assert_eq!(take(&queue).await.event.id, waiting.id);
+        assert_eq!(count(bed, "events").await, 1);
+    });
+}
+
+// Somebody's long transaction has published: the month stays for now, and nobody waits for it.
+#[test]
+fn a_table_in_use_is_left_alone() {
+    in_months(async |bed, queue| {
+        let old = completed_one(&queue).await;
+        into_march(bed).await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute("LOCK TABLE windlass.events, windlass.event_attempts IN ROW EXCLUSIVE MODE").await.unwrap();
+        let publishing = async { completed_one(&queue).await };
+        let (done, fresh) = tokio::join!(upkeep(&queue), publishing);
+        assert_eq!((done.dropped, done.made), (0, 0));
+        assert!(done.put_off > 0);
+        assert_eq!(status(&queue, fresh).await, Status::Completed);
+        assert_eq!(status(&queue, old).await, Status::Completed);
+        tx.rollback().await.unwrap();
+        assert_eq!(drop_all(&queue).await, 2);
+        assert!(queue.get(old).await.is_err());
+    });
+}
+
+#[test]
+fn a_month_is_dropped_under_those_who_publish_and_work() {
+    in_months(async |bed, queue| {
+        let old = publish_many(&queue, "old", 500).await;
+        for delivery in take_all(&queue).await.iter().take(400) {
+            done(&queue, delivery).await;
+        }
+        bed.advance(DAY);
+        queue.sweep_once().await.unwrap();
+        into_march(bed).await;
+        let (publishing, stop) = (queue.clone(), stop_signal());
+        let stopped = stop.1.clone();
+        let publisher = tokio::spawn(async move {
+            let mut published = Vec::new();
+            while !*stopped.borrow() {
+                published.push(publishing.publish(NewEvent::new("new")).await.unwrap().event.id);
+            }
+            published
+        });
+        let (working, stopped) = (queue.clone(), stop.1.clone());
+        let worker = tokio::spawn(async move {
+            let mut handled = Vec::new();
+            while !*stopped.borrow() {
+                for delivery in take_all(&working).await {
+                    done(&working, &delivery).await;
+                    handled.push(delivery.event.id);
+                }
+            }
+            handled
+        });
+        assert_eq!(drop_all(&queue).await, 2);
+        stop.0.send_replace(true);
+        let (published, mut handled) = (publisher.await.unwrap(), worker.await.unwrap());
+        for delivery in take_all(&queue).await {
+            done(&queue, &delivery).await;
+            handled.push(delivery.event.id);
+        }
+        let mut expected = [&old[400..], &published[..]].concat();
+        expected.sort_unstable();
+        assert_eq!(sorted(handled), expected);
+        for id in published {
+            assert_eq!(status(&queue, id).await, Status::Completed);
+        }
+    });
+}
+
+fn stop_signal() -> (tokio::sync::watch::Sender<bool>, tokio::sync::watch::Receiver<bool>) {
+    tokio::sync::watch::channel(false)
+}
+
+// A subscription that begins in the past gets what is kept, and nothing that is on its way out.
+#[test]
+fn a_backfill_and_a_drop_do_not_hurt_each_other() {
+    in_months(async |bed, queue| {
+        for _ in 0..20 {
+            completed_one(&queue).await;
+        }
+        let begin = bed.now();
+        into_march(bed).await;
+        let (adding, dropping) =
+            tokio::join!(queue.add_subscription(SubscriptionSpec::new("past").since(begin)), queue.partitions_once());
+        (adding.unwrap(), dropping.unwrap());
+        drop_all(&queue).await;
+        // Each delivery that was added has its event.
+        let orphans = "SELECT count(*) FROM windlass.event_queue q WHERE NOT EXISTS (
+            SELECT FROM windlass.events e WHERE e.id = q.event_id AND e.created_at = q.created_at)";
+        assert_eq!(bed.database.ids(orphans).await, [0]);
+        let waiting = bed.database.ids("SELECT count(*) FROM windlass.event_queue").await[0];
+        assert_eq!(claim(&queue, ClaimRequest::new("w").subscription("past").max(99)).await.len() as i64, waiting);
+    });
+}
