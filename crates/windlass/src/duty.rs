@@ -23,6 +23,14 @@ pub enum Duty {
     Backfill,
     /// Clears away what nobody needs any more: [`Queue::prune_once`].
     Prune,
+    /// Makes months of history ahead and drops those that are over: [`Queue::partitions_once`].
+    Partitions,
+    /// Deletes history that is kept no longer: [`Queue::retain_once`].
+    Retain,
+    /// Looks how much there is, for charts: [`Queue::sample_once`].
+    Sample,
+    /// Puts old samples together: [`Queue::thin_samples_once`].
+    ThinSamples,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,7 +40,8 @@ impl Duty {
     /// Done at once wherever they are due: others wait for what they bring.
     pub(crate) const QUICK: &[Duty] = &[Duty::Sweep, Duty::Expire];
     /// Done beside the quick ones, which they must not hold up.
-    pub(crate) const SLOW: &[Duty] = &[Duty::Backfill, Duty::Prune];
+    pub(crate) const SLOW: &[Duty] =
+        &[Duty::Backfill, Duty::Prune, Duty::Partitions, Duty::Retain, Duty::Sample, Duty::ThinSamples];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -41,6 +50,10 @@ impl Duty {
             Duty::Expire => "expire",
             Duty::Backfill => "backfill",
             Duty::Prune => "prune",
+            Duty::Partitions => "partitions",
+            Duty::Retain => "retain",
+            Duty::Sample => "sample",
+            Duty::ThinSamples => "thin_samples",
         }
     }
 
@@ -49,7 +62,10 @@ impl Duty {
         match self {
             Duty::Sweep | Duty::Expire => 10 * SECOND,
             Duty::Backfill => 30 * SECOND,
-            Duty::Prune => 5 * MINUTE,
+            Duty::Sample => MINUTE,
+            Duty::Prune | Duty::Retain => 5 * MINUTE,
+            Duty::ThinSamples => 10 * MINUTE,
+            Duty::Partitions => 60 * MINUTE,
         }
     }
 
@@ -60,16 +76,25 @@ impl Duty {
 
     /// Whether it is done for the whole database rather than for each namespace. Its row is in `default`.
     pub(crate) fn is_of_database(self) -> bool {
-        false
+        self == Duty::Partitions
     }
 
-    async fn once(self, queue: &Queue) -> Result<usize> {
-        match self {
+    /// How much there was to do, and whether there is more that could not be done in one go.
+    async fn once(self, queue: &Queue) -> Result<(usize, bool)> {
+        let done = match self {
             Duty::Sweep => queue.sweep_once().await,
             Duty::Expire => queue.expire_once().await,
             Duty::Backfill => queue.backfill_once().await,
             Duty::Prune => queue.prune_once().await,
-        }
+            Duty::Partitions => queue.partitions_once().await.map(|done| done.made + done.dropped + done.strays),
+            Duty::Retain => {
+                let done = queue.retain_once().await?;
+                return Ok((done.deliveries + done.dead_letters + done.events, done.more));
+            }
+            Duty::Sample => queue.sample_once().await,
+            Duty::ThinSamples => queue.thin_samples_once().await,
+        };
+        Ok((done?, false))
     }
 }
 
@@ -92,6 +117,8 @@ pub struct DutyRun {
     pub done: usize,
     /// How long it took.
     pub took: Duration,
+    /// There is more to do than could be done in one go: it goes on soon.
+    pub more: bool,
     /// Why it failed, if it did. It is tried again when its time comes.
     pub error: Option<Error>,
 }
@@ -99,7 +126,8 @@ pub struct DutyRun {
 impl DutyRun {
     /// Jittered, so that what began together does not stay together.
     pub(crate) fn next_in(&self) -> Duration {
-        self.duty.every().mul_f64(0.9 + 0.2 * fastrand::f64())
+        let every = if self.more { SECOND } else { self.duty.every() };
+        every.mul_f64(0.9 + 0.2 * fastrand::f64())
     }
 }
 
@@ -172,9 +200,9 @@ impl Queue {
     async fn do_one(&self, duty: Duty) -> DutyRun {
         let begun = Instant::now();
         let (namespace, name) = (self.namespace(), duty.as_str());
-        let (done, error) = match duty.once(self).await {
+        let ((done, more), error) = match duty.once(self).await {
             Ok(done) => (done, None),
-            Err(error) => (0, Some(error)),
+            Err(error) => ((0, false), Some(error)),
         };
         let took = begun.elapsed();
         match &error {
@@ -182,7 +210,7 @@ impl Queue {
             None if done > 0 => tracing::info!(namespace, duty = name, done, ?took, "upkeep"),
             None => tracing::debug!(namespace, duty = name, ?took, "upkeep: nothing to do"),
         }
-        DutyRun { duty, done, took, error }
+        DutyRun { duty, done, took, more, error }
     }
 }
 
@@ -205,8 +233,9 @@ mod tests {
 
     #[test]
     fn a_duty_comes_again_about_when_it_should() {
-        let run = DutyRun { duty: Duty::Prune, done: 0, took: Duration::ZERO, error: None };
-        let every = Duty::Prune.every();
-        assert!((0..1_000).all(|_| (every.mul_f64(0.9)..=every.mul_f64(1.1)).contains(&run.next_in())));
+        for (more, every) in [(false, Duty::Retain.every()), (true, SECOND)] {
+            let run = DutyRun { duty: Duty::Retain, done: 0, took: Duration::ZERO, more, error: None };
+            assert!((0..1_000).all(|_| (every.mul_f64(0.9)..=every.mul_f64(1.1)).contains(&run.next_in())));
+        }
     }
 }

@@ -165,6 +165,45 @@ CREATE TABLE nodes (
     PRIMARY KEY (namespace, node_id)
 ) WITHOUT ROWID;
 
+CREATE TABLE retention_leftovers (
+    event_id     INTEGER NOT NULL,
+    subscription TEXT NOT NULL,
+    namespace    TEXT NOT NULL,
+    since        INTEGER NOT NULL,
+    rules        INTEGER NOT NULL DEFAULT 0,
+    look_at      INTEGER NOT NULL,
+    PRIMARY KEY (event_id, subscription, namespace)
+) WITHOUT ROWID;
+
+CREATE TABLE retention_marks (
+    namespace TEXT NOT NULL,
+    walk      TEXT NOT NULL,
+    keep_ms   INTEGER NOT NULL,
+    rules     INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    id        INTEGER NOT NULL,
+    lane_id   INTEGER NOT NULL,
+    PRIMARY KEY (namespace, walk, keep_ms)
+) WITHOUT ROWID;
+
+CREATE TABLE samples (
+    namespace  TEXT NOT NULL,
+    span_s     INTEGER NOT NULL,
+    at         INTEGER NOT NULL,
+    event_type TEXT NOT NULL,
+    published  INTEGER NOT NULL,
+    completed  INTEGER NOT NULL,
+    failed     INTEGER NOT NULL,
+    retried    INTEGER NOT NULL,
+    expired    INTEGER NOT NULL,
+    cancelled  INTEGER NOT NULL,
+    depth      INTEGER NOT NULL,
+    oldest_ms  INTEGER NOT NULL,
+    wait       TEXT NOT NULL,
+    run        TEXT NOT NULL,
+    PRIMARY KEY (namespace, span_s, at, event_type)
+) WITHOUT ROWID;
+
 CREATE TABLE schedule_fires (
     schedule_id TEXT NOT NULL,
     tick_at     INTEGER NOT NULL,
@@ -238,6 +277,8 @@ CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace
 CREATE INDEX event_queue_held ON event_queue (lane_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
 
 CREATE INDEX events_by_namespace ON events (namespace, id);
+
+CREATE INDEX retention_leftovers_by_time ON retention_leftovers (namespace, rules, look_at);
 
 CREATE INDEX schedule_fires_by_time ON schedule_fires (namespace, fired_at);
 

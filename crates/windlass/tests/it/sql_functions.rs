@@ -40,13 +40,14 @@ fn overrides(
 /// A namespace with type overrides, and subscriptions with filters and overrides.
 async fn set_up(queue: &Queue, namespace: &str) -> Queue {
     let base = Policy { key_window_ms: 5_000, max_retries: Some(7), ..Policy::default() };
+    let expiring = |ms| PolicyOverrides { expires_after_ms: Some(Some(ms)), ..overrides(None, Some(14), None) };
     let types = [
         ("order.*".into(), overrides(Some(Some(4)), Some(11), None)),
         ("order.p*".into(), overrides(Some(None), None, Some(GroupFailure::Continue))),
         ("order.pai*".into(), overrides(None, Some(12), None)),
         // As long as the one before: the later in the order of bytes wins.
         ("order.paid".into(), overrides(None, Some(13), None)),
-        ("mail!".into(), overrides(None, Some(14), None)),
+        ("mail!".into(), expiring(86_400_123)),
         ("mail*".into(), overrides(None, Some(15), None)),
     ];
     let queue =
@@ -183,6 +184,19 @@ on_postgres! {
                      FROM windlass.event_queue q WHERE q.namespace = '{ns}' ORDER BY q.event_id, q.subscription";
         let library = lines(&bed.database.url, &ready.replace("{ns}", "library")).await;
         assert_same(&library, &lines(&bed.database.url, &ready.replace("{ns}", "sql")).await);
+    }
+
+    async fn what_sql_publishes_is_counted(bed) {
+        let queue = bed.real_time().await;
+        let mut connection = connect(&bed.database.url).await;
+        publish_sql(&mut connection, "'t', key => 'k'").await;
+        publish_sql(&mut connection, "'t', key => 'k'").await;
+        let mut tx = connection.begin().await.unwrap();
+        publish_sql(&mut tx, "'t'").await;
+        tx.rollback().await.unwrap();
+        queue.sample_once().await.unwrap();
+        let samples = queue.samples(Default::default()).await.unwrap();
+        assert_eq!(samples.iter().map(|sample| sample.published).sum::<u64>(), 1);
     }
 
     // O5
