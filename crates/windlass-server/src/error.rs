@@ -31,6 +31,7 @@ pub(crate) const CODES: &[&str] = &[
     "node_not_found",
     "other_namespace",
     "overloaded",
+    "schedule_not_found",
     "shutting_down",
     "slow_request",
     "subscription_not_found",
@@ -127,7 +128,8 @@ impl From<Error> for ApiError {
             Error::NamespaceNotFound { .. }
             | Error::SubscriptionNotFound { .. }
             | Error::EventNotFound { .. }
-            | Error::NodeNotFound { .. } => (StatusCode::NOT_FOUND, None),
+            | Error::NodeNotFound { .. }
+            | Error::ScheduleNotFound { .. } => (StatusCode::NOT_FOUND, None),
             Error::Exists { .. } | Error::WrongStatus { .. } => (StatusCode::CONFLICT, None),
             Error::TooManyFilters { .. } => (StatusCode::TOO_MANY_REQUESTS, None),
             _ => return of_database(&error),

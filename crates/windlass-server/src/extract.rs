@@ -69,6 +69,17 @@ impl FromRequestParts<App> for NodeId {
     }
 }
 
+/// The `{schedule_id}` of the path.
+pub(crate) struct ScheduleId(pub String);
+
+impl FromRequestParts<App> for ScheduleId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<ScheduleId, ApiError> {
+        path_part(parts, "schedule_id").await.map(|id| ScheduleId(id.unwrap_or_default()))
+    }
+}
+
 /// A part of the path that the route names, if it does.
 pub(crate) async fn path_part(parts: &mut Parts, name: &'static str) -> Result<Option<String>, ApiError> {
     let all = RawPathParams::from_request_parts(parts, &()).await;

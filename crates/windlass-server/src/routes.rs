@@ -15,6 +15,7 @@ mod nodes;
 mod publish;
 mod reset;
 mod samples;
+mod schedules;
 mod stream;
 mod subscription;
 
@@ -51,6 +52,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick + LONG_WORK, subscription::routes()))
         .merge(timed(quick, namespace::routes()))
         .merge(timed(quick, nodes::routes()))
+        .merge(timed(quick, schedules::routes()))
         .merge(stream::routes());
     let (router, api) = OpenApiRouter::default()
         .merge(timed(quick, health::routes()))

@@ -23,6 +23,7 @@ mod openapi;
 mod publish;
 mod reset;
 mod samples;
+mod schedules;
 mod serve;
 mod stream;
 mod subscription;

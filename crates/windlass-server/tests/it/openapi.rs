@@ -43,9 +43,10 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
 }
 
 /// The paths within a namespace, with their methods.
-const WITHIN: [&str; 39] = [
+const WITHIN: [&str; 49] = [
     "DELETE /dead-letters/{id}",
     "DELETE /nodes/{node_id}",
+    "DELETE /schedules/{schedule_id}",
     "DELETE /subscriptions/{subscription}",
     "GET /dead-letters",
     "GET /dead-letters/{id}",
@@ -55,6 +56,10 @@ const WITHIN: [&str; 39] = [
     "GET /events/{id}",
     "GET /nodes",
     "GET /samples",
+    "GET /schedules",
+    "GET /schedules/preview",
+    "GET /schedules/{schedule_id}",
+    "GET /schedules/{schedule_id}/fires",
     "GET /stats",
     "GET /stats/maintenance",
     "GET /stuck",
@@ -79,10 +84,15 @@ const WITHIN: [&str; 39] = [
     "POST /nodes/{node_id}/heartbeat",
     "POST /pause",
     "POST /resume",
+    "POST /schedules",
+    "POST /schedules/{schedule_id}/pause",
+    "POST /schedules/{schedule_id}/resume",
+    "POST /schedules/{schedule_id}/run",
     "POST /subscriptions",
     "POST /subscriptions/{subscription}/pause",
     "POST /subscriptions/{subscription}/resume",
     "PUT /nodes/{node_id}",
+    "PUT /schedules/{schedule_id}",
 ];
 
 /// The others.
@@ -176,18 +186,21 @@ on_each_database! {
 
     async fn the_examples_of_bodies_are_accepted(server) {
         server.post("/subscriptions", &json!({ "subscription": "other" })).await.expect(201);
+        let schedule = json!({ "name": "a", "cron": "@daily", "type": "t" });
+        let schedule = server.post("/schedules", &schedule).await.expect(201)["id"].clone();
         let document = document(server).await;
         let mut tried = 0;
         for (method, path, operation) in operations(&document) {
             let Some(example) = body_schema(&document, &operation).and_then(|schema| schema.get("example")) else { continue };
             // Who is said to hold an event does not: the request is understood all the same.
             let filled = path.replace("{namespace}", "default").replace("{id}", "1").replace("{subscription}", "other");
+            let filled = filled.replace("{schedule_id}", schedule.as_str().unwrap());
             let response = server.send(&method, &filled, JSON, &example.to_string()).await;
             let understood = matches!(response.status, 200 | 201) || matches!(response.json()["code"].as_str(), Some("event_not_found" | "lost" | "exists"));
             assert!(understood, "{method} {path} {example}: {response:?}");
             tried += 1;
         }
-        assert!(tried >= 23, "{tried}");
+        assert!(tried >= 27, "{tried}");
     }
 
     async fn parameters_of_the_query_are_known(server) {

@@ -9,8 +9,8 @@ use super::ticks::{self, Due};
 use super::{Rule, ScheduleView, checked_id};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::event::{Event, NewEvent};
-use crate::publish::{self, ROUNDS_MAX};
+use crate::event::NewEvent;
+use crate::publish::{self, Published, ROUNDS_MAX};
 use crate::queue::Queue;
 use crate::store::{DueSchedules, Firing, Moved, Prepared, Tick};
 
@@ -209,7 +209,7 @@ impl Queue {
     }
 
     /// Publishes the event of a schedule now, whether or not it is active. Its ticks come as before.
-    pub async fn run_schedule(&self, id: &str) -> Result<Event> {
+    pub async fn run_schedule(&self, id: &str) -> Result<Published> {
         let id = checked_id(id)?;
         for round in 0..ROUNDS_MAX {
             let view = self.find_schedule(&id).await?;
@@ -225,7 +225,7 @@ impl Queue {
             let (moved, mut events) = self.submit(&[Part { firing, events: vec![event], rest }], true).await?;
             let stored = moved.into_iter().flatten().flat_map(|moved| moved.stored).next();
             if let (Some((_, stored)), Some(event)) = (stored, events.pop()) {
-                return Ok(publish::finish(event, stored, self.namespace()).event);
+                return Ok(publish::finish(event, stored, self.namespace()));
             }
         }
         Err(Error::DatabaseLocked { detail: format!("schedule '{id}' keeps changing; try again") })

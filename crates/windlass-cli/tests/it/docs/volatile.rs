@@ -1,4 +1,4 @@
-//! What differs from run to run: instants, leases, tokens, versions.
+//! What differs from run to run: instants, leases, tokens, ids, versions.
 
 /// What a word is, where its value means nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -7,13 +7,14 @@ pub enum Kind {
     Lease,
     Token,
     TokenId,
+    Uuid,
     Version,
 }
 
 impl Kind {
     /// Whether later commands may repeat it.
     pub fn is_repeated(self) -> bool {
-        matches!(self, Kind::Lease | Kind::Token | Kind::TokenId)
+        matches!(self, Kind::Lease | Kind::Token | Kind::TokenId | Kind::Uuid)
     }
 
     fn of(word: &str) -> Option<Kind> {
@@ -22,6 +23,9 @@ impl Kind {
         }
         if let Some((id, secret)) = word.strip_prefix("wl_").and_then(|rest| rest.split_once('_')) {
             return (is_hex(id, 12) && is_hex(secret, 64)).then_some(Kind::Token);
+        }
+        if is_uuid(word) {
+            return Some(Kind::Uuid);
         }
         let numbers = word.split('.').filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
         if numbers.count() == 3 && word.matches('.').count() == 2 {
@@ -37,6 +41,11 @@ impl Kind {
 
 fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_uuid(word: &str) -> bool {
+    let parts: Vec<&str> = word.split('-').collect();
+    parts.len() == 5 && parts.iter().zip([8, 4, 4, 4, 12]).all(|(part, digits)| is_hex(part, digits))
 }
 
 /// As in 2025-12-24T10:30:00Z, with or without a fraction.
@@ -82,6 +91,8 @@ fn volatile_values_are_known_by_their_form() {
     );
     assert_eq!(normalised(&text), r#"windlass <Version> {"at":"<Time>","lease":"<Lease>"} <Token> 127.0.0.1"#);
     assert_eq!(repeated(&text)[0], (Kind::Lease, "00c0ffee00c0ffee"));
+    let uuid = "0d4b3f0a-6c1e-4f57-9a86-2b1f7c3de905";
+    assert_eq!((normalised(uuid), repeated(uuid)), ("<Uuid>".to_owned(), vec![(Kind::Uuid, uuid)]));
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     assert_eq!(normalised(trace), trace);
 }

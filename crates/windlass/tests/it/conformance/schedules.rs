@@ -255,8 +255,8 @@ conformance! {
     async fn one_can_be_run_by_hand(bed) {
         let event = NewEvent::new("tick").payload("{{tick.utc}} {{tick.next}}").unwrap();
         let id = add(&bed.queue, NewSchedule::new("a", "@hourly", event).paused()).await.id;
-        let first = bed.queue.run_schedule(&id).await.unwrap();
-        let second = bed.queue.run_schedule(&id).await.unwrap();
+        let first = bed.queue.run_schedule(&id).await.unwrap().event;
+        let second = bed.queue.run_schedule(&id).await.unwrap().event;
         assert_eq!(first.payload.get(), r#""2025-12-24T10:30:00Z 2025-12-24T11:00:00Z""#);
         assert_eq!((first.producer.as_deref(), first.scheduled_task_id.as_ref()), (Some("scheduler"), Some(&id)));
         assert!(second.id > first.id);
