@@ -256,7 +256,7 @@ impl PreparedSchedule {
 /// What became of a new schedule, or of a change of one.
 #[derive(Debug, Clone)]
 pub(crate) enum Put {
-    Done(ScheduleView),
+    Done(Box<ScheduleView>),
     /// There is another of that name.
     NameTaken,
     /// There is none of that id.

@@ -118,7 +118,7 @@ pub(super) async fn replace(
         Some(Put::Done(view)) if view.runner == Runner::PgCron => {
             hand_over::hand_in(&mut tx, namespace, &new.schedule_id, crate::hand_over::expression, now).await?;
             let row = sqlx::query(ONE).bind(namespace).bind(&new.schedule_id).fetch_one(&mut *tx).await;
-            Some(Put::Done(self::view(&row.map_err(from_sqlx)?)?))
+            Some(Put::Done(Box::new(self::view(&row.map_err(from_sqlx)?)?)))
         }
         replaced => replaced,
     };
@@ -159,7 +159,7 @@ async fn put(
     if row.as_ref().is_err_and(|error| error.as_database_error().is_some_and(|error| error.is_unique_violation())) {
         return Ok(Some(Put::NameTaken));
     }
-    row.map_err(from_sqlx)?.as_ref().map(|row| view(row).map(Put::Done)).transpose()
+    row.map_err(from_sqlx)?.as_ref().map(|row| view(row).map(|view| Put::Done(Box::new(view)))).transpose()
 }
 
 const PAUSE: &str = concat!(

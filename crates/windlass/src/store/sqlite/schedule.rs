@@ -74,12 +74,12 @@ RETURNING ",
 );
 
 pub(super) fn add(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
-    Ok(put(conn, ADD, namespace, new, now)?.map_or(Put::NameTaken, Put::Done))
+    Ok(put(conn, ADD, namespace, new, now)?.map_or(Put::NameTaken, |view| Put::Done(Box::new(view))))
 }
 
 pub(super) fn replace(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
     match put(conn, REPLACE, namespace, new, now)? {
-        Some(view) => Ok(Put::Done(view)),
+        Some(view) => Ok(Put::Done(Box::new(view))),
         None if one(conn, namespace, &new.schedule_id)?.is_some() => Ok(Put::NameTaken),
         None => Ok(Put::NotFound),
     }
