@@ -141,7 +141,7 @@ async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Resul
         match stored {
             Some(stored) => {
                 wake(core, namespace, prepared, &stored);
-                core.count_published(namespace, prepared, &stored);
+                core.count_published(namespace, prepared.iter().zip(&stored));
                 return Ok(stored);
             }
             None => drop(core.reload(namespace).await?),
@@ -176,11 +176,14 @@ pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prep
     Err(Error::Database { detail: format!("the lanes of namespace '{namespace}' keep disappearing") })
 }
 
+/// The deliveries that events of one kind get, and how long they may wait.
+type Rules = (Vec<NewDelivery>, Option<Duration>);
+
 /// The deliveries of all events, or the lanes they still need, as far as there may be so many.
 pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
     let mut missing = HashSet::new();
     // Events of one batch are often alike: each kind is routed once.
-    let mut known: HashMap<(String, String, i16), (Vec<NewDelivery>, Option<Duration>)> = HashMap::new();
+    let mut known: HashMap<(String, String, i16), Rules> = HashMap::new();
     for prepared in prepared {
         let event = &prepared.event;
         let kind = (event.event_type.clone(), event.tags.clone(), event.priority);

@@ -195,6 +195,7 @@ impl Queue {
             match moved {
                 Some(moved) => {
                     let stored = moved.iter().flatten().flat_map(|moved| &moved.stored);
+                    core.count_published(namespace, stored.clone().map(|(place, stored)| (&events[*place], stored)));
                     let deliveries = stored.flat_map(|(place, _)| &events[*place].deliveries);
                     let lanes: HashSet<i64> = deliveries.map(|delivery| delivery.lane_id).collect();
                     if !lanes.is_empty() {

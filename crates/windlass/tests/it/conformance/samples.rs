@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use windlass::{
-    ClaimRequest, DeadLetterFilter, Error, Exhausted, Handler, History, Limits, NewEvent, Node, Policy, Queue, Report,
-    Sample, SampleFilter, SubscriptionSpec,
+    ClaimRequest, DeadLetterFilter, Error, Exhausted, Handler, History, Limits, NewEvent, NewSchedule, Node, Policy,
+    Queue, Report, Sample, SampleFilter, SubscriptionSpec,
 };
 
 use crate::bed::{Bed, Kind};
@@ -244,6 +244,15 @@ conformance! {
         if bed.database.kind == Kind::Postgres {
             assert_eq!(bed.database.ids("SELECT count(*) FROM windlass.uncounted").await, [0]);
         }
+    }
+
+    async fn what_a_schedule_publishes_is_counted(bed) {
+        let every_minute = NewSchedule::new("s", "* * * * *", NewEvent::new("t"));
+        let id = bed.queue.add_schedule(every_minute).await.unwrap().id;
+        bed.advance(secs(60));
+        bed.queue.fire_schedules_once().await.unwrap();
+        bed.queue.run_schedule(&id).await.unwrap();
+        assert_eq!(counted(&bed.queue).await[0], 2);
     }
 
     async fn many_transactions_are_counted_by_many_at_once(bed) {
