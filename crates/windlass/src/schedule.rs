@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::clock::{SPAN_MAX, Timestamp};
 use crate::error::{Error, Result};
@@ -18,17 +16,19 @@ use crate::wake::lock;
 
 mod cron;
 mod fire;
+mod id;
 mod template;
 mod ticks;
+mod view;
 
 pub(crate) use cron::Rule;
 pub use fire::Fired;
+pub(crate) use id::checked_id;
+use id::new_id;
+pub use view::{Runner, ScheduleFilter, ScheduleFire, ScheduleView};
 
 /// The most ticks that one preview shows.
 pub const PREVIEW_MAX: usize = 100;
-
-/// How many next runs a view shows.
-const NEXT_RUNS: usize = 5;
 
 /// What becomes of ticks that were missed, because nothing ran or the database was away. One that is late by no more
 /// than a minute was not missed.
@@ -63,30 +63,6 @@ impl std::str::FromStr for Missed {
         let all = [Missed::Skip, Missed::Once, Missed::All];
         let found = all.into_iter().find(|missed| missed.as_str() == word);
         found.ok_or_else(|| Error::invalid("missed", format!("'{word}' is not one of skip, once, all")))
-    }
-}
-
-/// Who sees to it that a schedule fires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Runner {
-    /// Every server and node.
-    Windlass,
-    /// The extension pg_cron, in the database.
-    PgCron,
-}
-
-impl std::str::FromStr for Runner {
-    type Err = Error;
-
-    fn from_str(word: &str) -> Result<Runner> {
-        match word {
-            "windlass" => Ok(Runner::Windlass),
-            "pg_cron" => Ok(Runner::PgCron),
-            _ => Err(Error::Database { detail: format!("a schedule has the unknown runner '{word}'") }),
-        }
     }
 }
 
@@ -181,148 +157,6 @@ fn check_template(new: &PreparedSchedule) -> Result<()> {
         return Err(Error::invalid("expires_in_ms", "must be more than 0, and at most 100 years"));
     }
     Ok(())
-}
-
-/// A schedule and how it stands.
-#[derive(Debug, Clone, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ScheduleView {
-    /// Its id: a UUID. Its events carry it as `scheduled_task_id`.
-    pub id: String,
-    /// Its name, unique in the namespace.
-    pub name: String,
-    /// When it ticks.
-    pub cron: String,
-    /// The zone that the expression goes by.
-    pub timezone: String,
-    /// The type of its events.
-    #[serde(rename = "type")]
-    pub event_type: String,
-    /// A line for people.
-    pub title: Option<String>,
-    /// A few sentences for people.
-    pub description: Option<String>,
-    /// The tags of its events, comma-separated.
-    pub tags: String,
-    /// The payload, before the values of a tick are filled in.
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub payload: Box<RawValue>,
-    /// The group of its events: one at a time, in order.
-    pub group_id: Option<String>,
-    /// Higher goes first.
-    pub priority: i16,
-    /// How many failures its events are allowed; as the policy says if `None`.
-    pub max_retries: Option<u32>,
-    /// Context that travels with its events.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub metadata: Option<Box<RawValue>>,
-    /// Its events are never started later than this after they were published.
-    pub expires_in_ms: Option<u64>,
-    /// What becomes of ticks that were missed.
-    pub missed: Missed,
-    /// Who sees to it that it fires.
-    pub runner: Runner,
-    /// It does not fire while it is not active.
-    pub active: bool,
-    /// Its next tick, while it is active and run by Windlass.
-    pub next_at: Option<DateTime<Utc>>,
-    /// Its next five ticks, while it is active.
-    pub next_runs: Vec<DateTime<Utc>>,
-    /// The newest tick for which it published an event.
-    pub last_at: Option<DateTime<Utc>>,
-    /// That event.
-    pub last_event_id: Option<i64>,
-    /// When it was created.
-    pub created_at: DateTime<Utc>,
-    /// When it last changed, or fired.
-    pub updated_at: DateTime<Utc>,
-}
-
-impl ScheduleView {
-    fn rule(&self) -> Result<Rule> {
-        Rule::parse(&self.cron, &self.timezone)
-    }
-
-    /// The event of a tick, published at `now`.
-    fn event(&self, rule: &Rule, tick: Timestamp, now: Timestamp, limits: &Limits) -> Result<NewEvent> {
-        let mut event = NewEvent {
-            title: self.title.clone(),
-            description: self.description.clone(),
-            tags: self.tags.clone(),
-            group_id: self.group_id.clone(),
-            priority: self.priority,
-            max_retries: self.max_retries,
-            metadata: self.metadata.clone(),
-            producer: Some(PRODUCER.to_owned()),
-            scheduled_task_id: Some(self.id.clone()),
-            expires_at: self.expires_in_ms.map(|ms| crate::clock::after(now, Duration::from_millis(ms))),
-            ..NewEvent::new(&self.event_type).payload_raw(self.payload.clone())
-        };
-        template::fill(&mut event, &template::Values { rule, tick, schedule_id: &self.id, name: &self.name })?;
-        event.check(limits, now)?;
-        Ok(event)
-    }
-
-    fn with_next_runs(mut self, now: Timestamp) -> ScheduleView {
-        if let (true, Ok(rule)) = (self.active, self.rule()) {
-            let first = self.next_at.or_else(|| rule.after(now));
-            self.next_runs = std::iter::successors(first, |tick| rule.after(*tick)).take(NEXT_RUNS).collect();
-        }
-        self
-    }
-}
-
-/// Who publishes the events of schedules.
-const PRODUCER: &str = "scheduler";
-
-/// A tick of a schedule that is on record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ScheduleFire {
-    /// The tick; for one that somebody asked for, that moment.
-    pub tick_at: DateTime<Utc>,
-    /// Somebody asked for it.
-    pub manual: bool,
-    /// When it was seen to.
-    pub fired_at: DateTime<Utc>,
-    /// Its event; `None` where it was passed over, or its event could not be published.
-    pub event_id: Option<i64>,
-    /// How many ticks before it were passed over; no more than 1,000 are counted.
-    pub skipped: u32,
-}
-
-/// Which schedules to list; what is `None` does not filter.
-#[derive(Debug, Clone, Default)]
-pub struct ScheduleFilter {
-    /// Of this name.
-    pub name: Option<String>,
-    /// That are active, or are not.
-    pub active: Option<bool>,
-    /// Whose events are of this type.
-    pub event_type: Option<String>,
-    /// How many; 20 if 0.
-    pub limit: usize,
-    /// How many to pass over.
-    pub offset: usize,
-}
-
-/// A new id: a random UUID.
-fn new_id() -> Result<String> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| Error::RandomUnavailable { detail: error.to_string() })?;
-    let random = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{random:032x}");
-    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
-}
-
-/// An id in the form that stores hold.
-pub(crate) fn checked_id(id: &str) -> Result<String> {
-    let parts: Vec<usize> = id.split('-').map(str::len).collect();
-    if parts != [8, 4, 4, 4, 12] || !id.chars().all(|c| c == '-' || c.is_ascii_hexdigit()) {
-        let shown: String = id.chars().take(64).collect();
-        return Err(Error::invalid("id", format!("'{}' is not the UUID of a schedule", shown.escape_debug())));
-    }
-    Ok(id.to_ascii_lowercase())
 }
 
 impl Queue {
@@ -486,31 +320,25 @@ impl Queue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn ids_are_random_uuids() {
-        let (one, two) = (new_id().unwrap(), new_id().unwrap());
-        assert_ne!(one, two);
-        for id in [&one, &two] {
-            assert_eq!(checked_id(id).as_ref(), Ok(id));
-            assert!(&id[14..15] == "4" && "89ab".contains(&id[19..20]), "{id}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_uuid_is_no_id() {
-        assert_eq!(checked_id("A0B1C2D3-0000-4000-8000-000000000000").unwrap(), "a0b1c2d3-0000-4000-8000-000000000000");
-        for bad in [
-            "",
-            "x",
-            "a0b1c2d30000400080000000000000000000",
-            "g0b1c2d3-0000-4000-8000-000000000000",
-            &"1".repeat(9_999),
-        ] {
-            assert!(checked_id(bad).unwrap_err().to_string().len() < 150, "{bad}");
-        }
+    #[tokio::test]
+    async fn whoever_fires_is_told_of_changes() {
+        let queue = Queue::open("sqlite::memory:").await.unwrap();
+        let mut changes = queue.core().schedules_changed.subscribe();
+        let mut told = || std::mem::replace(&mut changes, queue.core().schedules_changed.subscribe()).has_changed();
+        let new = || NewSchedule::new("a", "@daily", NewEvent::new("t"));
+        let id = queue.add_schedule(new()).await.unwrap().id;
+        assert_eq!(told().ok(), Some(true));
+        queue.put_schedule(&id, new().paused()).await.unwrap();
+        assert_eq!(told().ok(), Some(true));
+        queue.resume_schedule(&id).await.unwrap();
+        assert_eq!(told().ok(), Some(true));
+        queue.resume_schedule(&id).await.unwrap();
+        assert_eq!(told().ok(), Some(false));
+        queue.remove_schedule(&id).await.unwrap();
+        assert_eq!(told().ok(), Some(true));
     }
 }

@@ -7,6 +7,7 @@ use windlass::{ClaimRequest, Limits, Missed, NewEvent, NewSchedule, Queue, Sched
 
 use super::schedules::{add, at, every_minute, fire, fires};
 use crate::bed::Kind;
+use crate::own::Own;
 use crate::support::*;
 
 /// The ticks on record, the oldest first, with whether they have an event, and how many were passed over before.
@@ -161,6 +162,21 @@ conformance! {
         assert_eq!(fire(&bed.queue).await, 1);
         let new = take_all(&bed.queue).await;
         assert_eq!(new.iter().map(|delivery| &*delivery.event.event_type).collect::<Vec<_>>(), ["new"]);
+    }
+
+    async fn nobody_waits_for_what_another_process_works_on(bed) {
+        if bed.database.kind == Kind::Sqlite {
+            return;
+        }
+        let (id, free) = (add(&bed.queue, every_minute("a")).await.id, add(&bed.queue, every_minute("b")).await.id);
+        let mut other = Own::begin(&bed.database).await;
+        other.execute("SELECT FROM windlass.schedules WHERE name = 'a' FOR UPDATE").await;
+        bed.advance(MINUTE);
+        let fired = bed.queue.fire_schedules_once().await.unwrap();
+        assert_eq!((fired.fired, fired.next_in), (1, Some(millis(100))));
+        assert_eq!((record(&bed.queue, &free).await.len(), record(&bed.queue, &id).await.len()), (1, 0));
+        other.rollback().await;
+        assert_eq!(fire(&bed.queue).await, 1);
     }
 
     async fn groups_go_in_order(bed) {
