@@ -5,6 +5,7 @@ mod claim;
 mod dead_letters;
 mod event;
 mod finish;
+mod hand_over;
 mod health;
 mod hold;
 mod inspect;
@@ -53,6 +54,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick, namespace::routes()))
         .merge(timed(quick, nodes::routes()))
         .merge(timed(quick, schedules::routes()))
+        .merge(timed(quick, hand_over::routes()))
         .merge(stream::routes());
     let (router, api) = OpenApiRouter::default()
         .merge(timed(quick, health::routes()))

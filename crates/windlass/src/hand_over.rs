@@ -4,7 +4,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::queue::Queue;
 use crate::schedule::{Rule, checked_id};
-use crate::store::postgres::{PgStore, hand_over};
+use crate::store::postgres::hand_over;
 
 /// A schedule, and the pg_cron that shall run it.
 #[derive(Debug, Clone)]
@@ -130,7 +130,8 @@ impl Queue {
     pub async fn hand_to_pg_cron(&self, schedule_id: &str) -> Result<()> {
         let id = checked_id(schedule_id)?;
         self.topology().await?;
-        let store = self.store_with_pg_cron()?;
+        let problem = "pg_cron is a part of PostgreSQL: on SQLite, Windlass runs all schedules";
+        let store = self.store().postgres().ok_or_else(|| Error::invalid("runner", problem))?;
         let handed = hand_over::hand(store, self.namespace(), &id, expression, self.now()).await?;
         if handed { Ok(()) } else { Err(self.no_schedule(&id)) }
     }
@@ -139,17 +140,14 @@ impl Queue {
     pub async fn take_from_pg_cron(&self, schedule_id: &str) -> Result<()> {
         let id = checked_id(schedule_id)?;
         self.topology().await?;
-        let store = self.store_with_pg_cron()?;
+        let Some(store) = self.store().postgres() else {
+            return self.schedule(&id).await.map(drop);
+        };
         if !hand_over::take(store, self.namespace(), &id, next_tick, self.now()).await? {
             return Err(self.no_schedule(&id));
         }
         self.core().schedules_changed.send_replace(());
         Ok(())
-    }
-
-    fn store_with_pg_cron(&self) -> Result<&PgStore> {
-        let problem = "pg_cron is a part of PostgreSQL: on SQLite, Windlass runs all schedules";
-        self.store().postgres().ok_or_else(|| Error::invalid("runner", problem))
     }
 }
 

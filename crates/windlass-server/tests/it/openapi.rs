@@ -43,7 +43,7 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
 }
 
 /// The paths within a namespace, with their methods.
-const WITHIN: [&str; 49] = [
+const WITHIN: [&str; 50] = [
     "DELETE /dead-letters/{id}",
     "DELETE /nodes/{node_id}",
     "DELETE /schedules/{schedule_id}",
@@ -93,6 +93,7 @@ const WITHIN: [&str; 49] = [
     "POST /subscriptions/{subscription}/resume",
     "PUT /nodes/{node_id}",
     "PUT /schedules/{schedule_id}",
+    "PUT /schedules/{schedule_id}/runner",
 ];
 
 /// The others.

@@ -93,6 +93,16 @@ on_each_database! {
         server.delete(&path).await.error(404, "schedule_not_found");
     }
 
+    // C12
+    async fn who_runs_it_can_be_said(server) {
+        let path = format!("/schedules/{}/runner", add(server, &every_minute("s")).await);
+        assert_eq!(server.put(&path, &json!({ "runner": "windlass" })).await.expect(200)["runner"], "windlass");
+        assert_eq!(server.put(&path, &json!({ "runner": "pg_cron" })).await.bad_field(), "runner");
+        server.put(&path, &json!({ "runner": "somebody" })).await.error(400, "invalid");
+        let unknown = format!("/schedules/{UNKNOWN}/runner");
+        server.put(&unknown, &json!({ "runner": "windlass" })).await.error(404, "schedule_not_found");
+    }
+
     async fn schedules_are_listed(server) {
         for name in ["b", "a", "c"] {
             add(server, &every_minute(name)).await;
