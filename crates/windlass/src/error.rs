@@ -160,6 +160,14 @@ pub enum Error {
         /// What the driver said.
         detail: String,
     },
+    /// History cannot be written to, or read from, a file.
+    #[error("the archive '{path}': {detail}")]
+    Archive {
+        /// The file or folder.
+        path: String,
+        /// What went wrong.
+        detail: String,
+    },
     /// The operating system gave no random bytes to make a secret of.
     #[error("the operating system gives no random bytes: {detail}")]
     RandomUnavailable {
@@ -195,6 +203,7 @@ impl Error {
             Error::SchemaTooNew { .. } => "schema_too_new",
             Error::SchemaTooOld { .. } => "schema_too_old",
             Error::Database { .. } => "database",
+            Error::Archive { .. } => "archive",
             Error::RandomUnavailable { .. } => "random_unavailable",
             Error::Closed => "closed",
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::clock::{SPAN_MAX, Timestamp};
@@ -297,7 +297,7 @@ pub(crate) fn tag_set(field: &'static str, tags: &str, limits: &Limits) -> Resul
 }
 
 /// A stored event; it never changes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
     /// Unique across all namespaces, and larger for events published later.
     pub id: i64,

@@ -51,6 +51,7 @@ struct Readme;
 struct Guide;
 
 mod activity;
+mod archive;
 mod busy;
 mod cancel;
 mod change;
@@ -65,6 +66,7 @@ mod event;
 mod finish;
 #[cfg(feature = "postgres")]
 mod hand_over;
+mod history;
 mod hold;
 mod inspect;
 mod limits;
@@ -107,6 +109,7 @@ pub use duty::{Duty, DutyRun, DutyView};
 pub use error::{Error, Result};
 pub use event::{Event, NewEvent};
 pub use finish::Held;
+pub use history::{ExportedHistory, HistoryFilter, ImportedHistory};
 pub use inspect::{
     DeadLetter, DeadLetterFilter, DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
     WorkerView,

@@ -2,9 +2,9 @@
 
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::months::{Kept, Month, before_all, missing, over};
+use crate::months::{self, Kept, Month, before_all, missing};
 use crate::queue::Queue;
-use crate::retention::over_before;
+use crate::retention::{longest_ms, over_before};
 use crate::store::Dropping;
 
 /// What became of the months of history.
@@ -18,6 +18,14 @@ pub struct Partitions {
     pub put_off: usize,
     /// Events that were left alone outside of all months, and deleted.
     pub strays: usize,
+}
+
+/// What may go.
+struct Over {
+    /// Whatever ended before this instant,
+    before: Timestamp,
+    /// unless it belongs to one of these namespaces.
+    spared: Vec<String>,
 }
 
 impl Queue {
@@ -37,8 +45,12 @@ impl Queue {
                 false => done.put_off += 1,
             }
         }
-        if let Some(longest_ms) = self.longest_kept_ms().await? {
-            self.drop_months(over_before(now, longest_ms), &mut done).await?;
+        let rules = self.store().rules().await?;
+        if let Some(longest_ms) = longest_ms(&rules) {
+            // What is archived goes row by row.
+            let spared = rules.into_iter().filter(|(_, rules)| rules.archives()).map(|(namespace, _)| namespace);
+            let over = Over { before: over_before(now, longest_ms), spared: spared.collect() };
+            self.drop_months(&over, &mut done).await?;
         }
         done.dropped += self.store().finish_dropping().await?;
         if done != Partitions::default() {
@@ -48,24 +60,26 @@ impl Queue {
         Ok(done)
     }
 
-    /// Whatever ended before this instant is over.
-    async fn drop_months(&self, before: Timestamp, done: &mut Partitions) -> Result<()> {
+    async fn drop_months(&self, over: &Over, done: &mut Partitions) -> Result<()> {
         let found = self.store().months().await?;
         let mut left = Vec::new();
-        for month in over(&found, Kept::Events, before) {
-            if !self.drop_month(Kept::Events, month, before, done).await? {
+        for month in months::over(&found, Kept::Events, over.before) {
+            if !self.drop_month(Kept::Events, month, over, done).await? {
                 left.push(month);
             }
         }
-        for month in before_all(over(&found, Kept::Attempts, before), &left) {
-            self.drop_month(Kept::Attempts, month, before, done).await?;
+        for month in before_all(months::over(&found, Kept::Attempts, over.before), &left) {
+            self.drop_month(Kept::Attempts, month, over, done).await?;
         }
-        done.strays += self.delete_strays(before).await?;
+        // Events that are in no month, and whose attempts went with one.
+        while let Some(batch) = self.store().delete_strays(over.before, &over.spared).await? {
+            done.strays += batch;
+        }
         Ok(())
     }
 
-    async fn drop_month(&self, kept: Kept, month: Month, before: Timestamp, done: &mut Partitions) -> Result<bool> {
-        match self.store().drop_month((kept, month), before).await? {
+    async fn drop_month(&self, kept: Kept, month: Month, over: &Over, done: &mut Partitions) -> Result<bool> {
+        match self.store().drop_month((kept, month), over.before, &over.spared).await? {
             Dropping::Dropped => return Ok(true),
             Dropping::Busy => tracing::info!("{} of {month} are in use; dropped another time", kept.as_str()),
             Dropping::TooMuchStays => {
@@ -74,14 +88,5 @@ impl Queue {
         }
         done.put_off += 1;
         Ok(false)
-    }
-
-    /// Events that are in no month, and whose attempts went with one.
-    async fn delete_strays(&self, before: Timestamp) -> Result<usize> {
-        let mut deleted = 0;
-        while let Some(batch) = self.store().delete_strays(before).await? {
-            deleted += batch;
-        }
-        Ok(deleted)
     }
 }

@@ -60,6 +60,10 @@ pub struct Policy {
     /// For how many milliseconds a dead letter that EXPIRED is kept; `None`: until somebody redrives or purges it.
     #[serde(default)]
     pub keep_expired_ms: Option<u64>,
+    /// Whether history is written to files before it is deleted. It is not deleted by a process that was not told where
+    /// to: see [`OpenOptions::archive_to`](crate::OpenOptions::archive_to).
+    #[serde(default)]
+    pub archive: bool,
 }
 
 /// 183 days.
@@ -129,6 +133,7 @@ impl Default for Policy {
             keep_completed_ms: half_a_year(),
             keep_failed_ms: None,
             keep_expired_ms: None,
+            archive: false,
         }
     }
 }
@@ -298,6 +303,7 @@ impl PolicyOverrides {
             keep_completed_ms: self.keep_completed_ms.unwrap_or(policy.keep_completed_ms),
             keep_failed_ms: self.keep_failed_ms.unwrap_or(policy.keep_failed_ms),
             keep_expired_ms: self.keep_expired_ms.unwrap_or(policy.keep_expired_ms),
+            archive: policy.archive,
         }
     }
 
@@ -395,7 +401,7 @@ mod tests {
     #[test]
     fn a_policy_from_before_there_was_retention_keeps_half_a_year() {
         let mut old = serde_json::to_value(Policy::default()).unwrap();
-        for field in ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms"] {
+        for field in ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms", "archive"] {
             old.as_object_mut().unwrap().remove(field).unwrap();
         }
         assert_eq!(serde_json::from_value::<Policy>(old).unwrap(), Policy::default());

@@ -1,6 +1,7 @@
 //! The way in: a queue on one database, seen from one namespace.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     pub schedules_room: Mutex<HashMap<String, usize>>,
     /// What is counted for samples.
     pub counters: Arc<Counters>,
+    /// Where history goes before it is deleted.
+    pub archive: Option<PathBuf>,
     topologies: Mutex<HashMap<String, Known>>,
 }
 
@@ -101,6 +104,7 @@ pub struct OpenOptions {
     clock: Clock,
     limits: Limits,
     migrate: bool,
+    archive: Option<PathBuf>,
 }
 
 impl OpenOptions {
@@ -122,6 +126,14 @@ impl OpenOptions {
         self
     }
 
+    /// Where history is written to before it is deleted, in namespaces whose policy says so: see [`Policy::archive`].
+    ///
+    /// [`Policy::archive`]: crate::Policy::archive
+    pub fn archive_to(mut self, folder: impl Into<PathBuf>) -> OpenOptions {
+        self.archive = Some(folder.into());
+        self
+    }
+
     /// Opens the queue, in the namespace `default`.
     pub async fn open(self) -> Result<Queue> {
         let store = open_store(&self.url, self.clock.clone(), self.migrate).await?;
@@ -138,6 +150,7 @@ impl OpenOptions {
             hurry: watch::Sender::new(false),
             schedules_changed: watch::Sender::new(()),
             schedules_room: Mutex::default(),
+            archive: self.archive,
             topologies: Mutex::default(),
         };
         let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };
@@ -215,7 +228,8 @@ impl Queue {
 
     /// Opens it with other than the usual settings.
     pub fn options(url: &str) -> OpenOptions {
-        OpenOptions { url: url.to_owned(), clock: Clock::system(), limits: Limits::default(), migrate: true }
+        let (clock, limits) = (Clock::system(), Limits::default());
+        OpenOptions { url: url.to_owned(), clock, limits, migrate: true, archive: None }
     }
 
     /// The same queue, seen from another namespace. Whether it exists is found out on use.

@@ -3,10 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::archive::{Archive, blocking};
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::history::write;
 use crate::queue::Queue;
-use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk, over_at, over_before, row_wise_after_ms};
+use crate::retention::{
+    Ended, Leftover, Mark, Place, Rules, Walk, longest_ms, over_at, over_before, row_wise_after_ms,
+};
 use crate::store::{EndedPage, Retain, Step, Taken};
 use crate::topology::Topology;
 
@@ -21,6 +25,8 @@ pub struct Retained {
     pub events: usize,
     /// It stopped before it was through, so as not to keep other upkeep waiting.
     pub more: bool,
+    /// Nothing was deleted, since history must be archived first and this process was not told where to.
+    pub withheld: bool,
 }
 
 impl Retained {
@@ -34,6 +40,9 @@ impl Retained {
 /// How many pages one call looks at.
 const PAGES_MAX: usize = 200;
 
+/// How many deliveries are archived before they are deleted.
+const ARCHIVED_AT_ONCE: usize = 10_000;
+
 /// How many pages without anything to delete pass before it is noted that they were seen.
 const EMPTY_PAGES_MAX: usize = 20;
 
@@ -46,21 +55,24 @@ impl Queue {
         let now = self.store().now(self.now()).await?;
         let rules = Rules::of(&topology);
         let hash = rules.hash();
-        let longest_ms = if self.store().has_months() { self.longest_kept_ms().await? } else { None };
-        let mut round =
-            Round { queue: self, topology, rules, hash, now, longest_ms, pages: 0, done: Retained::default() };
+        if rules.archives() && self.core().archive.is_none() {
+            tracing::info!(
+                namespace = self.namespace(),
+                "no retention: history must be archived, and nobody said where to"
+            );
+            return Ok(Retained { withheld: true, ..Retained::default() });
+        }
+        // What is archived is read row by row, and may as well be deleted so.
+        let by_months = self.store().has_months() && !rules.archives();
+        let longest_ms = if by_months { longest_ms(&self.store().rules().await?) } else { None };
+        let (pending, done) = (Vec::new(), Retained::default());
+        let mut round = Round { queue: self, topology, rules, hash, now, longest_ms, pages: 0, pending, done };
         round.leftovers().await?;
         for walk in [Walk::DeadLetters, Walk::Attempts] {
             round.walk(walk).await?;
         }
         round.done.more = round.is_over();
         Ok(round.done)
-    }
-
-    /// The longest that anything completed is kept in the whole database; `None`: forever.
-    pub(crate) async fn longest_kept_ms(&self) -> Result<Option<u64>> {
-        let rules = self.store().rules().await?;
-        Ok(rules.iter().map(Rules::longest_ms).try_fold(0, |longest, keep| Some(longest.max(keep?))))
     }
 }
 
@@ -73,6 +85,8 @@ struct Round<'a> {
     /// After which time whole months are dropped.
     longest_ms: Option<u64>,
     pages: usize,
+    /// What is to be done, in order, once it is in the archive.
+    pending: Vec<Retain>,
     done: Retained,
 }
 
@@ -107,16 +121,17 @@ impl Round<'_> {
             let to = Mark { keep_ms, rules: self.hash, place };
             if mark != Some(to) {
                 let step = Some(Step { walk, from: mark, to });
-                if !self.apply(step, due, Vec::new(), later).await? {
+                self.plan(step, due, Vec::new(), later);
+                mark = Some(to);
+                if self.is_enough() && !self.carry_out().await? {
                     return Ok(());
                 }
-                mark = Some(to);
             }
             if !page.more {
-                return Ok(());
+                break;
             }
         }
-        Ok(())
+        self.carry_out().await.map(drop)
     }
 
     async fn page(&mut self, walk: Walk, place: Place, until: Timestamp) -> Result<EndedPage> {
@@ -190,7 +205,8 @@ impl Round<'_> {
                     later.push((leftover, at));
                 }
             }
-            if !self.apply(None, due, settled, later).await? || last {
+            self.plan(None, due, settled, later);
+            if !self.carry_out().await? || last {
                 return Ok(());
             }
         }
@@ -202,19 +218,46 @@ impl Round<'_> {
         Ended { event_id, lane_id: 0, subscription, status: None, at: since }
     }
 
-    /// Whether it was done; if not, somebody else was at it, or the policy has changed.
-    async fn apply(
+    fn plan(
         &mut self,
         step: Option<Step>,
         due: Vec<Ended>,
         settled: Vec<Leftover>,
         later: Vec<(Leftover, Option<Timestamp>)>,
-    ) -> Result<bool> {
-        let retain = Retain { version: self.topology.version, step, due, settled, later, rules: self.hash };
-        let taken = self.queue.store().retain(self.queue.namespace(), &retain).await?;
-        if let Some(taken) = taken {
-            self.done.add(taken);
+    ) {
+        let version = self.topology.version;
+        self.pending.push(Retain { version, step, due, settled, later, rules: self.hash });
+    }
+
+    /// Files are the better the larger they are; without an archive there is nothing to wait for.
+    fn is_enough(&self) -> bool {
+        let due: usize = self.pending.iter().map(|retain| retain.due.len()).sum();
+        !self.rules.archives() || due >= ARCHIVED_AT_ONCE
+    }
+
+    /// Whether all was done; if not, somebody else was at it, or the policy has changed.
+    async fn carry_out(&mut self) -> Result<bool> {
+        let pending = std::mem::take(&mut self.pending);
+        if self.rules.archives() {
+            self.archive(&pending).await?;
         }
-        Ok(taken.is_some())
+        for retain in &pending {
+            match self.queue.store().retain(self.queue.namespace(), retain).await? {
+                Some(taken) => self.done.add(taken),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// When this returns, all that is about to be deleted is safe.
+    async fn archive(&self, pending: &[Retain]) -> Result<()> {
+        let Some(folder) = &self.queue.core().archive else { return Ok(()) };
+        let mut archive = Archive::new(folder, self.queue.namespace(), self.now);
+        for due in pending.iter().map(|retain| &retain.due).filter(|due| !due.is_empty()) {
+            let events = self.queue.store().history_of(self.queue.namespace(), due).await?;
+            archive = write(archive, events).await?;
+        }
+        blocking(move || archive.close()).await.map(drop)
     }
 }

@@ -149,6 +149,11 @@ impl Rules {
         self.policies().iter().flat_map(of).flatten().collect()
     }
 
+    /// Whether history is written to files before it goes.
+    pub fn archives(&self) -> bool {
+        self.policy.base.archive
+    }
+
     /// The longest that any completed delivery is kept; `None`: forever.
     pub fn longest_ms(&self) -> Option<u64> {
         self.policies()
@@ -156,6 +161,11 @@ impl Rules {
             .map(|policy| policy.keep_completed_ms)
             .try_fold(0, |longest, keep| Some(longest.max(keep?)))
     }
+}
+
+/// The longest that anything completed is kept in the whole database; `None`: forever.
+pub(crate) fn longest_ms(rules: &[(String, Rules)]) -> Option<u64> {
+    rules.iter().map(|(_, rules)| rules.longest_ms()).try_fold(0, |longest, keep| Some(longest.max(keep?)))
 }
 
 fn keep_of(policy: &Policy, dead: Option<Status>) -> Option<u64> {

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 
+use crate::archive::PastEvent;
 use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Lease, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
 use crate::event::{Event, NewEvent};
+use crate::history::HistoryFilter;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
@@ -396,6 +398,15 @@ pub(crate) enum Dropping {
     TooMuchStays,
 }
 
+/// What became of events from files.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Imported {
+    pub events: u64,
+    pub attempts: u64,
+    pub known: u64,
+    pub clashes: Vec<i64>,
+}
+
 /// What is committed together with what a handler wrote.
 pub(crate) enum Closing {
     /// The end of the delivery, on which work began then.
@@ -737,7 +748,7 @@ pub(crate) trait Store: Send + Sync + 'static {
     fn has_months(&self) -> bool;
 
     /// What each namespace of the database, and each of its subscriptions, says about keeping.
-    async fn rules(&self) -> Result<Vec<Rules>>;
+    async fn rules(&self) -> Result<Vec<(String, Rules)>>;
 
     /// How far a walk has come, for each keep.
     async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>>;
@@ -770,15 +781,35 @@ pub(crate) trait Store: Send + Sync + 'static {
     async fn add_month(&self, part: Part) -> Result<bool>;
 
     /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
-    /// ended since `before`, and attempts of deliveries that are.
-    async fn drop_month(&self, part: Part, before: Timestamp) -> Result<Dropping>;
+    /// ended since `before`, attempts of deliveries that are, and all that belongs to the namespaces that are spared.
+    async fn drop_month(&self, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping>;
 
     /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many.
     async fn finish_dropping(&self) -> Result<usize>;
 
     /// Deletes a batch of events of no month that were published before this and that nothing refers to; how many. `None`:
     /// none of them has lost its attempts with a month since this was last asked.
-    async fn delete_strays(&self, before: Timestamp) -> Result<Option<usize>>;
+    async fn delete_strays(&self, before: Timestamp, spared: &[String]) -> Result<Option<usize>>;
+
+    // -- history in files
+
+    /// The events of these deliveries, by id, with the attempts that `retain` would delete.
+    async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>>;
+
+    /// Events that match and are neither live nor dead letters, with all their attempts, by id, from after this id.
+    async fn history_page(
+        &self,
+        namespace: &str,
+        filter: &HistoryFilter,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PastEvent>>;
+
+    /// The largest id of an event of the namespace; 0 where it has none.
+    async fn newest_event(&self, namespace: &str) -> Result<i64>;
+
+    /// Stores events, unless their ids are taken, and attempts that are not there. Retention will look at all of them.
+    async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported>;
 
     // -- inspection
 

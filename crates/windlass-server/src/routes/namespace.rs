@@ -79,6 +79,8 @@ struct PolicyBody {
     keep_failed_ms: Option<u64>,
     /// For how long dead letters that expired are kept; null: until they are redriven or purged.
     keep_expired_ms: Option<u64>,
+    /// Whether history is written to files before it is deleted.
+    archive: bool,
     /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
     types: BTreeMap<String, PolicyOverrides>,
 }
@@ -101,6 +103,7 @@ impl From<NamespacePolicy> for PolicyBody {
             keep_completed_ms: base.keep_completed_ms,
             keep_failed_ms: base.keep_failed_ms,
             keep_expired_ms: base.keep_expired_ms,
+            archive: base.archive,
             types,
         }
     }
@@ -212,6 +215,8 @@ struct PolicyRequest {
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     keep_expired_ms: Option<Option<u64>>,
+    /// Whether history is written to files before it is deleted; a server does so that was started with `--archive-dir`.
+    archive: Option<bool>,
     /// Exceptions by type: exact, or by prefix ending in `*`. The longest match wins.
     types: BTreeMap<String, PolicyOverrides>,
 }
@@ -245,7 +250,9 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
             keep_failed_ms: request.keep_failed_ms,
             keep_expired_ms: request.keep_expired_ms,
         };
-        Ok(NamespacePolicy { base: Policy { key_window_ms, ..given.apply(&preset) }, types: request.types })
+        let archive = request.archive.unwrap_or(preset.archive);
+        let base = Policy { key_window_ms, archive, ..given.apply(&preset) };
+        Ok(NamespacePolicy { base, types: request.types })
     }
 }
 

@@ -19,15 +19,17 @@ pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, Dropping, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery,
-    NewSubscription, Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store,
-    Stored, Taken,
+    Applied, Change, Claim, Dropping, DueSchedules, EndedPage, Firing, Head, Holder, Imported, Look, Moved,
+    NewDelivery, NewSubscription, Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain,
+    Since, Store, Stored, Taken,
 };
+use crate::archive::PastEvent;
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::history::HistoryFilter;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
@@ -36,7 +38,7 @@ use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
 use crate::register::NodeView;
-use crate::retention::{Leftover, Mark, Place, Rules, Walk};
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
 use crate::samples::thin::Level;
 use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
@@ -57,6 +59,7 @@ mod fire;
 mod group;
 pub(crate) mod hand_over;
 mod handle;
+mod history;
 mod hold;
 mod inspect;
 mod maintain;
@@ -579,7 +582,7 @@ impl Store for PgStore {
         true
     }
 
-    async fn rules(&self) -> Result<Vec<Rules>> {
+    async fn rules(&self) -> Result<Vec<(String, Rules)>> {
         retain::rules(self).await
     }
 
@@ -615,16 +618,38 @@ impl Store for PgStore {
         partitions::add_month(self, part).await
     }
 
-    async fn drop_month(&self, part: Part, before: Timestamp) -> Result<Dropping> {
-        drop_month::drop_month(self, part, before).await
+    async fn drop_month(&self, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping> {
+        drop_month::drop_month(self, part, before, spared).await
     }
 
     async fn finish_dropping(&self) -> Result<usize> {
         partitions::finish_dropping(self).await
     }
 
-    async fn delete_strays(&self, before: Timestamp) -> Result<Option<usize>> {
-        despite_deadlocks!(partitions::delete_strays(self, before))
+    async fn delete_strays(&self, before: Timestamp, spared: &[String]) -> Result<Option<usize>> {
+        despite_deadlocks!(partitions::delete_strays(self, before, spared))
+    }
+
+    async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {
+        history::history_of(self, namespace, due).await
+    }
+
+    async fn history_page(
+        &self,
+        namespace: &str,
+        filter: &HistoryFilter,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PastEvent>> {
+        history::page(self, namespace, filter, after, limit).await
+    }
+
+    async fn newest_event(&self, namespace: &str) -> Result<i64> {
+        history::newest(self, namespace).await
+    }
+
+    async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
+        despite_deadlocks!(history::import(self, namespace, events))
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

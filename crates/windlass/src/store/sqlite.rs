@@ -9,15 +9,17 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, Dropping, DueSchedules, EndedPage, Firing, Head, Holder, Look, Moved, NewDelivery,
-    NewSubscription, Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain, Since, Store,
-    Stored, Taken,
+    Applied, Change, Claim, Dropping, DueSchedules, EndedPage, Firing, Head, Holder, Imported, Look, Moved,
+    NewDelivery, NewSubscription, Past, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Retain,
+    Since, Store, Stored, Taken,
 };
+use crate::archive::PastEvent;
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::history::HistoryFilter;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
@@ -25,7 +27,7 @@ use crate::months::Part;
 use crate::outcome::{Attempt, HandlerResult};
 use crate::policy::NamespacePolicy;
 use crate::register::NodeView;
-use crate::retention::{Leftover, Mark, Place, Rules, Walk};
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
 use crate::samples::thin::Level;
 use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
@@ -43,6 +45,7 @@ mod error;
 mod fire;
 mod group;
 mod handle;
+mod history;
 mod inspect;
 mod instants;
 mod lease;
@@ -583,7 +586,7 @@ impl Store for SqliteStore {
         false
     }
 
-    async fn rules(&self) -> Result<Vec<Rules>> {
+    async fn rules(&self) -> Result<Vec<(String, Rules)>> {
         self.read(retain::rules).await
     }
 
@@ -625,7 +628,7 @@ impl Store for SqliteStore {
         Ok(false)
     }
 
-    async fn drop_month(&self, _part: Part, _before: Timestamp) -> Result<Dropping> {
+    async fn drop_month(&self, _part: Part, _before: Timestamp, _spared: &[String]) -> Result<Dropping> {
         Ok(Dropping::Busy)
     }
 
@@ -633,8 +636,34 @@ impl Store for SqliteStore {
         Ok(0)
     }
 
-    async fn delete_strays(&self, _before: Timestamp) -> Result<Option<usize>> {
+    async fn delete_strays(&self, _before: Timestamp, _spared: &[String]) -> Result<Option<usize>> {
         Ok(None)
+    }
+
+    async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {
+        let (namespace, due) = (namespace.to_owned(), due.to_vec());
+        self.read(move |conn| history::history_of(conn, &namespace, &due)).await
+    }
+
+    async fn history_page(
+        &self,
+        namespace: &str,
+        filter: &HistoryFilter,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PastEvent>> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.read(move |conn| history::page(conn, &namespace, &filter, after, limit)).await
+    }
+
+    async fn newest_event(&self, namespace: &str) -> Result<i64> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| history::newest(conn, &namespace)).await
+    }
+
+    async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
+        let (namespace, events) = (namespace.to_owned(), events.to_vec());
+        self.write(None, move |conn, _| history::import(conn, &namespace, &events)).await
     }
 
     async fn exists(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<bool>> {

@@ -2,6 +2,7 @@
 
 mod activity;
 mod admin;
+mod archive;
 mod bad_input;
 mod claim;
 mod concurrency;

@@ -236,6 +236,26 @@ fn a_month_with_much_that_must_stay_goes_row_by_row() {
     });
 }
 
+// What is to be archived first does not go with its month.
+#[test]
+fn a_month_spares_what_must_be_archived() {
+    in_months(async |bed, queue| {
+        let archived = Policy { archive: true, keep_completed_ms: Some(ms(60 * DAY)), ..Policy::default() };
+        let archived = bed.queue.put_namespace("archived", Some(archived.into()), None).await.unwrap();
+        let (gone, spared) = (completed_one(&queue).await, completed_one(&archived).await);
+        into_march(bed).await;
+        let before = everything(&archived, spared).await;
+        assert_eq!(drop_all(&queue).await, 2);
+        assert!(queue.get(gone).await.is_err());
+        assert_eq!(everything(&archived, spared).await, before);
+        let folder = tempfile::tempdir().unwrap();
+        let options = Queue::options(&bed.database.url).clock(bed.queue.clock().clone()).archive_to(folder.path());
+        let archiver = options.open().await.unwrap().in_namespace("archived").unwrap();
+        assert_eq!(archiver.retain_once().await.unwrap().events, 1);
+        assert_eq!(std::fs::read_dir(folder.path().join("archived")).unwrap().count(), 1);
+    });
+}
+
 // A process that dies after it took a month out of the history leaves it to the next one.
 #[test]
 fn what_was_taken_out_is_dropped_by_somebody_else() {

@@ -21,12 +21,12 @@ const NOW_QUICKLY: &str = "SET LOCAL statement_timeout = '30ms'";
 /// Any number will do, as long as no other program uses it for an advisory lock.
 const MONTHS_LOCK: i64 = 0x0077_696e_6d6f_6e74;
 
-pub(super) async fn drop_month(store: &PgStore, part: Part, before: Timestamp) -> Result<Dropping> {
+pub(super) async fn drop_month(store: &PgStore, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping> {
     for pause in PAUSES_MS {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         // After a failure it is not given back, and closed.
         let mut connection = store.writes.get().await?;
-        match try_once(&mut connection, part, before).await {
+        match try_once(&mut connection, part, before, spared).await {
             Ok(dropping) => {
                 connection.done();
                 return Ok(dropping);
@@ -39,15 +39,25 @@ pub(super) async fn drop_month(store: &PgStore, part: Part, before: Timestamp) -
     Ok(Dropping::Busy)
 }
 
-async fn try_once(connection: &mut PgConnection, part: Part, before: Timestamp) -> sqlx::Result<Dropping> {
+async fn try_once(
+    connection: &mut PgConnection,
+    part: Part,
+    before: Timestamp,
+    spared: &[String],
+) -> sqlx::Result<Dropping> {
     // First without a lock, for which everybody would have to wait.
-    match staying(connection, part, &name(part), before).await? {
-        Some(_) => take_out(connection, part, before).await,
+    match staying(connection, part, &name(part), before, spared).await? {
+        Some(_) => take_out(connection, part, before, spared).await,
         None => Ok(Dropping::TooMuchStays),
     }
 }
 
-async fn take_out(connection: &mut PgConnection, part: Part, before: Timestamp) -> sqlx::Result<Dropping> {
+async fn take_out(
+    connection: &mut PgConnection,
+    part: Part,
+    before: Timestamp,
+    spared: &[String],
+) -> sqlx::Result<Dropping> {
     let (table, parent) = (name(part), part.0.as_str());
     let mut tx = connection.begin().await?;
     let lock = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)").bind(MONTHS_LOCK);
@@ -68,7 +78,7 @@ async fn take_out(connection: &mut PgConnection, part: Part, before: Timestamp) 
     // From here on nobody can add to it, and everybody waits.
     tx.execute(NOW_QUICKLY).await?;
     let table = table + TAKEN_OUT;
-    let Some(staying) = staying(&mut tx, part, &table, before).await? else {
+    let Some(staying) = staying(&mut tx, part, &table, before, spared).await? else {
         tx.rollback().await?;
         return Ok(Dropping::TooMuchStays);
     };
@@ -111,6 +121,7 @@ async fn staying(
     (kept, month): Part,
     table: &str,
     before: Timestamp,
+    spared: &[String],
 ) -> sqlx::Result<Option<Vec<i64>>> {
     let Some((first, last)) = range(connection, kept, table).await? else { return Ok(Some(Vec::new())) };
     let mut ids: Vec<i64> = Vec::new();
@@ -123,6 +134,12 @@ async fn staying(
     }
     let later = sqlx::query_scalar::<_, i64>(ENDED_LATER).bind(first).bind(last).bind(before).bind(STAYING_MAX + 1);
     ids.extend(later.fetch_all(&mut *connection).await?);
+    for namespace in spared {
+        // Nothing else here comes from outside.
+        let of_namespace = format!("SELECT {} FROM windlass.{table} WHERE namespace = $1 LIMIT $2", key(kept));
+        let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(of_namespace)).bind(namespace).bind(STAYING_MAX + 1);
+        ids.extend(query.fetch_all(&mut *connection).await?);
+    }
     ids.sort_unstable();
     ids.dedup();
     let there = there(connection, kept, table, &ids).await?;

@@ -147,7 +147,7 @@ const NO_STRAYS: &str = "DELETE FROM windlass.retention_marks WHERE namespace = 
 
 const BATCH: usize = 1_000;
 
-pub(super) async fn delete_strays(store: &PgStore, before: Timestamp) -> Result<Option<usize>> {
+pub(super) async fn delete_strays(store: &PgStore, before: Timestamp, spared: &[String]) -> Result<Option<usize>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     let mark = sqlx::query_scalar(PAST_STRAYS).bind(WALK).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
@@ -160,8 +160,9 @@ pub(super) async fn delete_strays(store: &PgStore, before: Timestamp) -> Result<
     let rows = sqlx::query(STRAYS).bind(mark).bind(BATCH as i64).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
     let mut by_namespace: std::collections::BTreeMap<String, Vec<i64>> = Default::default();
     for row in &rows {
-        if get::<Timestamp>(row, "created_at")? < before {
-            by_namespace.entry(get(row, "namespace")?).or_default().push(get(row, "id")?);
+        let namespace: String = get(row, "namespace")?;
+        if get::<Timestamp>(row, "created_at")? < before && !spared.contains(&namespace) {
+            by_namespace.entry(namespace).or_default().push(get(row, "id")?);
         }
     }
     let mut deleted = 0;

@@ -22,7 +22,7 @@ const RULES: &str = "
 SELECT n.namespace, n.policy::text AS policy, s.subscription, s.policy::text AS overrides
 FROM windlass.namespaces n JOIN windlass.subscriptions s ON s.namespace = n.namespace";
 
-pub(super) async fn rules(store: &PgStore) -> Result<Vec<Rules>> {
+pub(super) async fn rules(store: &PgStore) -> Result<Vec<(String, Rules)>> {
     let mut connection = store.reads.get().await?;
     let rows = sqlx::query(RULES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
@@ -33,7 +33,8 @@ pub(super) async fn rules(store: &PgStore) -> Result<Vec<Rules>> {
         let (_, subscriptions) = entry.or_insert_with(|| (policy, BTreeMap::new()));
         subscriptions.insert(get(row, "subscription")?, parsed(row, "overrides")?);
     }
-    Ok(found.into_values().map(|(policy, subscriptions)| Rules::new(policy, subscriptions)).collect())
+    let rules = |(namespace, (policy, subscriptions))| (namespace, Rules::new(policy, subscriptions));
+    Ok(found.into_iter().map(rules).collect())
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(row: &PgRow, column: &'static str) -> Result<T> {

@@ -23,7 +23,7 @@ const RULES: &str = "
 SELECT n.namespace, n.policy, s.subscription, s.policy
 FROM namespaces n JOIN subscriptions s ON s.namespace = n.namespace";
 
-pub(super) fn rules(conn: &Connection) -> Result<Vec<Rules>> {
+pub(super) fn rules(conn: &Connection) -> Result<Vec<(String, Rules)>> {
     let mut found: BTreeMap<String, (NamespacePolicy, BTreeMap<String, PolicyOverrides>)> = BTreeMap::new();
     let mut select = conn.prepare_cached(RULES)?;
     let mut rows = select.query([])?;
@@ -32,7 +32,8 @@ pub(super) fn rules(conn: &Connection) -> Result<Vec<Rules>> {
         let (_, subscriptions) = found.entry(row.get(0)?).or_insert_with(|| (policy, BTreeMap::new()));
         subscriptions.insert(row.get(2)?, row::parsed(row, 3)?);
     }
-    Ok(found.into_values().map(|(policy, subscriptions)| Rules::new(policy, subscriptions)).collect())
+    let rules = |(namespace, (policy, subscriptions))| (namespace, Rules::new(policy, subscriptions));
+    Ok(found.into_iter().map(rules).collect())
 }
 
 const MARKS: &str = "SELECT keep_ms, rules, at, id, lane_id FROM retention_marks WHERE namespace = ?1 AND walk = ?2";
