@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub mod history;
 pub mod migrate;
 pub mod serve;
 pub mod token;

@@ -1,6 +1,7 @@
 //! The `--database` option, and how a database is shown to people.
 
 use clap::Args;
+use windlass::Queue;
 
 /// Which database to use.
 #[derive(Args)]
@@ -17,6 +18,11 @@ pub struct Database {
 }
 
 impl Database {
+    /// Looking must not make a database, in the wrong folder for instance, nor change one.
+    pub async fn open_existing(&self) -> windlass::Result<Queue> {
+        Queue::options(&self.url).migrate(false).open().await
+    }
+
     /// The URL without its password, which may stand before the host or among the parameters.
     pub fn shown(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://").filter(|(scheme, _)| *scheme != "sqlite") else {

@@ -29,6 +29,7 @@ Examples:
   windlass serve --database postgres://me:secret@localhost/events --listen 127.0.0.1:8080
   windlass migrate status --json
   windlass token create --scope publish,consume --namespace orders --expires-in 90d
+  windlass history export --to backup
 
 Environment:
   WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
@@ -41,6 +42,7 @@ enum Command {
     Serve(commands::serve::Serve),
     Migrate(commands::migrate::Migrate),
     Token(commands::token::Token),
+    History(commands::history::History),
 }
 
 #[tokio::main]
@@ -61,5 +63,6 @@ async fn run(command: Command) -> Result {
         Command::Serve(serve) => serve.run().await,
         Command::Migrate(migrate) => migrate.run().await,
         Command::Token(token) => token.run().await,
+        Command::History(history) => history.run().await,
     }
 }

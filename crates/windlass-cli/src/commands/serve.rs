@@ -38,6 +38,9 @@ pub struct Serve {
     /// The certificate's private key
     #[arg(long, value_name = "PEM", env = "WINDLASS_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Where to write history before it is deleted, in namespaces whose policy says `archive`
+    #[arg(long, value_name = "DIR", env = "WINDLASS_ARCHIVE_DIR")]
+    archive_dir: Option<PathBuf>,
     /// The largest payload of an event
     #[arg(long, value_name = "BYTES", env = "WINDLASS_PAYLOAD_BYTES_MAX", default_value_t = 1 << 20,
           value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
@@ -63,7 +66,11 @@ impl Serve {
         let access = self.access(&addresses).await?;
         let listener = bind(&addresses).map_err(|error| format!("cannot listen on {}: {error}", self.listen))?;
         let limits = Limits { payload_bytes_max: usize::try_from(self.payload_bytes_max)?, ..Limits::default() };
-        let queue = Queue::options(&self.database.url).limits(limits).open().await?;
+        let mut options = Queue::options(&self.database.url).limits(limits);
+        if let Some(folder) = &self.archive_dir {
+            options = options.archive_to(folder);
+        }
+        let queue = options.open().await?;
         let connections_max = room_for(self.connections_max);
         // From here on a signal must not cut anything off.
         let stopped = stop_signal()?;
@@ -126,12 +133,14 @@ impl Serve {
             Access::Local => "this machine; once there is an API token, whoever has one",
             Access::Tokens => "whoever has an API token",
         };
+        let archive = self.archive_dir.as_ref().map(|folder| format!("  archive    {}\n", folder.display()));
+        let archive = archive.unwrap_or_default();
         write!(
             std::io::stdout(),
             "\
 windlass {version}
   database   {database}
-  listening  {scheme}://{address}
+{archive}  listening  {scheme}://{address}
   open to    {access}
 
 Publish an event:

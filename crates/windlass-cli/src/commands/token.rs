@@ -142,7 +142,7 @@ It is shown only this once: the database keeps no more than a hash of it. Send i
 
 impl List {
     async fn run(self) -> Result {
-        let queue = open_existing(&self.database).await?;
+        let queue = self.database.open_existing().await?;
         let (tokens, now) = (queue.tokens().await?, queue.clock().now());
         queue.close().await;
         if self.json {
@@ -175,18 +175,13 @@ fn instant(at: Timestamp) -> String {
 
 impl Revoke {
     async fn run(self) -> Result {
-        let queue = open_existing(&self.database).await?;
+        let queue = self.database.open_existing().await?;
         // Somebody who found a whole token has its id, too, and must not see the secret repeated.
         let token_id = windlass::Token::id_of(&self.token_id).unwrap_or(&self.token_id);
         queue.revoke_token(token_id).await?;
         queue.close().await;
         print(&format!("Token {token_id} was revoked."))
     }
-}
-
-/// Looking must not make a database, in the wrong folder for instance, nor change one.
-async fn open_existing(database: &Database) -> Result<Queue> {
-    Ok(Queue::options(&database.url).migrate(false).open().await?)
 }
 
 /// A whole number of minutes, hours or days.

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub fn windlass(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.args(args).env_remove("WINDLASS_DATABASE").env_remove("WINDLASS_LISTEN");
-    command.env_remove("WINDLASS_LOG").env_remove("RUST_LOG");
+    command.env_remove("WINDLASS_LOG").env_remove("RUST_LOG").env_remove("WINDLASS_ARCHIVE_DIR");
     command
 }
 

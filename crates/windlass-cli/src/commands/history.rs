@@ -1,0 +1,192 @@
+//! `windlass history`: what is done with, to files and back.
+
+use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use windlass::{ExportedHistory, HistoryFilter, ImportedHistory, Queue, Timestamp};
+
+use crate::Result;
+use crate::database::Database;
+use crate::output::print;
+
+/// Export history to files, or import it
+///
+/// A file holds compressed JSON lines, one for each event, and has a manifest beside it. `windlass serve
+/// --archive-dir` writes the same.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct History {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass history export --to backup --namespace orders --from 2026-01-01 --until 2026-02-01
+  windlass history import backup
+  zcat backup/orders/2026-01/*.jsonl.gz | head -n 1";
+
+#[derive(Subcommand)]
+enum Action {
+    Export(Export),
+    Import(Import),
+}
+
+/// Write events that are done with, and their attempts, to files
+///
+/// Events that wait, are being handled or are dead letters stay out of it. Nothing is deleted.
+#[derive(Args)]
+struct Export {
+    #[command(flatten)]
+    database: Database,
+    /// The folder to write to; it is made where there is none
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Only this namespace; all of them if not given
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Only events published then or later: a day, or an instant as in 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "WHEN", value_parser = instant)]
+    from: Option<Timestamp>,
+    /// Only events published before then
+    #[arg(long, value_name = "WHEN", value_parser = instant)]
+    until: Option<Timestamp>,
+    /// Only these types, exact or by prefix ending in `*`; several with commas
+    #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
+    types: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Store what is in a folder's files as history
+///
+/// Nothing of it is delivered. Events keep their ids; those that are here already are passed over. Namespaces
+/// that do not exist are created. What was imported is kept for as long as the policy says, like all history.
+#[derive(Args)]
+struct Import {
+    #[command(flatten)]
+    database: Database,
+    /// The folder to read, with all that are in it
+    #[arg(value_name = "DIR")]
+    from: PathBuf,
+    /// Only this namespace; all of them if not given
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl History {
+    pub async fn run(self) -> Result {
+        match self.action {
+            Action::Export(export) => export.run().await,
+            Action::Import(import) => import.run().await,
+        }
+    }
+}
+
+impl Export {
+    async fn run(self) -> Result {
+        let queue = self.database.open_existing().await?;
+        let namespaces = match &self.namespace {
+            Some(namespace) => vec![namespace.clone()],
+            None => queue.namespaces().await?.into_iter().map(|found| found.namespace).collect(),
+        };
+        let mut all = ExportedHistory::default();
+        for namespace in namespaces {
+            let filter = HistoryFilter { types: self.types.clone(), from: self.from, until: self.until };
+            let bar = progress(&namespace);
+            let queue = queue.in_namespace(&namespace)?;
+            let exported = queue.export_history(&self.to, filter, |done, of| advance(&bar, done, of)).await;
+            bar.finish_and_clear();
+            let ExportedHistory { events, attempts, files } = exported?;
+            all.events += events;
+            all.attempts += attempts;
+            all.files += files;
+        }
+        queue.close().await;
+        if self.json {
+            return print(&serde_json::to_value(all)?);
+        }
+        let ExportedHistory { events, attempts, files } = all;
+        print(&format!("{events} events with {attempts} attempts, in {files} files in {}", self.to.display()))
+    }
+}
+
+impl Import {
+    async fn run(self) -> Result {
+        let queue = Queue::open(&self.database.url).await?;
+        let bar = progress("importing");
+        let imported = queue.import_history(&self.from, self.namespace.as_deref(), |done, of| advance(&bar, done, of));
+        let imported = imported.await;
+        bar.finish_and_clear();
+        let imported = imported?;
+        queue.close().await;
+        if self.json {
+            print(&json!(imported))?;
+        } else {
+            print(&summary(&imported))?;
+        }
+        match imported.first_clash {
+            None => Ok(()),
+            Some(first) => Err(format!(
+                "{} events were left out: their ids, the first is {first}, belong to other events here",
+                imported.clashes
+            )
+            .into()),
+        }
+    }
+}
+
+fn summary(imported: &ImportedHistory) -> String {
+    let ImportedHistory { files, unfinished, events, attempts, known, .. } = imported;
+    let mut summary =
+        format!("{events} events and {attempts} attempts, from {files} files; {known} events were here already");
+    if *unfinished > 0 {
+        summary += &format!("; {unfinished} files without a manifest were never finished, and were left out");
+    }
+    summary
+}
+
+/// A day is its beginning, in UTC.
+fn instant(text: &str) -> std::result::Result<Timestamp, &'static str> {
+    let whole = if text.len() == "2026-01-31".len() { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    whole.parse().map_err(|_| "give a day, as in 2026-01-31, or an instant, as in 2026-01-31T12:00:00Z")
+}
+
+/// For people only.
+fn progress(what: &str) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0).with_message(what.to_owned());
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} % {eta}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn advance(bar: &ProgressBar, done: u64, of: u64) {
+    bar.set_length(of);
+    bar.set_position(done);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_begins_at_midnight_in_utc() {
+        assert_eq!(instant("2026-01-31").unwrap().to_rfc3339(), "2026-01-31T00:00:00+00:00");
+        assert_eq!(instant("2026-01-31T12:00:00+01:00").unwrap().to_rfc3339(), "2026-01-31T11:00:00+00:00");
+        for bad in ["", "today", "2026-02-30", "2026-01-31T12:00", "20260131"] {
+            assert!(instant(bad).is_err(), "{bad}");
+        }
+    }
+}
