@@ -113,8 +113,9 @@ impl Export {
         if self.json {
             return print(&serde_json::to_value(all)?);
         }
-        let ExportedHistory { events, attempts, files } = all;
-        print(&format!("{events} events with {attempts} attempts, in {files} files in {}", self.to.display()))
+        let (events, attempts) = (counted(all.events, "event"), counted(all.attempts, "attempt"));
+        let (files, folder) = (counted(all.files, "file"), self.to.display());
+        print(&format!("{events} with {attempts}, in {files} in {folder}"))
     }
 }
 
@@ -135,8 +136,8 @@ impl Import {
         match imported.first_clash {
             None => Ok(()),
             Some(first) => Err(format!(
-                "{} events were left out: their ids, the first is {first}, belong to other events here",
-                imported.clashes
+                "{} left out: the ids, the first is {first}, belong to other events here",
+                counted(imported.clashes, "event")
             )
             .into()),
         }
@@ -144,13 +145,18 @@ impl Import {
 }
 
 fn summary(imported: &ImportedHistory) -> String {
-    let ImportedHistory { files, unfinished, events, attempts, known, .. } = imported;
-    let mut summary =
-        format!("{events} events and {attempts} attempts, from {files} files; {known} events were here already");
-    if *unfinished > 0 {
-        summary += &format!("; {unfinished} files without a manifest were never finished, and were left out");
+    let (events, attempts) = (counted(imported.events, "event"), counted(imported.attempts, "attempt"));
+    let (files, known) = (counted(imported.files, "file"), imported.known);
+    let mut summary = format!("{events} and {attempts} imported from {files}; {known} of the events known already");
+    if imported.unfinished > 0 {
+        let unfinished = counted(imported.unfinished, "file");
+        summary += &format!("; {unfinished} without a manifest left out, which nobody has finished");
     }
     summary
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A day is its beginning, in UTC.

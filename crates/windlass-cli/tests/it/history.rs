@@ -63,7 +63,7 @@ fn history_goes_to_files_and_back() {
         assert_eq!(exported, format!("3 events with 3 attempts, in 2 files in {dir}\n"));
         let other = format!("sqlite://{}", other.display());
         let imported = out(&["history", "import", dir, "--database", &other]);
-        assert_eq!(imported, "3 events and 3 attempts, from 2 files; 0 events were here already\n");
+        assert_eq!(imported, "3 events and 3 attempts imported from 2 files; 0 of the events known already\n");
         let there = Queue::open(&other).await.unwrap();
         assert_eq!(shown(&there, 1).await, shown(&queue, 1).await);
         let shop_there = there.in_namespace("shop").unwrap();
@@ -115,8 +115,8 @@ fn what_clashes_is_an_error_and_the_rest_is_there() {
         there.close().await;
         let (code, stdout, stderr) = run(&["history", "import", dir, "--database", &other]);
         assert_eq!(code, 1);
-        assert_eq!(stdout, "2 events and 2 attempts, from 2 files; 0 events were here already\n");
-        let expected = "error: 1 events were left out: their ids, the first is 1, belong to other events here\n";
+        assert_eq!(stdout, "2 events and 2 attempts imported from 2 files; 0 of the events known already\n");
+        let expected = "error: 1 event left out: the ids, the first is 1, belong to other events here\n";
         assert_eq!(stderr, expected);
     });
 }
