@@ -1,10 +1,8 @@
 //! Schedules: cron rules that publish events.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{SPAN_MAX, Timestamp};
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::inspect::{Page, check_page};
@@ -91,7 +89,6 @@ impl NewSchedule {
             cron: cron.into(),
             timezone: "UTC".to_owned(),
             event,
-            expires_in: None,
             missed: Missed::default(),
             active: true,
             next_at: None,
@@ -107,12 +104,6 @@ impl NewSchedule {
     /// What becomes of ticks that were missed.
     pub fn missed(mut self, missed: Missed) -> NewSchedule {
         self.0.missed = missed;
-        self
-    }
-
-    /// Its events are never started later than this after they were published; they end EXPIRED instead.
-    pub fn expires_in(mut self, expires_in: Duration) -> NewSchedule {
-        self.0.expires_in = Some(expires_in);
         self
     }
 
@@ -152,9 +143,6 @@ fn check_template(new: &PreparedSchedule) -> Result<()> {
     ];
     if let Some((field, _, why)) = refused.into_iter().find(|(_, given, _)| *given) {
         return Err(Error::invalid(field, format!("the event of a schedule cannot have one: {why}")));
-    }
-    if new.expires_in.is_some_and(|span| span.is_zero() || span > SPAN_MAX) {
-        return Err(Error::invalid("expires_in_ms", "must be more than 0, and at most 100 years"));
     }
     Ok(())
 }

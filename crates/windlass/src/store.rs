@@ -242,7 +242,6 @@ pub(crate) struct PreparedSchedule {
     pub timezone: String,
     /// What is published at each tick, before its values are filled in.
     pub event: NewEvent,
-    pub expires_in: Option<Duration>,
     pub missed: Missed,
     pub active: bool,
     /// Its next tick; `None` while it is not active.
@@ -251,7 +250,7 @@ pub(crate) struct PreparedSchedule {
 
 impl PreparedSchedule {
     pub fn expires_in_ms(&self) -> Option<i64> {
-        self.expires_in.map(|span| i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
+        self.event.expires_in.map(|span| i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
     }
 }
 

@@ -97,12 +97,12 @@ impl ScheduleRequest {
         if let Some(metadata) = self.metadata {
             event = event.metadata(&metadata)?;
         }
+        if let Some(expires_in_ms) = self.expires_in_ms {
+            event = event.expires_in(Duration::from_millis(expires_in_ms));
+        }
         let mut new = NewSchedule::new(self.name, self.cron, event).missed(self.missed);
         if let Some(timezone) = self.timezone {
             new = new.timezone(timezone);
-        }
-        if let Some(expires_in_ms) = self.expires_in_ms {
-            new = new.expires_in(Duration::from_millis(expires_in_ms));
         }
         Ok(if self.active == Some(false) { new.paused() } else { new })
     }

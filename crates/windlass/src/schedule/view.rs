@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::cron::Rule;
 use super::{Missed, template};
-use crate::clock::{Timestamp, after};
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::limits::Limits;
@@ -111,7 +111,7 @@ impl ScheduleView {
             metadata: self.metadata.clone(),
             producer: Some(PRODUCER.to_owned()),
             scheduled_task_id: Some(self.id.clone()),
-            expires_at: self.expires_in_ms.map(|ms| after(now, Duration::from_millis(ms))),
+            expires_in: self.expires_in_ms.map(Duration::from_millis),
             ..NewEvent::new(&self.event_type).payload_raw(self.payload.clone())
         };
         template::fill(&mut event, &template::Values { rule, tick, schedule_id: &self.id, name: &self.name })?;

@@ -286,7 +286,8 @@ fn two_processes_drop_a_month_once() {
         into_march(bed).await;
         let other = bed.other().await;
         let (one, two) = tokio::join!(queue.partitions_once(), other.partitions_once());
-        (one.unwrap(), two.unwrap());
+        one.unwrap();
+        two.unwrap();
         drop_all(&queue).await;
         assert!(months(bed).await.iter().all(|name| !name.contains("2025_12")));
         assert_eq!(take(&queue).await.event.id, waiting.id);
@@ -376,7 +377,8 @@ fn a_backfill_and_a_drop_do_not_hurt_each_other() {
         into_march(bed).await;
         let (adding, dropping) =
             tokio::join!(queue.add_subscription(SubscriptionSpec::new("past").since(begin)), queue.partitions_once());
-        (adding.unwrap(), dropping.unwrap());
+        adding.unwrap();
+        dropping.unwrap();
         drop_all(&queue).await;
         // Each delivery that was added has its event.
         let orphans = "SELECT count(*) FROM windlass.event_queue q WHERE NOT EXISTS (

@@ -52,9 +52,9 @@ conformance! {
     async fn a_schedule_has_what_was_said_of_it(bed) {
         let event = NewEvent::new("report.due").payload(&json!({ "day": "{{tick.date}}" })).unwrap()
             .title("Report of {{tick.date}}").description("Daily.").tags(["b", "a"]).group("g").priority(3)
-            .max_retries(7).metadata(&json!({ "m": 1 })).unwrap();
+            .max_retries(7).metadata(&json!({ "m": 1 })).unwrap().expires_in(secs(90));
         let new = NewSchedule::new("daily report", "0 6 * * MON-FRI", event).timezone("Europe/Berlin")
-            .missed(Missed::All).expires_in(secs(90));
+            .missed(Missed::All);
         let added = add(&bed.queue, new).await;
         let expected = json!({
             "id": added.id, "name": "daily report", "cron": "0 6 * * MON-FRI", "timezone": "Europe/Berlin",
@@ -80,8 +80,9 @@ conformance! {
     async fn it_publishes_its_event_at_its_tick(bed) {
         let event = NewEvent::new("report.due").tags(["b", "a"]).group("g").priority(3).max_retries(7)
             .title("{{schedule.name}}").description("d").metadata(&json!({ "m": 1 })).unwrap()
-            .payload(&json!({ "at": "{{tick.local}}", "id": "{{schedule.id}}", "before": "{{tick.previous}}" })).unwrap();
-        let new = NewSchedule::new("a \"b\"", "31 * * * *", event).timezone("Asia/Tokyo").expires_in(secs(90));
+            .payload(&json!({ "at": "{{tick.local}}", "id": "{{schedule.id}}", "before": "{{tick.previous}}" })).unwrap()
+            .expires_in(secs(90));
+        let new = NewSchedule::new("a \"b\"", "31 * * * *", event).timezone("Asia/Tokyo");
         let id = add(&bed.queue, new).await.id;
         let idle = bed.queue.fire_schedules_once().await.unwrap();
         assert_eq!((idle.fired, idle.next_in), (0, Some(secs(60))));
@@ -216,8 +217,8 @@ conformance! {
     // C11
     async fn an_edit_replaces_all_and_goes_on_from_now(bed) {
         let event = NewEvent::new("old").title("t").description("d").tags(["a"]).group("g").priority(1).max_retries(1)
-            .metadata(&json!({})).unwrap().payload(&1).unwrap();
-        let new = NewSchedule::new("a", "* * * * *", event).timezone("Asia/Tokyo").missed(Missed::All).expires_in(secs(9));
+            .metadata(&json!({})).unwrap().payload(&1).unwrap().expires_in(secs(9));
+        let new = NewSchedule::new("a", "* * * * *", event).timezone("Asia/Tokyo").missed(Missed::All);
         let id = add(&bed.queue, new).await.id;
         bed.advance(MINUTE);
         assert_eq!(fire(&bed.queue).await, 1);
@@ -314,8 +315,8 @@ conformance! {
         }
         assert_eq!(refused(queue, NewSchedule::new("a", "0 0 30 2 *", event())).await, "cron");
         assert_eq!(refused(queue, every_minute("a").timezone("Berlin")).await, "timezone");
-        assert_eq!(refused(queue, every_minute("a").expires_in(Duration::ZERO)).await, "expires_in_ms");
-        assert_eq!(refused(queue, every_minute("a").expires_in(Duration::MAX)).await, "expires_in_ms");
+        assert_eq!(refused(queue, with(event().expires_in(Duration::ZERO))).await, "expires_in_ms");
+        assert_eq!(refused(queue, with(event().expires_in(Duration::MAX))).await, "expires_in_ms");
         assert_eq!(refused(queue, with(event().run_at(bed.now()))).await, "run_at");
         assert_eq!(refused(queue, with(event().delay(secs(1)))).await, "delay_ms");
         assert_eq!(refused(queue, with(event().expires_at(bed.now()))).await, "expires_at");
