@@ -9,22 +9,18 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 
-use crate::archive::PastEvent;
 use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Lease, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
 use crate::event::{Event, NewEvent};
-use crate::history::HistoryFilter;
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
-use crate::months::Part;
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::register::NodeView;
-use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
 use crate::samples::thin::Level;
 use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{Missed, ScheduleFilter, ScheduleFire, ScheduleView};
@@ -33,10 +29,13 @@ use crate::token::{Hash, Token};
 use crate::topology::{Edition, LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
+mod history;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+
+pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, Retain, Step, Taken};
 
 /// An event with everything resolved, ready to be stored.
 #[derive(Debug, Clone)]
@@ -341,71 +340,6 @@ pub(crate) struct Head {
     pub created_at: Timestamp,
 }
 
-/// A part of a walk.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct EndedPage {
-    /// In the order of the walk. On SQLite also what ended in the future, after a clock that went back.
-    pub ended: Vec<Ended>,
-    /// Where the next page begins.
-    pub next: Place,
-    /// There may be more before the instant asked about.
-    pub more: bool,
-}
-
-/// What retention takes away in one transaction.
-#[derive(Debug, Clone)]
-pub(crate) struct Retain {
-    /// Of the topology by which all this was decided.
-    pub version: i64,
-    /// How the walk goes on; `None` for leftovers.
-    pub step: Option<Step>,
-    /// Deliveries whose time is over, if this was their last end; each but once.
-    pub due: Vec<Ended>,
-    /// Leftovers that are done with.
-    pub settled: Vec<Leftover>,
-    /// Leftovers to look at again: by the same rules then (`None`: never), or by others at any time.
-    pub later: Vec<(Leftover, Option<Timestamp>)>,
-    /// The hash of the rules by which all this was decided.
-    pub rules: i64,
-}
-
-/// A mark that moves.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
-    pub walk: Walk,
-    /// Where it stands now; nothing is done unless it does. `None`: there is none.
-    pub from: Option<Mark>,
-    pub to: Mark,
-}
-
-/// What retention took away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Taken {
-    pub deliveries: usize,
-    pub dead_letters: usize,
-    pub events: usize,
-}
-
-/// What became of a month that is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dropping {
-    /// It is in the history no more.
-    Dropped,
-    /// Somebody uses the table; nobody shall wait for long.
-    Busy,
-    /// Too much of it must stay to be put aside in a moment.
-    TooMuchStays,
-}
-
-/// What became of events from files.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Imported {
-    pub events: u64,
-    pub attempts: u64,
-    pub known: u64,
-    pub clashes: Vec<i64>,
-}
-
 /// What is committed together with what a handler wrote.
 pub(crate) enum Closing {
     /// The end of the delivery, on which work began then.
@@ -435,7 +369,7 @@ pub(crate) enum Closed {
 }
 
 #[async_trait]
-pub(crate) trait Store: Send + Sync + 'static {
+pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
     /// The store itself, for transactions that are shared with its users.
     #[cfg(feature = "postgres")]
     fn postgres(&self) -> Option<&postgres::PgStore> {
@@ -737,78 +671,6 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Adds the stored samples to the points, as of one moment; those of each span in the order of time.
     async fn samples(&self, namespace: &str, points: Points) -> Result<Points>;
-
-    // -- retention
-
-    /// How many deliveries one transaction of retention takes.
-    fn retain_batch(&self) -> usize;
-
-    /// Whether history is kept by months, which are dropped as a whole.
-    fn has_months(&self) -> bool;
-
-    /// What each namespace of the database, and each of its subscriptions, says about keeping.
-    async fn rules(&self) -> Result<Vec<(String, Rules)>>;
-
-    /// How far a walk has come, for each keep.
-    async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>>;
-
-    /// What a walk comes by next that ended before `until`. Costs as much as there is to see.
-    async fn ended(
-        &self,
-        namespace: &str,
-        walk: Walk,
-        from: Place,
-        until: Timestamp,
-        limit: usize,
-        now: Timestamp,
-    ) -> Result<EndedPage>;
-
-    /// Leftovers that must be looked at by these rules now.
-    async fn leftovers(&self, namespace: &str, rules: i64, limit: usize, now: Timestamp) -> Result<Vec<Leftover>>;
-
-    /// Deletes the dead letters among what is due, unless they were redriven, with their handler results; the attempts
-    /// of every delivery that is neither live nor a dead letter nor has ended later; and events that nothing else refers
-    /// to. `None`: the version or the mark is another by now, and nothing was done.
-    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>>;
-
-    // -- months of history, of the whole database; where there are none, nothing happens
-
-    /// The months that have a part of their own.
-    async fn months(&self) -> Result<Vec<Part>>;
-
-    /// Makes the part, if that is possible in a moment. Without one, its rows are kept all the same.
-    async fn add_month(&self, part: Part) -> Result<bool>;
-
-    /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
-    /// ended since `before`, attempts of deliveries that are, and all that belongs to the namespaces that are spared.
-    async fn drop_month(&self, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping>;
-
-    /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many.
-    async fn finish_dropping(&self) -> Result<usize>;
-
-    /// Deletes a batch of events of no month that were published before this and that nothing refers to; how many. `None`:
-    /// none of them has lost its attempts with a month since this was last asked.
-    async fn delete_strays(&self, before: Timestamp, spared: &[String]) -> Result<Option<usize>>;
-
-    // -- history in files
-
-    /// The events of these deliveries, by id, with the attempts that `retain` would delete.
-    async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>>;
-
-    /// Events that match and are neither live nor dead letters, with all their attempts, by id, from after this id.
-    async fn history_page(
-        &self,
-        namespace: &str,
-        filter: &HistoryFilter,
-        after: i64,
-        limit: usize,
-    ) -> Result<Vec<PastEvent>>;
-
-    /// The largest id of an event of the namespace; 0 where it has none.
-    async fn newest_event(&self, namespace: &str) -> Result<i64>;
-
-    /// Stores events, unless their ids are taken, and attempts that are not there. Retention will look at all of them.
-    async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported>;
 
     // -- inspection
 

@@ -1,0 +1,94 @@
+//! How this store keeps history: each call goes to the file of its verb.
+
+use async_trait::async_trait;
+
+use super::again::despite_deadlocks;
+use super::{PgStore, drop_month, history, partitions, retain};
+use crate::archive::PastEvent;
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::history::HistoryFilter;
+use crate::months::Part;
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::store::{Dropping, EndedPage, HistoryStore, Imported, Retain, Taken};
+
+#[async_trait]
+impl HistoryStore for PgStore {
+    fn retain_batch(&self) -> usize {
+        retain::BATCH
+    }
+
+    fn has_months(&self) -> bool {
+        true
+    }
+
+    async fn rules(&self) -> Result<Vec<(String, Rules)>> {
+        retain::rules(self).await
+    }
+
+    async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
+        retain::marks(self, namespace, walk).await
+    }
+
+    async fn ended(
+        &self,
+        namespace: &str,
+        walk: Walk,
+        from: Place,
+        until: Timestamp,
+        limit: usize,
+        _now: Timestamp,
+    ) -> Result<EndedPage> {
+        retain::ended(self, namespace, walk, from, until, limit).await
+    }
+
+    async fn leftovers(&self, namespace: &str, rules: i64, limit: usize, now: Timestamp) -> Result<Vec<Leftover>> {
+        retain::leftovers(self, namespace, rules, limit, now).await
+    }
+
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+        despite_deadlocks!(retain::retain(self, namespace, retain))
+    }
+
+    async fn months(&self) -> Result<Vec<Part>> {
+        partitions::months(self).await
+    }
+
+    async fn add_month(&self, part: Part) -> Result<bool> {
+        partitions::add_month(self, part).await
+    }
+
+    async fn drop_month(&self, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping> {
+        drop_month::drop_month(self, part, before, spared).await
+    }
+
+    async fn finish_dropping(&self) -> Result<usize> {
+        partitions::finish_dropping(self).await
+    }
+
+    async fn delete_strays(&self, before: Timestamp, spared: &[String]) -> Result<Option<usize>> {
+        despite_deadlocks!(partitions::delete_strays(self, before, spared))
+    }
+
+    async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {
+        history::history_of(self, namespace, due).await
+    }
+
+    async fn history_page(
+        &self,
+        namespace: &str,
+        filter: &HistoryFilter,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PastEvent>> {
+        history::page(self, namespace, filter, after, limit).await
+    }
+
+    async fn newest_event(&self, namespace: &str) -> Result<i64> {
+        history::newest(self, namespace).await
+    }
+
+    async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
+        despite_deadlocks!(history::import(self, namespace, events))
+    }
+}

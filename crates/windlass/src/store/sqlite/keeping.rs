@@ -1,0 +1,105 @@
+//! How this store keeps history: each call goes to the file of its verb.
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+
+use super::writer::Durability;
+use super::{SqliteStore, history, retain};
+use crate::archive::PastEvent;
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::history::HistoryFilter;
+use crate::months::Part;
+use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::store::{Dropping, EndedPage, HistoryStore, Imported, Retain, Taken};
+
+#[async_trait]
+impl HistoryStore for SqliteStore {
+    fn retain_batch(&self) -> usize {
+        retain::BATCH
+    }
+
+    fn has_months(&self) -> bool {
+        false
+    }
+
+    async fn rules(&self) -> Result<Vec<(String, Rules)>> {
+        self.read(retain::rules).await
+    }
+
+    async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| retain::marks(conn, &namespace, walk)).await
+    }
+
+    async fn ended(
+        &self,
+        namespace: &str,
+        walk: Walk,
+        from: Place,
+        until: Timestamp,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<EndedPage> {
+        let (namespace, until, now) = (namespace.to_owned(), until.timestamp_micros(), now.timestamp_micros());
+        self.read(move |conn| retain::ended(conn, &namespace, walk, from, until, limit, now)).await
+    }
+
+    async fn leftovers(&self, namespace: &str, rules: i64, limit: usize, now: Timestamp) -> Result<Vec<Leftover>> {
+        let (namespace, now) = (namespace.to_owned(), now.timestamp_micros());
+        self.read(move |conn| retain::leftovers(conn, &namespace, rules, limit, now)).await
+    }
+
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+        let (namespace, retain) = (namespace.to_owned(), retain.clone());
+        // What a power cut brings back is deleted again.
+        let work = move |conn: &Connection, _| retain::retain(conn, &namespace, &retain);
+        self.writer.write(Durability::Relaxed, None, work).await
+    }
+
+    async fn months(&self) -> Result<Vec<Part>> {
+        Ok(Vec::new())
+    }
+
+    async fn add_month(&self, _part: Part) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn drop_month(&self, _part: Part, _before: Timestamp, _spared: &[String]) -> Result<Dropping> {
+        Ok(Dropping::Busy)
+    }
+
+    async fn finish_dropping(&self) -> Result<usize> {
+        Ok(0)
+    }
+
+    async fn delete_strays(&self, _before: Timestamp, _spared: &[String]) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
+    async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {
+        let (namespace, due) = (namespace.to_owned(), due.to_vec());
+        self.read(move |conn| history::history_of(conn, &namespace, &due)).await
+    }
+
+    async fn history_page(
+        &self,
+        namespace: &str,
+        filter: &HistoryFilter,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PastEvent>> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.read(move |conn| history::page(conn, &namespace, &filter, after, limit)).await
+    }
+
+    async fn newest_event(&self, namespace: &str) -> Result<i64> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| history::newest(conn, &namespace)).await
+    }
+
+    async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
+        let (namespace, events) = (namespace.to_owned(), events.to_vec());
+        self.write(None, move |conn, _| history::import(conn, &namespace, &events)).await
+    }
+}
