@@ -1,6 +1,7 @@
 //! Upkeep that recurs. All processes on a database are equal: whoever finds a duty due takes it by its row, and what
 //! came of it is written there for everyone to see.
 
+use std::pin::pin;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use crate::queue::Queue;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Duty {
     /// Brings back deliveries whose lease ran out: [`Queue::sweep_once`].
     Sweep,
@@ -41,7 +43,7 @@ impl Duty {
     pub(crate) const QUICK: &[Duty] = &[Duty::Sweep, Duty::Expire];
     /// Done beside the quick ones, which they must not hold up.
     pub(crate) const SLOW: &[Duty] =
-        &[Duty::Backfill, Duty::Prune, Duty::Partitions, Duty::Retain, Duty::Sample, Duty::ThinSamples];
+        &[Duty::Sample, Duty::Partitions, Duty::Prune, Duty::ThinSamples, Duty::Retain, Duty::Backfill];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -69,10 +71,9 @@ impl Duty {
         }
     }
 
-    /// For how long whoever took it is left alone with it. Two at once do no harm: they only do work twice.
-    pub(crate) fn patience(self) -> Duration {
-        if Duty::QUICK.contains(&self) { MINUTE } else { 60 * MINUTE }
-    }
+    /// For how long whoever took it is left alone with it, unless he says that he is still at it. Two at once do no
+    /// harm: they only do work twice.
+    pub(crate) const PATIENCE: Duration = MINUTE;
 
     /// Whether it is done for the whole database rather than for each namespace. Its row is in `default`.
     pub(crate) fn is_of_database(self) -> bool {
@@ -175,13 +176,16 @@ impl Queue {
     pub(crate) async fn do_due(&self, namespace: Option<&str>, duties: &[Duty]) -> Result<Vec<DutyRun>> {
         let mut due = self.store().due_duties(namespace, duties, self.now()).await?;
         due.sort();
-        let mut runs = Vec::new();
+        let (mut runs, mut failed) = (Vec::new(), None);
         for of_one in due.chunk_by(|one, next| one.0 == next.0 && is_quick(one.1) && is_quick(next.1)) {
             let queue = self.in_namespace(&of_one[0].0)?;
             let duties: Vec<Duty> = of_one.iter().map(|(_, duty)| *duty).collect();
-            runs.append(&mut queue.take_and_do(&duties).await?);
+            match queue.take_and_do(&duties).await {
+                Ok(mut done) => runs.append(&mut done),
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(runs)
+        failed.map_or(Ok(runs), Err)
     }
 
     async fn take_and_do(&self, duties: &[Duty]) -> Result<Vec<DutyRun>> {
@@ -200,7 +204,7 @@ impl Queue {
     async fn do_one(&self, duty: Duty) -> DutyRun {
         let begun = Instant::now();
         let (namespace, name) = (self.namespace(), duty.as_str());
-        let ((done, more), error) = match duty.once(self).await {
+        let ((done, more), error) = match self.hold_while(duty, duty.once(self)).await {
             Ok(done) => (done, None),
             Err(error) => ((0, false), Some(error)),
         };
@@ -211,6 +215,22 @@ impl Queue {
             None => tracing::debug!(namespace, duty = name, ?took, "upkeep: nothing to do"),
         }
         DutyRun { duty, done, took, more, error }
+    }
+
+    /// Goes on holding the duty for as long as the work takes.
+    async fn hold_while<T>(&self, duty: Duty, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            match tokio::time::timeout(Duty::PATIENCE / 3, &mut work).await {
+                Ok(done) => return done,
+                Err(_) => {
+                    let held = self.store().hold_duty(self.namespace(), duty, &self.core().process, self.now()).await;
+                    if let Err(error) = held {
+                        tracing::debug!(%error, duty = duty.as_str(), "could not hold a duty for longer");
+                    }
+                }
+            }
+        }
     }
 }
 

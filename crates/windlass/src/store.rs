@@ -26,16 +26,18 @@ use crate::samples::{Depth, Points, SampleRow};
 use crate::schedule::{Missed, ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
-use crate::topology::{Edition, LaneKey, Namespace, Subscription, Topology};
+use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
 mod history;
+mod look;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
 pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, Retain, Step, Taken};
+pub(crate) use look::{LaneLook, Look};
 
 /// An event with everything resolved, ready to be stored.
 #[derive(Debug, Clone)]
@@ -95,49 +97,6 @@ pub(crate) struct ClaimSlot {
     /// Unique to this request: the deliveries it got carry it.
     pub lease: Lease,
     pub max: usize,
-}
-
-/// What a claim that came back empty, or one that waits, finds when it looks around.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// The namespace's version now.
-    pub version: i64,
-    /// How many lanes the namespace has now.
-    pub lanes: usize,
-    /// Those of the lanes asked about that have deliveries.
-    pub found: Vec<LaneLook>,
-}
-
-/// What there is in a lane.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct LaneLook {
-    pub lane_id: i64,
-    /// A free delivery is ready.
-    pub claimable: bool,
-    /// A lease has run out.
-    pub run_out: bool,
-    /// How long until the next delivery that is not yet ready becomes so, by the database's clock.
-    pub next_ready_in: Option<Duration>,
-}
-
-impl Look {
-    /// Of the topology as it is now.
-    pub fn edition(&self) -> Edition {
-        (self.version, self.lanes)
-    }
-
-    pub fn claimable(&self) -> Vec<i64> {
-        self.found.iter().filter(|lane| lane.claimable).map(|lane| lane.lane_id).collect()
-    }
-
-    pub fn run_out(&self) -> Vec<i64> {
-        self.found.iter().filter(|lane| lane.run_out).map(|lane| lane.lane_id).collect()
-    }
-
-    /// How long until the first delivery that is not yet ready becomes so.
-    pub fn next_ready_in(&self) -> Option<Duration> {
-        self.found.iter().filter_map(|lane| lane.next_ready_in).min()
-    }
 }
 
 /// What became of changes.
@@ -520,8 +479,8 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ScheduleFire>>;
 
-    /// The namespaces that have schedules with a tick to come.
-    async fn scheduled_namespaces(&self) -> Result<Vec<String>>;
+    /// The namespaces that have schedules with a tick to come, and how long until it comes.
+    async fn next_ticks(&self, now: Option<Timestamp>) -> Result<Vec<(String, Duration)>>;
 
     /// Those whose next tick has come, the earliest first: at most `limit`, and no more than so many bytes of payload,
     /// but at least one.
@@ -631,6 +590,9 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
         worker_id: &str,
         now: Option<Timestamp>,
     ) -> Result<Vec<Duty>>;
+
+    /// Goes on holding a duty, unless somebody else took it meanwhile.
+    async fn hold_duty(&self, namespace: &str, duty: Duty, worker_id: &str, now: Option<Timestamp>) -> Result<()>;
 
     /// Writes down what came of duties, and when they are due again, unless somebody else took them meanwhile.
     async fn note_duties(

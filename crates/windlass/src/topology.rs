@@ -131,13 +131,13 @@ impl Topology {
         self.places.get(&lane_id).map(|place| &self.lanes[*place])
     }
 
-    /// The policy for a type as one subscription sees it.
     /// How long events of this type may wait that say nothing about it themselves.
     pub fn expires_after(&self, event_type: &str) -> Option<Duration> {
         let policy = self.namespace.policy.resolve(event_type, &PolicyOverrides::default());
         policy.expires_after_ms.map(Duration::from_millis)
     }
 
+    /// The policy for a type as one subscription sees it.
     pub fn policy(&self, subscription: &str, event_type: &str) -> Policy {
         let none = PolicyOverrides::default();
         let overrides = self.subscription(subscription).map_or(&none, |found| &found.policy);

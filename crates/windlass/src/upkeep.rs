@@ -60,16 +60,21 @@ impl Queue {
         }
     }
 
-    /// A namespace that fails does not keep the others from their ticks.
+    /// Fires what is due in any namespace; how long until the next tick. A namespace that fails does not keep the others
+    /// from theirs.
     async fn fire_all(&self) -> Result<Option<Duration>> {
-        let (mut next_in, mut failed) = (None::<Duration>, None);
-        for namespace in self.store().scheduled_namespaces().await? {
+        let mut waits = Vec::new();
+        for (namespace, wait) in self.store().next_ticks(self.now()).await? {
+            if !wait.is_zero() {
+                waits.push(wait);
+                continue;
+            }
             match self.in_namespace(&namespace)?.fire_schedules_once().await {
-                Ok(fired) => next_in = [next_in, fired.next_in].into_iter().flatten().min(),
-                Err(error) => failed = Some(error),
+                Ok(fired) => waits.extend(fired.next_in),
+                Err(error) => tracing::warn!(%error, namespace, "schedules could not be fired"),
             }
         }
-        failed.map_or(Ok(next_in), Err)
+        Ok(waits.into_iter().min())
     }
 }
 

@@ -400,8 +400,8 @@ impl Store for PgStore {
         schedule::fires(self, namespace, schedule_id, before, limit).await
     }
 
-    async fn scheduled_namespaces(&self) -> Result<Vec<String>> {
-        schedule::namespaces(self).await
+    async fn next_ticks(&self, now: Option<Timestamp>) -> Result<Vec<(String, Duration)>> {
+        schedule::next_ticks(self, now).await
     }
 
     async fn due_schedules(
@@ -520,6 +520,10 @@ impl Store for PgStore {
         now: Option<Timestamp>,
     ) -> Result<Vec<Duty>> {
         duty::take(self, namespace, duties, worker_id, now).await
+    }
+
+    async fn hold_duty(&self, namespace: &str, duty: Duty, worker_id: &str, now: Option<Timestamp>) -> Result<()> {
+        duty::hold(self, namespace, duty, worker_id, now).await
     }
 
     async fn note_duties(

@@ -362,8 +362,9 @@ impl Store for SqliteStore {
         self.read(move |conn| schedule::fires(conn, &namespace, &id, before, limit)).await
     }
 
-    async fn scheduled_namespaces(&self) -> Result<Vec<String>> {
-        self.read(schedule::namespaces).await
+    async fn next_ticks(&self, now: Option<Timestamp>) -> Result<Vec<(String, Duration)>> {
+        let now = self.now(now);
+        self.read(move |conn| schedule::next_ticks(conn, now)).await
     }
 
     async fn due_schedules(
@@ -511,6 +512,12 @@ impl Store for SqliteStore {
         let (namespace, duties, worker_id) = (namespace.to_owned(), duties.to_vec(), worker_id.to_owned());
         // One that is lost in a power cut is only done again.
         let work = move |conn: &Connection, now| duty::take(conn, &namespace, &duties, &worker_id, now);
+        self.writer.write(Durability::Relaxed, row::micros(now), work).await
+    }
+
+    async fn hold_duty(&self, namespace: &str, duty: Duty, worker_id: &str, now: Option<Timestamp>) -> Result<()> {
+        let (namespace, worker_id) = (namespace.to_owned(), worker_id.to_owned());
+        let work = move |conn: &Connection, now| duty::hold(conn, &namespace, duty, &worker_id, now);
         self.writer.write(Durability::Relaxed, row::micros(now), work).await
     }
 

@@ -16,13 +16,13 @@ use crate::error::Result;
 const DUE: &str = "
 SELECT n.namespace, w.duty
 FROM windlass.namespaces n
-CROSS JOIN unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[]) AS w(duty, every_ms, patience_ms, whole)
+CROSS JOIN unnest($2::text[], $3::bigint[], $5::boolean[]) AS w(duty, every_ms, whole)
 LEFT JOIN windlass.duties d ON d.namespace = n.namespace AND d.duty = w.duty
 WHERE CASE WHEN w.whole THEN n.namespace = 'default' ELSE n.namespace = coalesce($1, n.namespace) END
   AND (d.next_at IS NULL OR d.next_at <= coalesce($6, now())
        OR d.next_at > coalesce($6, now()) + 2 * w.every_ms * interval '1 millisecond')
   AND (d.held_until IS NULL OR d.held_until <= coalesce($6, now())
-       OR d.held_until > coalesce($6, now()) + w.patience_ms * interval '1 millisecond')";
+       OR d.held_until > coalesce($6, now()) + $4 * interval '1 millisecond')";
 
 pub(super) async fn due(
     store: &PgStore,
@@ -35,7 +35,7 @@ pub(super) async fn due(
         .bind(namespace)
         .bind(column(duties, |duty| duty.as_str()))
         .bind(column(duties, |duty| ms(duty.every())))
-        .bind(column(duties, |duty| ms(duty.patience())))
+        .bind(ms(Duty::PATIENCE))
         .bind(column(duties, |duty| duty.is_of_database()))
         .bind(now);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
@@ -47,8 +47,8 @@ pub(super) async fn due(
 const TAKE: &str = "
 INSERT INTO windlass.duties AS d (namespace, duty, every_ms, next_at, held_until, worker_id)
 SELECT $1, w.duty, w.every_ms, coalesce($6, now()),
-       coalesce($6, now()) + w.patience_ms * interval '1 millisecond', $5
-FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS w(duty, every_ms, patience_ms)
+       coalesce($6, now()) + $4 * interval '1 millisecond', $5
+FROM unnest($2::text[], $3::bigint[]) AS w(duty, every_ms)
 ON CONFLICT (namespace, duty) DO UPDATE
 SET every_ms = excluded.every_ms, held_until = excluded.held_until, worker_id = excluded.worker_id
 WHERE (d.next_at <= excluded.next_at
@@ -63,17 +63,35 @@ pub(super) async fn take(
     worker_id: &str,
     now: Option<Timestamp>,
 ) -> Result<Vec<Duty>> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.writes.get().await?;
     let query = sqlx::query_scalar(TAKE)
         .bind(namespace)
         .bind(column(duties, |duty| duty.as_str()))
         .bind(column(duties, |duty| ms(duty.every())))
-        .bind(column(duties, |duty| ms(duty.patience())))
+        .bind(ms(Duty::PATIENCE))
         .bind(worker_id)
         .bind(now);
     let taken: Vec<String> = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     taken.iter().map(|duty| duty.parse()).collect()
+}
+
+const HOLD: &str = "
+UPDATE windlass.duties SET held_until = coalesce($5, now()) + $4 * interval '1 millisecond'
+WHERE namespace = $1 AND duty = $2 AND worker_id = $3 AND held_until IS NOT NULL";
+
+pub(super) async fn hold(
+    store: &PgStore,
+    namespace: &str,
+    duty: Duty,
+    worker_id: &str,
+    now: Option<Timestamp>,
+) -> Result<()> {
+    let mut connection = store.writes.get().await?;
+    let hold = sqlx::query(HOLD).bind(namespace).bind(duty.as_str()).bind(worker_id);
+    hold.bind(ms(Duty::PATIENCE)).bind(now).execute(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(())
 }
 
 // Whoever held it for too long has lost it, and with it the right to say when it comes next.
@@ -92,7 +110,7 @@ pub(super) async fn note(
     worker_id: &str,
     now: Option<Timestamp>,
 ) -> Result<()> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.writes.get().await?;
     let query = sqlx::query(NOTE)
         .bind(namespace)
         .bind(column(runs, |run| run.duty.as_str()))
@@ -115,7 +133,9 @@ pub(super) async fn duties(store: &PgStore, namespace: &str) -> Result<Vec<DutyV
     let mut connection = store.reads.get().await?;
     let rows = sqlx::query(DUTIES).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    rows.iter().map(view).collect()
+    // Those that only a newer version knows are left out.
+    let known = |row: &&PgRow| get::<String>(row, "duty").is_ok_and(|duty| duty.parse::<Duty>().is_ok());
+    rows.iter().filter(known).map(view).collect()
 }
 
 fn view(row: &PgRow) -> Result<DutyView> {

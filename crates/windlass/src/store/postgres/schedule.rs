@@ -1,5 +1,7 @@
 //! Schedules, and what they fired.
 
+use std::time::Duration;
+
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
@@ -280,7 +282,7 @@ pub(super) async fn fires(
 }
 
 // From each namespace to the next: there may be many schedules in each.
-pub(super) const NAMESPACES: &str = "
+pub(super) const NEXT_TICKS: &str = "
 WITH RECURSIVE present AS (
     SELECT (SELECT namespace FROM windlass.schedules WHERE next_at IS NOT NULL
             ORDER BY namespace, next_at LIMIT 1) AS namespace
@@ -288,13 +290,20 @@ WITH RECURSIVE present AS (
     SELECT (SELECT s.namespace FROM windlass.schedules s WHERE s.next_at IS NOT NULL AND s.namespace > p.namespace
             ORDER BY s.namespace, s.next_at LIMIT 1)
     FROM present p WHERE p.namespace IS NOT NULL)
-SELECT namespace FROM present WHERE namespace IS NOT NULL";
+SELECT p.namespace, coalesce($1, now()) AS now, (
+    SELECT s.next_at FROM windlass.schedules s WHERE s.namespace = p.namespace AND s.next_at IS NOT NULL
+    ORDER BY s.next_at LIMIT 1) AS next_at
+FROM present p WHERE p.namespace IS NOT NULL";
 
-pub(super) async fn namespaces(store: &PgStore) -> Result<Vec<String>> {
-    let mut connection = store.sweeps.get().await?;
-    let namespaces = sqlx::query_scalar(NAMESPACES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+pub(super) async fn next_ticks(store: &PgStore, now: Option<Timestamp>) -> Result<Vec<(String, Duration)>> {
+    let mut connection = store.writes.get().await?;
+    let rows = sqlx::query(NEXT_TICKS).bind(now).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    Ok(namespaces)
+    let tick = |row: &PgRow| {
+        let (now, next_at): (Timestamp, Timestamp) = (get(row, "now")?, get(row, "next_at")?);
+        Ok((get(row, "namespace")?, (next_at - now).to_std().unwrap_or_default()))
+    };
+    rows.iter().map(tick).collect()
 }
 
 pub(super) const FIRST: &str = "

@@ -27,7 +27,7 @@ pub(super) fn due(
     let mut due = Vec::new();
     for duty in duties {
         let namespace = if duty.is_of_database() { Some(DEFAULT_NAMESPACE) } else { namespace };
-        let values = (namespace, duty.as_str(), now, micros(duty.every()), micros(duty.patience()));
+        let values = (namespace, duty.as_str(), now, micros(duty.every()), micros(Duty::PATIENCE));
         for namespace in select.query_map(values, |row| row.get(0))? {
             due.push((namespace?, *duty));
         }
@@ -54,13 +54,22 @@ pub(super) fn take(
     let mut take = conn.prepare_cached(TAKE)?;
     let mut taken = Vec::new();
     for duty in duties {
-        let held_until = now.saturating_add(micros(duty.patience()));
+        let held_until = now.saturating_add(micros(Duty::PATIENCE));
         let values = (namespace, duty.as_str(), ms(duty.every()), now, held_until, worker_id);
         if take.query_row(values, |_| Ok(())).optional()?.is_some() {
             taken.push(*duty);
         }
     }
     Ok(taken)
+}
+
+const HOLD: &str = "
+UPDATE duties SET held_until = ?4 WHERE namespace = ?1 AND duty = ?2 AND worker_id = ?3 AND held_until IS NOT NULL";
+
+pub(super) fn hold(conn: &Connection, namespace: &str, duty: Duty, worker_id: &str, now: i64) -> Result<()> {
+    let held_until = now.saturating_add(micros(Duty::PATIENCE));
+    conn.prepare_cached(HOLD)?.execute((namespace, duty.as_str(), worker_id, held_until))?;
+    Ok(())
 }
 
 // Whoever held it for too long has lost it, and with it the right to say when it comes next.
@@ -86,7 +95,14 @@ FROM duties WHERE namespace = ?1 ORDER BY duty";
 
 pub(super) fn duties(conn: &Connection, namespace: &str) -> Result<Vec<DutyView>> {
     let mut select = conn.prepare_cached(DUTIES)?;
-    Ok(select.query_map([namespace], view)?.collect::<rusqlite::Result<_>>()?)
+    let (mut rows, mut duties) = (select.query([namespace])?, Vec::new());
+    while let Some(row) = rows.next()? {
+        // Those that only a newer version knows are left out.
+        if row.get_ref(0)?.as_str().is_ok_and(|duty| duty.parse::<Duty>().is_ok()) {
+            duties.push(view(row)?);
+        }
+    }
+    Ok(duties)
 }
 
 fn view(row: &Row) -> rusqlite::Result<DutyView> {

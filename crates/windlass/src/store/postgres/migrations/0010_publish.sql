@@ -1,9 +1,11 @@
--- With the rights of its owner: roles that were given what `publish` needs shall not need more from now on.
+-- With the rights of its owner: roles that were given what `publish` needs shall not need more from now on. Anybody can
+-- call it, so it looks at what it is given.
 CREATE FUNCTION windlass._note_published(for_namespace text, for_type text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
-    VALUES (for_namespace, for_type, 1, now());
+    SELECT n.namespace, for_type, 1, now() FROM windlass.namespaces n
+    WHERE n.namespace = for_namespace AND octet_length(for_type) BETWEEN 1 AND 200;
 END $$;
 COMMENT ON FUNCTION windlass._note_published IS 'Internal: what the samples will count.';
 
