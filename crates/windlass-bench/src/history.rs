@@ -1,6 +1,7 @@
 //! What a long history costs: the same work on an empty database and on a full one, side by side.
 
 mod compare;
+mod drop;
 mod generate;
 mod months;
 
@@ -9,8 +10,9 @@ use serde::Serialize;
 use windlass::Queue;
 
 use self::compare::Cost;
+use self::drop::Dropped;
 use crate::AnyError;
-use crate::store::{Backend, Fresh};
+use crate::store::Backend;
 
 #[derive(Args)]
 pub struct Options {
@@ -43,6 +45,8 @@ struct Measured {
     events: u64,
     months: u32,
     costs: Vec<Cost>,
+    /// Where history is kept by months.
+    dropped: Option<Dropped>,
 }
 
 pub async fn run(options: &Options) -> Result<(), AnyError> {
@@ -65,16 +69,15 @@ async fn measure(options: &Options, backend: Backend) -> Result<Measured, AnyErr
     eprintln!("{}: making {} events of {} months", backend.name(), options.events, options.months);
     let months = months::last(options.months);
     generate::fill(backend, &full.url, options.events, &months).await?;
-    let costs = compare(options, &empty, &full).await?;
-    Ok(Measured { store: backend.name(), events: options.events, months: options.months, costs })
-}
-
-async fn compare(options: &Options, empty: &Fresh, full: &Fresh) -> Result<Vec<Cost>, AnyError> {
     let (empty, full) = (Queue::open(&empty.url).await?, Queue::open(&full.url).await?);
     let costs = compare::compare(&empty, &full, options.rounds).await?;
+    let dropped = match backend {
+        Backend::Postgres => Some(drop::measure(&full).await?),
+        Backend::Sqlite => None,
+    };
     empty.close().await;
     full.close().await;
-    Ok(costs)
+    Ok(Measured { store: backend.name(), events: options.events, months: options.months, costs, dropped })
 }
 
 fn print(measured: &Measured) {
@@ -84,5 +87,13 @@ fn print(measured: &Measured) {
     println!("| --- | ---: | ---: | ---: | ---: |");
     for Cost { work, batch, empty_us, full_us, ratio } in &measured.costs {
         println!("| {work} | {batch} | {empty_us:.1} | {full_us:.1} | {ratio:.2} |");
+    }
+    if let Some(Dropped { dropped, took_ms, before, during }) = &measured.dropped {
+        println!("\n{dropped} partitions dropped in {took_ms:.0} ms; publishing meanwhile, ms:\n");
+        println!("| | p50 | p99 | max |");
+        println!("| --- | ---: | ---: | ---: |");
+        for (when, times) in [("before", before), ("during", during)] {
+            println!("| {when} | {:.1} | {:.1} | {:.1} |", times.p50_ms, times.p99_ms, times.max_ms);
+        }
     }
 }

@@ -15,6 +15,7 @@ mod nodes;
 mod order;
 mod postgres;
 mod report;
+mod schedules;
 mod store;
 mod usage;
 
@@ -47,6 +48,8 @@ enum Workload {
     Nodes(nodes::Options),
     /// What a long history costs: publish, claim and finish on an empty and on a full database.
     History(history::Options),
+    /// What a tick of the scheduler costs among many schedules.
+    Schedules(schedules::Options),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Workload::Http(options) => options.needs_postgres(),
         Workload::Nodes(options) => options.needs_postgres(),
         Workload::History(options) => options.needs_postgres(),
+        Workload::Schedules(options) => options.needs_postgres(),
     };
     if needs_postgres && postgres::url().is_none() {
         return postgres::run_again_with_server();
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
         Workload::Http(options) => run(Builder::new_current_thread(), http::run(&options)),
         Workload::Nodes(options) => run(Builder::new_multi_thread(), nodes::run(&options)),
         Workload::History(options) => run(Builder::new_multi_thread(), history::run(&options)),
+        Workload::Schedules(options) => run(Builder::new_multi_thread(), schedules::run(&options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

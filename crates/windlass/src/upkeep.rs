@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::duty::Duty;
+use crate::duty::{Duty, DutyRun};
 use crate::error::Result;
 use crate::queue::Queue;
 
@@ -10,6 +10,9 @@ use crate::queue::Queue;
 const RETRY_MIN: Duration = Duration::from_secs(2);
 /// … and at most this long.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What could not be done in one go goes on after this time.
+const GO_ON: Duration = Duration::from_secs(1);
 
 /// For so long a schedule that another process made may go unseen.
 const TICKS_UNSEEN_MAX: Duration = Duration::from_secs(5);
@@ -39,7 +42,9 @@ impl Queue {
     async fn repeat(&self, namespace: Option<&str>, duties: &[Duty], every: Duration) {
         let mut wait = every;
         loop {
-            wait = next_wait(wait, self.do_due(namespace, duties).await.map(|_| every));
+            let done = self.do_due(namespace, duties).await;
+            let unfinished = |runs: &Vec<DutyRun>| runs.iter().any(|run| run.more);
+            wait = next_wait(wait, done.map(|runs| if unfinished(&runs) { every.min(GO_ON) } else { every }));
             sleep_about(wait).await;
         }
     }

@@ -1,0 +1,153 @@
+//! What schedules cost: a look with nothing due, and ticks with few and many due.
+
+use std::time::Instant;
+
+use chrono::{TimeDelta, Utc};
+use clap::Args;
+use serde::Serialize;
+use sqlx::{Connection, PgConnection};
+use windlass::{Clock, NewEvent, NewSchedule, Queue, rusqlite};
+
+use crate::AnyError;
+use crate::store::Backend;
+
+#[derive(Args)]
+pub struct Options {
+    /// Only this store.
+    #[arg(long, value_enum)]
+    store: Option<Backend>,
+    /// How many schedules there are.
+    #[arg(long, default_value_t = 100_000)]
+    schedules: u32,
+    /// How often each is measured; the median counts.
+    #[arg(long, default_value_t = 21, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Options {
+    pub fn needs_postgres(&self) -> bool {
+        self.store != Some(Backend::Sqlite)
+    }
+}
+
+/// How many are due at a tick.
+const DUE: [usize; 4] = [0, 10, 100, 1_000];
+
+#[derive(Serialize)]
+struct Tick {
+    store: &'static str,
+    schedules: u32,
+    due: usize,
+    median_ms: f64,
+    max_ms: f64,
+}
+
+pub async fn run(options: &Options) -> Result<(), AnyError> {
+    let mut ticks = Vec::new();
+    for backend in Backend::ALL {
+        if options.store.is_none_or(|only| only == backend) {
+            measure(options, backend, &mut ticks).await?;
+        }
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&ticks)?);
+        return Ok(());
+    }
+    println!("| store | schedules | due | tick, ms (median) | max |");
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    for Tick { store, schedules, due, median_ms, max_ms } in &ticks {
+        println!("| {store} | {schedules} | {due} | {median_ms:.2} | {max_ms:.2} |");
+    }
+    Ok(())
+}
+
+async fn measure(options: &Options, backend: Backend, ticks: &mut Vec<Tick>) -> Result<(), AnyError> {
+    let database = backend.fresh().await?;
+    let (clock, hand) = Clock::test(Utc::now());
+    let queue = Queue::options(&database.url).clock(clock).open().await?;
+    // Makes the schema, the lane and a row to copy.
+    let first = queue.add_schedule(NewSchedule::new("0", "0 0 1 1 *", NewEvent::new("tick"))).await?;
+    let _ = queue.run_schedule(&first.id).await?;
+    eprintln!("{}: making {} schedules", backend.name(), options.schedules);
+    fill(backend, &database.url, options.schedules).await?;
+    for due in DUE {
+        let mut times = Vec::new();
+        for _ in 0..options.rounds {
+            // Each tick is later than all before, and due for so many.
+            hand.advance(std::time::Duration::from_secs(60));
+            set_due(backend, &database.url, due, queue.clock().now() - TimeDelta::seconds(1)).await?;
+            let begun = Instant::now();
+            let fired = queue.fire_schedules_once().await?;
+            times.push(begun.elapsed().as_secs_f64() * 1e3);
+            assert_eq!(fired.fired, due, "each fires once");
+        }
+        times.sort_by(f64::total_cmp);
+        let (median_ms, max_ms) = (times[times.len() / 2], times[times.len() - 1]);
+        ticks.push(Tick { store: backend.name(), schedules: options.schedules, due, median_ms, max_ms });
+    }
+    queue.close().await;
+    Ok(())
+}
+
+/// Copies of the first, once a year each, so that none becomes due by itself.
+async fn fill(backend: Backend, url: &str, schedules: u32) -> Result<(), AnyError> {
+    match backend {
+        Backend::Sqlite => {
+            let connection = rusqlite::Connection::open(url.trim_start_matches("sqlite://"))?;
+            connection.execute(SQLITE_FILL, [schedules])?;
+            connection.execute_batch("ANALYZE")?;
+        }
+        Backend::Postgres => {
+            let mut connection = PgConnection::connect(url).await?;
+            sqlx::query(POSTGRES_FILL).bind(i64::from(schedules)).execute(&mut connection).await?;
+            sqlx::query("ANALYZE windlass.schedules").execute(&mut connection).await?;
+            connection.close().await?;
+        }
+    }
+    Ok(())
+}
+
+const SQLITE_FILL: &str = "
+WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
+INSERT INTO schedules (schedule_id, namespace, name, cron, timezone, event_type, payload, next_at, created_at, updated_at)
+SELECT printf('00000000-0000-4000-8000-%012x', n), namespace, n, '* * * * *', timezone, event_type, payload, next_at,
+       created_at, updated_at
+FROM schedules, numbers";
+const POSTGRES_FILL: &str = "
+INSERT INTO windlass.schedules (schedule_id, namespace, name, cron, timezone, event_type, payload, next_at, created_at,
+    updated_at)
+SELECT gen_random_uuid(), namespace, n, '* * * * *', timezone, event_type, payload, next_at, created_at, updated_at
+FROM windlass.schedules, generate_series(1, $1 - 1) AS n";
+
+/// Lets so many of them be due at an instant, and all others a year later.
+async fn set_due(backend: Backend, url: &str, due: usize, at: chrono::DateTime<Utc>) -> Result<(), AnyError> {
+    // On a whole minute, as their rule has it.
+    let at = at - TimeDelta::milliseconds(at.timestamp_millis() % 60_000);
+    match backend {
+        Backend::Sqlite => {
+            let connection = rusqlite::Connection::open(url.trim_start_matches("sqlite://"))?;
+            connection.busy_timeout(std::time::Duration::from_secs(10))?;
+            connection.execute(SQLITE_PUT_OFF, [(at + TimeDelta::days(300)).timestamp_micros()])?;
+            connection.execute(SQLITE_DUE, (at.timestamp_micros(), due as i64))?;
+        }
+        Backend::Postgres => {
+            let mut connection = PgConnection::connect(url).await?;
+            sqlx::query(POSTGRES_PUT_OFF).bind(at + TimeDelta::days(300)).execute(&mut connection).await?;
+            sqlx::query(POSTGRES_DUE).bind(at).bind(due as i64).execute(&mut connection).await?;
+            connection.close().await?;
+        }
+    }
+    Ok(())
+}
+
+const SQLITE_PUT_OFF: &str = "UPDATE schedules SET next_at = ?1 WHERE next_at < ?1";
+const SQLITE_DUE: &str = "
+UPDATE schedules SET next_at = ?1 WHERE schedule_id IN (
+    SELECT schedule_id FROM schedules WHERE cron = '* * * * *' ORDER BY schedule_id LIMIT ?2)";
+const POSTGRES_PUT_OFF: &str = "UPDATE windlass.schedules SET next_at = $1 WHERE next_at < $1";
+const POSTGRES_DUE: &str = "
+UPDATE windlass.schedules SET next_at = $1 WHERE schedule_id IN (
+    SELECT schedule_id FROM windlass.schedules WHERE cron = '* * * * *' ORDER BY schedule_id LIMIT $2)";
