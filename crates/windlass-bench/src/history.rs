@@ -1,7 +1,7 @@
 //! What a long history costs: the same work on an empty database and on a full one, side by side.
 
 mod compare;
-mod drop;
+mod forget;
 mod generate;
 mod months;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use windlass::Queue;
 
 use self::compare::Cost;
-use self::drop::Dropped;
+use self::forget::Forgotten;
 use crate::AnyError;
 use crate::store::Backend;
 
@@ -45,8 +45,7 @@ struct Measured {
     events: u64,
     months: u32,
     costs: Vec<Cost>,
-    /// Where history is kept by months.
-    dropped: Option<Dropped>,
+    forgotten: Forgotten,
 }
 
 pub async fn run(options: &Options) -> Result<(), AnyError> {
@@ -71,13 +70,10 @@ async fn measure(options: &Options, backend: Backend) -> Result<Measured, AnyErr
     generate::fill(backend, &full.url, options.events, &months).await?;
     let (empty, full) = (Queue::open(&empty.url).await?, Queue::open(&full.url).await?);
     let costs = compare::compare(&empty, &full, options.rounds).await?;
-    let dropped = match backend {
-        Backend::Postgres => Some(drop::measure(&full).await?),
-        Backend::Sqlite => None,
-    };
+    let forgotten = forget::measure(&full, backend).await?;
     empty.close().await;
     full.close().await;
-    Ok(Measured { store: backend.name(), events: options.events, months: options.months, costs, dropped })
+    Ok(Measured { store: backend.name(), events: options.events, months: options.months, costs, forgotten })
 }
 
 fn print(measured: &Measured) {
@@ -88,12 +84,11 @@ fn print(measured: &Measured) {
     for Cost { work, batch, empty_us, full_us, ratio } in &measured.costs {
         println!("| {work} | {batch} | {empty_us:.1} | {full_us:.1} | {ratio:.2} |");
     }
-    if let Some(Dropped { dropped, took_ms, before, during }) = &measured.dropped {
-        println!("\n{dropped} partitions dropped in {took_ms:.0} ms; publishing meanwhile, ms:\n");
-        println!("| | p50 | p99 | max |");
-        println!("| --- | ---: | ---: | ---: |");
-        for (when, times) in [("before", before), ("during", during)] {
-            println!("| {when} | {:.1} | {:.1} | {:.1} |", times.p50_ms, times.p99_ms, times.max_ms);
-        }
+    let Forgotten { what, count, took_ms, before, during } = &measured.forgotten;
+    println!("\n{count} {what} forgotten in {took_ms:.0} ms; publishing meanwhile, ms:\n");
+    println!("| | p50 | p99 | max |");
+    println!("| --- | ---: | ---: | ---: |");
+    for (when, times) in [("before", before), ("during", during)] {
+        println!("| {when} | {:.1} | {:.1} | {:.1} |", times.p50_ms, times.p99_ms, times.max_ms);
     }
 }

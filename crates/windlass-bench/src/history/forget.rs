@@ -1,4 +1,4 @@
-//! How long publishers wait while months are dropped.
+//! How long publishers wait while history is forgotten: months dropped, or rows deleted.
 
 use std::time::{Duration, Instant};
 
@@ -10,39 +10,60 @@ use windlass::{Partitions, Queue};
 use crate::AnyError;
 use crate::latency::{Latencies, Percentiles};
 use crate::order::{PAID, order};
+use crate::store::Backend;
 
 /// So many publish at once, one event after another.
 const PUBLISHERS: usize = 4;
 /// How long they are watched before, to compare with.
 const BEFORE: Duration = Duration::from_secs(10);
 
+/// Where that goes row by row, it is watched for so long.
+const ROW_WISE: Duration = Duration::from_secs(20);
+
 #[derive(Debug, Serialize)]
-pub struct Dropped {
-    /// Partitions: of events and of attempts.
-    pub dropped: usize,
+pub struct Forgotten {
+    /// What is counted: partitions, or deliveries.
+    pub what: &'static str,
+    pub count: usize,
     pub took_ms: f64,
-    /// What publishing took before, and while they were dropped.
+    /// What publishing took before, and meanwhile.
     pub before: Percentiles,
     pub during: Percentiles,
 }
 
-pub async fn measure(queue: &Queue) -> Result<Dropped, AnyError> {
+pub async fn measure(queue: &Queue, backend: Backend) -> Result<Forgotten, AnyError> {
     let before = publishing(queue, async {
         tokio::time::sleep(BEFORE).await;
         Ok(())
     })
     .await?
     .1;
-    let ((dropped, took), during) = publishing(queue, async {
+    let ((what, count, took), during) = publishing(queue, async {
         let begun = Instant::now();
-        Ok((drop_all(queue).await?, begun.elapsed()))
+        let (what, count) = match backend {
+            Backend::Postgres => ("partitions", drop_months(queue).await?),
+            Backend::Sqlite => ("deliveries", delete_rows(queue).await?),
+        };
+        Ok((what, count, begun.elapsed()))
     })
     .await?;
-    Ok(Dropped { dropped, took_ms: took.as_secs_f64() * 1e3, before, during })
+    Ok(Forgotten { what, count, took_ms: took.as_secs_f64() * 1e3, before, during })
+}
+
+async fn delete_rows(queue: &Queue) -> Result<usize, AnyError> {
+    let (begun, mut deleted) = (Instant::now(), 0);
+    while begun.elapsed() < ROW_WISE {
+        let done = queue.retain_once().await?;
+        deleted += done.deliveries;
+        if !done.more {
+            break;
+        }
+    }
+    Ok(deleted)
 }
 
 /// Until there is nothing more to drop.
-async fn drop_all(queue: &Queue) -> Result<usize, AnyError> {
+async fn drop_months(queue: &Queue) -> Result<usize, AnyError> {
     let mut dropped = 0;
     loop {
         let Partitions { dropped: now, put_off, .. } = queue.partitions_once().await?;
