@@ -15,6 +15,7 @@ use crate::wake::lock;
 mod cron;
 mod fire;
 mod id;
+mod reschedule;
 mod template;
 mod ticks;
 mod view;

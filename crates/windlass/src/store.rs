@@ -232,6 +232,33 @@ pub(crate) struct DueSchedules {
     pub schedules: Vec<ScheduleView>,
 }
 
+/// Schedules that were written while the clock was ahead.
+#[derive(Debug, Clone)]
+pub(crate) struct Ahead {
+    /// As the database's clock says.
+    pub now: Timestamp,
+    pub schedules: Vec<AheadSchedule>,
+}
+
+/// As much of a schedule as it takes to compute its ticks.
+#[derive(Debug, Clone)]
+pub(crate) struct AheadSchedule {
+    pub schedule_id: String,
+    pub name: String,
+    pub cron: String,
+    pub timezone: String,
+    pub next_at: Option<Timestamp>,
+    pub updated_at: Timestamp,
+}
+
+/// A schedule that is to have another next tick, if it still is as it was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Rescheduled {
+    pub schedule_id: String,
+    pub updated_at: Timestamp,
+    pub next_at: Timestamp,
+}
+
 /// What is to happen with a schedule, if it still is as it was read.
 #[derive(Debug, Clone)]
 pub(crate) struct Firing {
@@ -491,6 +518,19 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
         bytes: usize,
         now: Option<Timestamp>,
     ) -> Result<DueSchedules>;
+
+    /// The active schedules run by us that were last written later than now, which is so only where the clock was put
+    /// back; by name, at most `limit` after the name `after`.
+    async fn schedules_from_the_future(
+        &self,
+        namespace: &str,
+        after: &str,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Ahead>;
+
+    /// Gives those the next tick that were not changed since they were read; how many.
+    async fn reschedule(&self, namespace: &str, schedules: &[Rescheduled], now: Option<Timestamp>) -> Result<usize>;
 
     /// Records the ticks of each schedule that still is as it was read, stores the events of those that are not on
     /// record yet, and moves it on; `None` for one that is not. A schedule that somebody else works on at this moment

@@ -19,8 +19,8 @@ pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
-    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Since, Store, Stored,
+    Ahead, Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
+    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Rescheduled, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
@@ -67,6 +67,7 @@ mod prune;
 mod publish;
 mod publish_in;
 mod register;
+mod reschedule;
 mod results;
 mod retain;
 mod row;
@@ -412,6 +413,20 @@ impl Store for PgStore {
         now: Option<Timestamp>,
     ) -> Result<DueSchedules> {
         schedule::due(self, namespace, limit, bytes, now).await
+    }
+
+    async fn schedules_from_the_future(
+        &self,
+        namespace: &str,
+        after: &str,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Ahead> {
+        reschedule::ahead(self, namespace, after, limit, now).await
+    }
+
+    async fn reschedule(&self, namespace: &str, schedules: &[Rescheduled], now: Option<Timestamp>) -> Result<usize> {
+        despite_deadlocks!(reschedule::move_back(self, namespace, schedules, now))
     }
 
     async fn fire(

@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
-    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Since, Store, Stored,
+    Ahead, Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
+    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Rescheduled, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
@@ -55,6 +55,7 @@ mod publish;
 mod publish_in;
 mod record;
 mod register;
+mod reschedule;
 mod results;
 mod retain;
 mod row;
@@ -376,6 +377,22 @@ impl Store for SqliteStore {
     ) -> Result<DueSchedules> {
         let (namespace, now) = (namespace.to_owned(), SqliteStore::now(self, now));
         self.read(move |conn| schedule::due(conn, &namespace, limit, bytes, now)).await
+    }
+
+    async fn schedules_from_the_future(
+        &self,
+        namespace: &str,
+        after: &str,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Ahead> {
+        let (namespace, after, now) = (namespace.to_owned(), after.to_owned(), SqliteStore::now(self, now));
+        self.read(move |conn| reschedule::ahead(conn, &namespace, &after, limit, now)).await
+    }
+
+    async fn reschedule(&self, namespace: &str, schedules: &[Rescheduled], now: Option<Timestamp>) -> Result<usize> {
+        let (namespace, schedules) = (namespace.to_owned(), schedules.to_vec());
+        self.write(now, move |conn, now| reschedule::move_back(conn, &namespace, &schedules, now)).await
     }
 
     async fn fire(

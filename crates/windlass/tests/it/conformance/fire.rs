@@ -6,8 +6,8 @@ use serde_json::json;
 use windlass::{ClaimRequest, Limits, Missed, NewEvent, NewSchedule, Queue, ScheduleFilter, Timestamp};
 
 use super::schedules::{add, at, every_minute, fire, fires};
-use crate::bed::Kind;
-use crate::own::Own;
+use crate::bed::{Bed, Kind};
+use crate::own::{self, Own};
 use crate::support::*;
 
 /// The ticks on record, the oldest first, with whether they have an event, and how many were passed over before.
@@ -19,6 +19,12 @@ async fn record(queue: &Queue, id: &str) -> Vec<(String, bool, u32)> {
 
 fn line(tick: &str, happened: bool, skipped: u32) -> (String, bool, u32) {
     (tick.to_owned(), happened, skipped)
+}
+
+/// How many events there are of a schedule.
+fn count_of(bed: &Bed, id: &str) -> String {
+    let schema = if bed.database.kind == Kind::Sqlite { "" } else { "windlass." };
+    format!("SELECT count(*) FROM {schema}events WHERE scheduled_task_id = '{id}'")
 }
 
 conformance! {
@@ -140,6 +146,44 @@ conformance! {
         bed.hand.set(at("2025-12-24T10:34:00Z"));
         assert_eq!(fire(&bed.queue).await, 1);
         assert_eq!((record(&bed.queue, &id).await.len(), total(&bed.queue).await), (4, 4));
+    }
+
+    // C11
+    async fn a_clock_that_was_ahead_stops_no_schedule(bed) {
+        for hours in [2, 365 * 24] {
+            let (ahead, start) = (secs(hours * 3_600), bed.now());
+            let id = add(&bed.queue, every_minute(&format!("{hours} hours"))).await.id;
+            let rare = add(&bed.queue, NewSchedule::new(format!("rare {hours}"), "0 0 1 1 *", NewEvent::new("t"))).await;
+            let paused = add(&bed.queue, every_minute(&format!("paused {hours}")).paused()).await.id;
+            assert_eq!(bed.queue.reschedule_once().await, Ok(0));
+            bed.advance(ahead);
+            let fired = fire(&bed.queue).await;
+            assert!(fired > 0);
+            bed.hand.set(start + chrono::TimeDelta::seconds(30));
+            assert_eq!(fire(&bed.queue).await, 0);
+            let other = bed.other().await;
+            assert!(other.reschedule_once().await.unwrap() > 0);
+            assert_eq!(other.reschedule_once().await, Ok(0));
+            for (id, next_at) in [(&id, Some(start + MINUTE)), (&rare.id, rare.next_at), (&paused, None)] {
+                assert_eq!(bed.queue.schedule(id).await.unwrap().next_at, next_at);
+            }
+            // They go on where they were, …
+            for _ in 0..3 {
+                bed.advance(MINUTE);
+                assert!(fire(&bed.queue).await > 0);
+            }
+            assert_eq!(bed.queue.schedule(&id).await.unwrap().next_at, Some(start + MINUTE * 4));
+            // … and what happened while the clock was ahead does not happen again.
+            bed.hand.set(start + ahead);
+            fire(&bed.queue).await;
+            let fires = fires(&bed.queue, &id).await;
+            let ticks: HashSet<Timestamp> = fires.iter().map(|fire| fire.tick_at).collect();
+            let events = own::number(&bed.database, &count_of(bed, &id)).await;
+            assert_eq!((ticks.len(), events), (fires.len(), fires.len() as i64));
+            for id in [&id, &rare.id] {
+                bed.queue.remove_schedule(id).await.unwrap();
+            }
+        }
     }
 
     async fn what_changed_since_it_was_read_is_left_alone(bed) {
