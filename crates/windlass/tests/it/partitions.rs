@@ -205,6 +205,51 @@ fn what_must_stay_of_a_month_stays() {
     });
 }
 
+/// Deliveries that are live or dead letters, and have lost their event.
+async fn orphans(bed: &Bed) -> i64 {
+    let of = |table: &str| {
+        format!(
+            "SELECT count(*) FROM windlass.{table} t WHERE NOT EXISTS (
+                SELECT FROM windlass.events e WHERE e.id = t.event_id AND e.created_at = t.created_at)"
+        )
+    };
+    bed.database.ids(&of("event_queue")).await[0] + bed.database.ids(&of("dead_letters")).await[0]
+}
+
+// Fewer events than may be put aside, and more deliveries.
+#[test]
+fn live_events_of_several_subscriptions_stay() {
+    in_months(async |bed, queue| {
+        queue.add_subscription(SubscriptionSpec::new("second")).await.unwrap();
+        let waiting = publish_many(&queue, "t", 600).await;
+        into_march(bed).await;
+        assert_eq!(drop_all(&queue).await, 2);
+        assert_eq!((count(bed, "events").await, orphans(bed).await), (waiting.len() as i64, 0));
+    });
+}
+
+#[test]
+fn dead_letters_of_several_subscriptions_stay() {
+    in_months(async |bed, queue| {
+        queue.add_subscription(SubscriptionSpec::new("second")).await.unwrap();
+        let all = publish_many(&queue, "t", 600).await;
+        for subscription in ["main", "second"] {
+            let taken = claim(&queue, ClaimRequest::new("w").subscription(subscription).max(1_000)).await;
+            assert_eq!(taken.len(), all.len());
+            for delivery in &taken {
+                finish(&queue, delivery, Report::dead("x")).await;
+            }
+        }
+        into_march(bed).await;
+        // Of their attempts there are more than can be put aside.
+        for _ in 0..3 {
+            upkeep(&queue).await;
+        }
+        assert_eq!((count(bed, "events").await, orphans(bed).await), (all.len() as i64, 0));
+        assert_eq!(count(bed, "event_attempts").await, 2 * all.len() as i64);
+    });
+}
+
 #[test]
 fn events_whose_attempts_went_with_a_month_go_too() {
     in_months(async |bed, queue| {
@@ -380,9 +425,7 @@ fn a_backfill_and_a_drop_do_not_hurt_each_other() {
         dropping.unwrap();
         drop_all(&queue).await;
         // Each delivery that was added has its event.
-        let orphans = "SELECT count(*) FROM windlass.event_queue q WHERE NOT EXISTS (
-            SELECT FROM windlass.events e WHERE e.id = q.event_id AND e.created_at = q.created_at)";
-        assert_eq!(bed.database.ids(orphans).await, [0]);
+        assert_eq!(orphans(bed).await, 0);
         let waiting = bed.database.ids("SELECT count(*) FROM windlass.event_queue").await[0];
         assert_eq!(claim(&queue, ClaimRequest::new("w").subscription("past").max(99)).await.len() as i64, waiting);
     });
