@@ -346,18 +346,22 @@ conformance! {
         let mut working = JoinSet::new();
         for queue in queues.clone() {
             working.spawn(async move {
+                let mut ended = 0;
                 for round in 0..5 {
                     publish_many(&queue, "t", 10).await;
                     for delivery in claim(&queue, ClaimRequest::new("w").max(7)).await {
                         done(&queue, &delivery).await;
+                        ended += 1;
                     }
                     if round % 2 == 0 {
                         queue.flush_samples_once().await.unwrap();
                     }
                 }
+                ended
             });
         }
-        working.join_all().await;
+        // Who claims at the same time as others may get less than there is.
+        let ended: u64 = working.join_all().await.into_iter().sum();
         let (mut published, mut completed) = (0, 0);
         for queue in &queues {
             queue.flush_samples_once().await.unwrap();
@@ -367,7 +371,7 @@ conformance! {
             let (wait, run) = (sample.wait_ms.unwrap().count, sample.run_ms.unwrap().count);
             assert_eq!((wait, run), (completed, completed));
         }
-        assert_eq!((published, completed), (200, 140));
+        assert_eq!((published, completed), (200, ended));
     }
 
     async fn each_minute_has_its_own(bed) {
