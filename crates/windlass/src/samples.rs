@@ -19,7 +19,7 @@ pub(crate) mod histogram;
 mod points;
 pub(crate) mod thin;
 
-use counter::{Counter, End, Noted, end_of, first_wait, run_of, span_us};
+use counter::{Counter, End, Noted, end_of, first_wait, run_in_tx, run_of, span_us};
 pub(crate) use counters::Counters;
 use points::too_many;
 pub(crate) use points::{Points, Wanted};
@@ -234,8 +234,7 @@ impl Core {
 
     /// Counts a delivery that was completed in a handler's transaction.
     pub(crate) fn count_completed(&self, delivery: &Delivery, attempt: &Attempt) {
-        let run_us = span_us(delivery.picked_at, attempt.finished_at);
-        let noted = Noted::Ended(End::Completed, Some(run_us));
+        let noted = Noted::Ended(End::Completed, Some(run_in_tx(delivery.picked_at, attempt)));
         let event = &delivery.event;
         self.counters.count(&event.namespace, [(event.event_type.as_str(), attempt.finished_at, noted)]);
     }

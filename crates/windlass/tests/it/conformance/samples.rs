@@ -291,6 +291,27 @@ conformance! {
         assert_eq!(counted(&bed.real_time().await).await, [20, 20, 0, 0, 0, 0]);
     }
 
+    async fn how_long_handlers_in_transactions_take_is_measured(bed) {
+        let queue = bed.real_time().await;
+        let takes = millis(300);
+        let handler = match bed.database.kind {
+            Kind::Sqlite => Handler::in_sqlite_tx("t", move |_, _| {
+                std::thread::sleep(takes);
+                Ok(())
+            }),
+            Kind::Postgres => Handler::in_pg_tx("t", move |_, _tx| async move {
+                tokio::time::sleep(takes).await;
+                Ok(())
+            }),
+        };
+        let node = Node::new(&queue, "n").handler(handler).start().await.unwrap();
+        publish(&queue, "t").await;
+        eventually("it is completed", async || counted(&queue).await[1] == 1).await;
+        node.stop().await;
+        let run = since(&queue, DAY).await.iter().find_map(|sample| sample.run_ms).unwrap();
+        assert!(run.p50 >= 200.0, "{run:?}");
+    }
+
     async fn depth_and_age_are_those_of_what_is_live(bed) {
         publish_many(&bed.queue, "a", 3).await;
         publish_new(&bed.queue, NewEvent::new("a").delay(HOUR)).await;
