@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use windlass::{
-    ClaimRequest, GroupFailure, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, SubscriptionSpec, Timestamp,
+    ClaimRequest, GroupFailure, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, SampleFilter,
+    SubscriptionSpec, Timestamp,
 };
 
 use crate::bed::Bed;
@@ -520,6 +521,41 @@ on_postgres! {
         }
         run(&mut connection, "DROP OWNED BY publisher; DROP ROLE publisher").await.unwrap();
         assert_eq!(total(&bed.queue).await, 4);
+    }
+
+    async fn in_transactions_a_role_needs_no_more_either(bed) {
+        let mut connection = connect(&bed.database.url).await;
+        let role = role();
+        let run = async |connection: &mut PgConnection, sql: &str| {
+            connection.execute(AssertSqlSafe(sql.replace("publisher", &role))).await.map(drop).unwrap();
+        };
+        run(&mut connection, "CREATE ROLE publisher").await;
+        let grants = statements().into_iter().find(|block| block.starts_with("GRANT USAGE ON SCHEMA")).unwrap();
+        run(&mut connection, &grants).await;
+        let mut tx = connection.begin().await.unwrap();
+        run(&mut tx, "SET LOCAL ROLE publisher").await;
+        let event = |n: usize| NewEvent::new(format!("t{}", n % 2)).tags(["x"]).group("g").key(n.to_string());
+        let published = bed.queue.publish_all_in(&mut tx, (0..3).map(event).collect()).await.unwrap();
+        assert_eq!((published.len(), bed.queue.publish_in(&mut tx, NewEvent::new("t0")).await.is_ok()), (3, true));
+        tx.commit().await.unwrap();
+        run(&mut connection, "DROP OWNED BY publisher; DROP ROLE publisher").await;
+        bed.queue.sample_once().await.unwrap();
+        let by_type = SampleFilter { by_type: true, ..SampleFilter::default() };
+        let samples = bed.queue.samples(by_type).await.unwrap();
+        let counted: Vec<_> = samples.into_iter().map(|s| (s.event_type.unwrap(), s.published)).collect();
+        assert_eq!(counted, [("t0".to_owned(), 3), ("t1".to_owned(), 1)]);
+    }
+
+    async fn nobody_can_note_what_could_not_be_counted(bed) {
+        let noted = "SELECT windlass._note_published('default', '{t}', '{1}', now()),
+            windlass._note_published('nowhere', '{t}', '{1}', now()),
+            windlass._note_published('default', ARRAY['', repeat('x', 201), NULL], '{1,1,1}', now()),
+            windlass._note_published('default', '{t,t,t,t}', '{0,-1,9223372036854775807}', now()),
+            windlass._note_published('default', '{t}', '{1}', 'infinity'),
+            windlass._note_published('default', '{t}', '{1}', '4000-01-01 BC'),
+            windlass._note_published('default', '{t}', '{1}', NULL)";
+        bed.database.execute(noted).await;
+        assert_eq!(bed.database.ids("SELECT sum(published) FROM windlass.uncounted").await, [1]);
     }
 
     async fn every_statement_of_the_guide_works(bed) {

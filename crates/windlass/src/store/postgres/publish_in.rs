@@ -38,11 +38,7 @@ const HOLD_VERSION: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1
 
 // One statement for both: the caller waits for each.
 const TELL: &str = "
-WITH counted AS (
-    INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
-    SELECT $1, i.event_type, i.published, i.created_at
-    FROM unnest($2::text[], $3::bigint[], $4::timestamptz[]) AS i(event_type, published, created_at))
-SELECT pg_notify($5, message) FROM unnest($6::text[]) AS message";
+SELECT windlass._note_published($1, $2, $3, $4), CASE WHEN $6::text IS NOT NULL THEN pg_notify($5, $6) END";
 
 /// As connections of our own have it; see `fix_planner!`.
 const FIX_PLANNER: &str = "
@@ -119,17 +115,16 @@ impl Transaction<'_> {
 
     /// What follows when the transaction is committed: it is counted, and who waits is told.
     async fn tell(&mut self, namespace: &str, rows: &[SampleRow], freed: Vec<Freed>) -> Result<()> {
-        if rows.is_empty() {
-            return Ok(());
-        }
+        // All have the instant of the transaction.
+        let Some(SampleRow { at, .. }) = rows.first() else { return Ok(()) };
         let ready = (!freed.is_empty()).then(|| Ready { namespace: namespace.to_owned(), freed });
         let tell = sqlx::query(TELL)
             .bind(namespace)
             .bind(rows.iter().map(|row| row.event_type.as_str()).collect::<Vec<_>>())
             .bind(rows.iter().map(|row| row.counter.published as i64).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.at).collect::<Vec<_>>())
+            .bind(at)
             .bind(CHANNEL)
-            .bind(ready.map(|ready| ready.into_message(NOBODY)).into_iter().collect::<Vec<_>>());
+            .bind(ready.map(|ready| ready.into_message(NOBODY)));
         tell.execute(&mut *self.connection).await.map_err(from_sqlx).map(drop)
     }
 

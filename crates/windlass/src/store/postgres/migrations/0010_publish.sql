@@ -1,11 +1,15 @@
--- With the rights of its owner: roles that were given what `publish` needs shall not need more from now on. Anybody can
--- call it, so it looks at what it is given.
-CREATE FUNCTION windlass._note_published(for_namespace text, for_type text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- With the rights of its owner: roles that were given what publishing needs shall not need more from now on. Anybody can
+-- call it, so it notes nothing that could not be counted.
+CREATE FUNCTION windlass._note_published(
+    for_namespace text, for_types text[], for_counts bigint[], published_at timestamptz
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
-    SELECT n.namespace, for_type, 1, now() FROM windlass.namespaces n
-    WHERE n.namespace = for_namespace AND octet_length(for_type) BETWEEN 1 AND 200;
+    SELECT n.namespace, i.event_type, i.published, published_at
+    FROM windlass.namespaces n, unnest(for_types, for_counts) AS i(event_type, published)
+    WHERE n.namespace = for_namespace AND octet_length(i.event_type) BETWEEN 1 AND 200
+      AND i.published BETWEEN 1 AND 1000000000
+      AND published_at >= '1970-01-01 00:00:00Z' AND published_at < '9999-12-31 00:00:00Z';
 END $$;
 COMMENT ON FUNCTION windlass._note_published IS 'Internal: what the samples will count.';
 
@@ -91,7 +95,7 @@ BEGIN
         publish.payload, publish.group_id, publish.key, publish.priority, publish.producer, begins_at,
         publish.expires_at, publish.metadata, now());
 
-    PERFORM windlass._note_published(publish.namespace, publish.event_type);
+    PERFORM windlass._note_published(publish.namespace, ARRAY[publish.event_type], ARRAY[1::bigint], now());
 
     FOR to_do IN
         SELECT s.subscription, rules || s.policy::jsonb AS rules FROM windlass.subscriptions s
