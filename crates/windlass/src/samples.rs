@@ -95,9 +95,10 @@ impl Queue {
     pub async fn samples(&self, filter: SampleFilter) -> Result<Vec<Sample>> {
         self.topology().await?;
         let wanted = self.wanted(filter).await?;
-        let counted = self.core().counters.of(self.namespace());
+        let counters = &self.core().counters;
+        let _settled = counters.settled().await;
         let mut points = self.store().samples(self.namespace(), Points::new(wanted)).await?;
-        for row in counted {
+        for row in counters.of(self.namespace()) {
             points.add(row)?;
         }
         Ok(points.into_samples())

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::{RwLock, RwLockReadGuard};
 use tokio::task::AbortHandle;
 
 use super::counter::{Counter, Noted};
@@ -27,6 +28,9 @@ type Minutes = BTreeMap<Timestamp, HashMap<String, Counter>>;
 pub(crate) struct Counters {
     store: Arc<dyn Store>,
     state: Mutex<State>,
+    /// Held to write by who writes, and to read by who adds what is counted to what is written: nothing is on its way
+    /// from the one to the other meanwhile.
+    on_the_way: RwLock<()>,
 }
 
 #[derive(Default)]
@@ -45,7 +49,7 @@ struct Taken<'a> {
 
 impl Counters {
     pub fn new(store: Arc<dyn Store>) -> Arc<Counters> {
-        Arc::new(Counters { store, state: Mutex::default() })
+        Arc::new(Counters { store, state: Mutex::default(), on_the_way: RwLock::default() })
     }
 
     /// Counts what was committed: type, instant and what it was.
@@ -74,6 +78,11 @@ impl Counters {
         }
     }
 
+    /// Until this is dropped, nothing that is counted is written.
+    pub async fn settled(&self) -> RwLockReadGuard<'_, ()> {
+        self.on_the_way.read().await
+    }
+
     /// What is counted and not written, of one namespace.
     pub fn of(&self, namespace: &str) -> Vec<SampleRow> {
         lock(&self.state).counted.get(namespace).cloned().map(rows).unwrap_or_default()
@@ -81,16 +90,13 @@ impl Counters {
 
     /// Writes all that was counted; how many rows. What cannot be written is counted again.
     pub async fn write(&self) -> Result<usize> {
+        let _alone = self.on_the_way.write().await;
         let mut taken = self.take();
         let mut written = 0;
-        while let Some((namespace, rows)) = taken.batches.pop() {
-            match self.store.add_samples(&namespace, &rows).await {
-                Ok(()) => written += rows.len(),
-                Err(error) => {
-                    taken.batches.push((namespace, rows));
-                    return Err(error);
-                }
-            }
+        while let Some((namespace, rows)) = taken.batches.last() {
+            self.store.add_samples(namespace, rows).await?;
+            written += rows.len();
+            taken.batches.pop();
         }
         Ok(written)
     }
@@ -115,11 +121,12 @@ impl Counters {
         goes_on
     }
 
-    /// Nothing is counted any more. What was can still be written.
+    /// Nothing is counted any more. What was can still be written, and who is at it goes on.
     pub fn close(&self) {
+        let idle = self.on_the_way.try_write();
         let mut state = lock(&self.state);
         state.closed = true;
-        if let Some(writer) = state.writer.take() {
+        if let (Ok(_), Some(writer)) = (idle, state.writer.take()) {
             writer.abort();
         }
     }
@@ -248,6 +255,21 @@ mod tests {
             // Those who gather calls end as soon as they notice.
             while counters.strong_count() > 0 {
                 tokio::task::yield_now().await;
+            }
+        }
+
+        #[tokio::test]
+        async fn closing_stops_who_waits_to_write_and_nobody_who_writes() {
+            for writes in [false, true] {
+                let queue = Queue::open("sqlite::memory:").await.unwrap();
+                let counters = queue.core().counters.clone();
+                counters.count("default", [("t", from_micros(0), Noted::Published)]);
+                let writer = lock(&counters.state).writer.clone().unwrap();
+                let alone = counters.on_the_way.try_write().ok().filter(|_| writes);
+                counters.close();
+                // Whoever is stopped has ended before its turn comes again.
+                tokio::task::yield_now().await;
+                assert_eq!((writer.is_finished(), alone.is_some()), (!writes, writes));
             }
         }
 

@@ -362,6 +362,15 @@ conformance! {
         assert_eq!(nowhere.thin_samples_once().await.map_err(code), Err("namespace_not_found"));
     }
 
+    async fn what_is_being_written_is_shown_once(bed) {
+        let published = async || counted(&bed.queue).await[0];
+        for so_far in 1..=60 {
+            publish(&bed.queue, "t").await;
+            let (shown, written) = tokio::join!(published(), bed.queue.flush_samples_once());
+            assert_eq!((shown, written), (so_far, Ok(1)));
+        }
+    }
+
     async fn processes_add_up(bed) {
         let queues = [bed.other().await, bed.other().await, bed.other().await, bed.other().await];
         let mut working = JoinSet::new();
