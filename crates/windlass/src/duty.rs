@@ -25,6 +25,8 @@ pub enum Duty {
     Backfill,
     /// Clears away what nobody needs any more: [`Queue::prune_once`].
     Prune,
+    /// Puts schedules right after the clock was put back: [`Queue::reschedule_once`].
+    Reschedule,
     /// Makes months of history ahead and drops those that are over: [`Queue::partitions_once`].
     Partitions,
     /// Deletes history that is kept no longer: [`Queue::retain_once`].
@@ -42,8 +44,15 @@ impl Duty {
     /// Done at once wherever they are due: others wait for what they bring.
     pub(crate) const QUICK: &[Duty] = &[Duty::Sweep, Duty::Expire];
     /// Done beside the quick ones, which they must not hold up.
-    pub(crate) const SLOW: &[Duty] =
-        &[Duty::Sample, Duty::Partitions, Duty::Prune, Duty::ThinSamples, Duty::Retain, Duty::Backfill];
+    pub(crate) const SLOW: &[Duty] = &[
+        Duty::Sample,
+        Duty::Partitions,
+        Duty::Reschedule,
+        Duty::Prune,
+        Duty::ThinSamples,
+        Duty::Retain,
+        Duty::Backfill,
+    ];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -52,6 +61,7 @@ impl Duty {
             Duty::Expire => "expire",
             Duty::Backfill => "backfill",
             Duty::Prune => "prune",
+            Duty::Reschedule => "reschedule",
             Duty::Partitions => "partitions",
             Duty::Retain => "retain",
             Duty::Sample => "sample",
@@ -65,7 +75,7 @@ impl Duty {
             Duty::Sweep | Duty::Expire => 10 * SECOND,
             Duty::Backfill => 30 * SECOND,
             Duty::Sample => MINUTE,
-            Duty::Prune | Duty::Retain => 5 * MINUTE,
+            Duty::Prune | Duty::Reschedule | Duty::Retain => 5 * MINUTE,
             Duty::ThinSamples => 10 * MINUTE,
             Duty::Partitions => 60 * MINUTE,
         }
@@ -87,6 +97,7 @@ impl Duty {
             Duty::Expire => queue.expire_once().await,
             Duty::Backfill => queue.backfill_once().await,
             Duty::Prune => queue.prune_once().await,
+            Duty::Reschedule => queue.reschedule_once().await,
             Duty::Partitions => queue.partitions_once().await.map(|done| done.made + done.dropped + done.strays),
             Duty::Retain => {
                 let done = queue.retain_once().await?;
