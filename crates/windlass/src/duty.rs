@@ -43,7 +43,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 impl Duty {
     /// Done at once wherever they are due: others wait for what they bring.
     pub(crate) const QUICK: &[Duty] = &[Duty::Sweep, Duty::Expire];
-    /// Done beside the quick ones, which they must not hold up.
+    /// Done beside the quick ones, which they must not hold up, in this order: what may take long comes last.
     pub(crate) const SLOW: &[Duty] = &[
         Duty::Sample,
         Duty::Partitions,
@@ -186,7 +186,7 @@ impl Queue {
     /// does not keep the others from theirs.
     pub(crate) async fn do_due(&self, namespace: Option<&str>, duties: &[Duty]) -> Result<Vec<DutyRun>> {
         let mut due = self.store().due_duties(namespace, duties, self.now()).await?;
-        due.sort();
+        due.sort_by_cached_key(|(namespace, duty)| order(namespace, *duty));
         let (mut runs, mut failed) = (Vec::new(), None);
         for of_one in due.chunk_by(|one, next| one.0 == next.0 && is_quick(one.1) && is_quick(next.1)) {
             let queue = self.in_namespace(&of_one[0].0)?;
@@ -243,6 +243,12 @@ impl Queue {
             }
         }
     }
+}
+
+/// Quick ones of one namespace together; of the others first each one's turn in all namespaces, then the next one's.
+fn order(namespace: &str, duty: Duty) -> (usize, String, Duty) {
+    let turn = Duty::SLOW.iter().position(|slow| *slow == duty);
+    (turn.map_or(0, |turn| turn + 1), namespace.to_owned(), duty)
 }
 
 fn is_quick(duty: Duty) -> bool {
