@@ -82,9 +82,11 @@ impl Queue {
                     wanted.push((event, delivery));
                 }
             }
-            added += wanted.len();
             let name = &subscription.subscription;
-            self.store().backfill(self.namespace(), name, &wanted, past.next, self.now()).await?;
+            if !self.store().backfill(self.namespace(), name, &wanted, start, past.next, self.now()).await? {
+                break;
+            }
+            added += wanted.len();
             let lanes: Vec<i64> = wanted.iter().map(|(_, delivery)| delivery.lane_id).collect();
             self.core().wakes.ring(self.namespace(), &lanes);
             from = past.next;

@@ -424,15 +424,17 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
     async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past>;
 
     /// Adds deliveries of stored events and notes where to go on (`None`: all done) in the same
-    /// transaction. An event that has, or had, a delivery for the subscription is left out.
+    /// transaction. An event that has, or had, a delivery for the subscription is left out. `false`: the subscription was
+    /// removed, or somebody else has gone on from there, and nothing was done.
     async fn backfill(
         &self,
         namespace: &str,
         subscription: &str,
         deliveries: &[(Event, NewDelivery)],
+        from: i64,
         next: Option<i64>,
         now: Option<Timestamp>,
-    ) -> Result<()>;
+    ) -> Result<bool>;
 
     // -- API tokens, which belong to the whole database
 

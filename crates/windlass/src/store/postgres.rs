@@ -106,9 +106,16 @@ macro_rules! fix_planner {
 }
 use fix_planner;
 
-const HOT: &str = fix_planner!("SET");
+/// Statements rely on seeing what was committed before they began, whatever the server's default is.
+macro_rules! read_committed {
+    () => {
+        "SET default_transaction_isolation = 'read committed'; "
+    };
+}
 
-const COLD: &str = "SET jit = off";
+const HOT: &str = concat!(read_committed!(), fix_planner!("SET"));
+
+const COLD: &str = concat!(read_committed!(), "SET jit = off");
 
 /// How many connections of each kind. Batches make more of them pointless.
 const CLAIMS: usize = 2;
@@ -312,10 +319,11 @@ impl Store for PgStore {
         namespace: &str,
         subscription: &str,
         deliveries: &[(Event, NewDelivery)],
+        from: i64,
         next: Option<i64>,
         now: Option<Timestamp>,
-    ) -> Result<()> {
-        despite_deadlocks!(maintain::backfill(self, namespace, subscription, deliveries, next, now))
+    ) -> Result<bool> {
+        despite_deadlocks!(maintain::backfill(self, namespace, subscription, deliveries, from, next, now))
     }
 
     async fn add_token(&self, token: &PreparedToken, now: Option<Timestamp>) -> Result<Token> {

@@ -258,11 +258,12 @@ impl Store for SqliteStore {
         namespace: &str,
         subscription: &str,
         deliveries: &[(Event, NewDelivery)],
+        from: i64,
         next: Option<i64>,
         now: Option<Timestamp>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (namespace, name, deliveries) = (namespace.to_owned(), subscription.to_owned(), deliveries.to_vec());
-        self.write(now, move |conn, now| enqueue::backfill(conn, &namespace, &name, &deliveries, next, now)).await
+        self.write(now, move |conn, now| enqueue::backfill(conn, &namespace, &name, &deliveries, from, next, now)).await
     }
 
     async fn add_token(&self, token: &PreparedToken, now: Option<Timestamp>) -> Result<Token> {

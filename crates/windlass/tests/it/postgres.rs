@@ -48,6 +48,14 @@ pub async fn lines(url: &str, sql: &str) -> Vec<String> {
     rows.unwrap_or_else(|error| panic!("{sql}: {error}")).iter().map(|row| row.get(0)).collect()
 }
 
+const WAITING: &str = "
+SELECT pid::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+
+/// Until so many connections to the database wait for a lock.
+pub async fn until_waiting(url: &str, count: usize) {
+    crate::support::eventually("somebody waits for a lock", async || lines(url, WAITING).await.len() >= count).await;
+}
+
 /// A new database; migrated, or with nothing in it.
 pub async fn create(migrated: bool) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);

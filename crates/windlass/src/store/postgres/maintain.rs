@@ -129,24 +129,27 @@ CROSS JOIN LATERAL (
     SELECT 1 FROM windlass.events e WHERE e.id = i.id AND e.created_at = i.created_at AND e.namespace = $1
     LIMIT 1 FOR KEY SHARE) AS e";
 
-const BACKFILLED: &str =
-    "UPDATE windlass.subscriptions SET backfill_from = $3 WHERE namespace = $1 AND subscription = $2";
+const BACKFILLED: &str = "
+UPDATE windlass.subscriptions SET backfill_from = $4
+WHERE namespace = $1 AND subscription = $2 AND backfill_from = $3";
 
 pub(super) async fn backfill(
     store: &PgStore,
     namespace: &str,
     subscription: &str,
     deliveries: &[(Event, NewDelivery)],
+    from: i64,
     next: Option<i64>,
     now: Option<Timestamp>,
-) -> Result<()> {
+) -> Result<bool> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     // The lock on the subscription's row keeps two processes from adding the same page at once.
-    let note = sqlx::query(BACKFILLED).bind(namespace).bind(subscription).bind(next);
+    let note = sqlx::query(BACKFILLED).bind(namespace).bind(subscription).bind(from).bind(next);
     if note.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected() == 0 {
-        // It was removed meanwhile.
-        return tx.rollback().await.map_err(from_sqlx);
+        tx.rollback().await.map_err(from_sqlx)?;
+        connection.done();
+        return Ok(false);
     }
     let ids = column(deliveries, |(event, _)| event.id);
     let stored = sqlx::query_scalar(STORED).bind(namespace).bind(&ids);
@@ -160,7 +163,7 @@ pub(super) async fn backfill(
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     store.freed_anywhere(namespace);
-    Ok(())
+    Ok(true)
 }
 
 fn row<'a>(event: &'a Event, delivery: &'a NewDelivery) -> Row<'a> {

@@ -366,20 +366,32 @@ WHERE e.namespace = $1 AND e.id = i.id AND e.created_at = i.created_at
   AND NOT EXISTS (SELECT FROM windlass.event_attempts a
                   WHERE a.event_id = i.id AND a.namespace = $1 AND a.subscription <> i.subscription)";
 
+// Who adds a delivery to a stored event holds that, and so does whoever forgets another delivery of it: the statement after
+// this one sees what they did.
+pub(super) const HOLD_EVENTS: &str = "
+SELECT 1 FROM unnest($2::bigint[], $3::timestamptz[]) AS i(id, created_at)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM windlass.events e WHERE e.id = i.id AND e.created_at = i.created_at AND e.namespace = $1
+    LIMIT 1 FOR UPDATE) AS e";
+
 /// Deletes the history of these deliveries and, unless another one is live, dead or kept, their events.
 async fn forget(connection: &mut PgConnection, namespace: &str, rows: &[PgRow]) -> Result<()> {
-    let (mut ids, mut created, mut subscriptions) = (Vec::<i64>::new(), Vec::<Timestamp>::new(), Vec::<String>::new());
+    let mut forgotten: Vec<(i64, Timestamp, String)> = Vec::new();
     for row in rows {
         if get(row, "forget")? {
-            ids.push(get(row, "event_id")?);
-            created.push(get(row, "created_at")?);
-            subscriptions.push(get(row, "subscription")?);
+            forgotten.push((get(row, "event_id")?, get(row, "created_at")?, get(row, "subscription")?));
         }
     }
-    if ids.is_empty() {
+    if forgotten.is_empty() {
         return Ok(());
     }
-    let query = sqlx::query(FORGET).bind(namespace).bind(ids).bind(created).bind(subscriptions);
+    // Everybody locks in the order of ids.
+    forgotten.sort();
+    let (ids, created) = (column(&forgotten, |(id, ..)| *id), column(&forgotten, |(_, created, _)| *created));
+    let hold = sqlx::query(HOLD_EVENTS).bind(namespace).bind(&ids).bind(&created);
+    hold.execute(&mut *connection).await.map_err(from_sqlx)?;
+    let query = sqlx::query(FORGET).bind(namespace).bind(ids).bind(created);
+    let query = query.bind(column(&forgotten, |(.., subscription)| subscription.as_str()));
     query.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 

@@ -87,19 +87,19 @@ pub(super) fn past_events(
 }
 
 const NOTE_PLACE: &str = "
-UPDATE subscriptions SET backfill_from = ?3 WHERE namespace = ?1 AND subscription = ?2";
+UPDATE subscriptions SET backfill_from = ?4 WHERE namespace = ?1 AND subscription = ?2 AND backfill_from = ?3";
 
 pub(super) fn backfill(
     conn: &Connection,
     namespace: &str,
     subscription: &str,
     deliveries: &[(Event, NewDelivery)],
+    from: i64,
     next: Option<i64>,
     now: i64,
-) -> Result<()> {
-    if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, next))? == 0 {
-        // It was removed meanwhile.
-        return Ok(());
+) -> Result<bool> {
+    if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, from, next))? == 0 {
+        return Ok(false);
     }
     for (event, delivery) in deliveries {
         if is_new(conn, event, delivery)? {
@@ -115,7 +115,7 @@ pub(super) fn backfill(
             enqueue(conn, namespace, &entry, delivery, now)?;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 const IS_NEW: &str = "

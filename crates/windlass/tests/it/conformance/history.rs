@@ -1,9 +1,11 @@
 //! What is kept of an event that is done.
 
+use sqlx::{Connection, Executor};
 use windlass::{
     ClaimRequest, Error, History, NamespacePolicy, Policy, PolicyOverrides, Report, Status, SubscriptionSpec,
 };
 
+use crate::postgres as server;
 use crate::support::*;
 
 fn gone(event_id: i64) -> Error {
@@ -108,5 +110,35 @@ conformance! {
             }
             assert_eq!(status(&queue, event.id).await, Status::Completed, "forgets last: {forgets_last}");
         }
+    }
+}
+
+on_postgres! {
+    // A subscription that begins in the past gets the event while `main` is done with it: here, what the backfill does is
+    // done by hand, so that it commits only when the other waits.
+    async fn what_is_just_being_given_to_another_is_not_forgotten(bed) {
+        let queue = bed.namespace(Policy { history: History::None, ..Policy::default() }).await;
+        queue.add_subscription(SubscriptionSpec::new("second")).await.unwrap();
+        let event = publish(&queue, "t").await;
+        server::execute(
+            &bed.database.url,
+            "CREATE TABLE aside AS SELECT * FROM windlass.event_queue WHERE subscription = 'second';
+             DELETE FROM windlass.event_queue WHERE subscription = 'second'",
+        )
+        .await;
+        let delivery = take(&queue).await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute("SELECT FROM windlass.events FOR KEY SHARE").await.unwrap();
+        tx.execute("INSERT INTO windlass.event_queue SELECT * FROM aside").await.unwrap();
+        let committing = async {
+            server::until_waiting(&bed.database.url, 1).await;
+            tx.commit().await.unwrap();
+        };
+        tokio::join!(done(&queue, &delivery), committing);
+        let second = claim_soon(&queue, ClaimRequest::new("w").subscription("second")).await;
+        assert_eq!(json(&second.event), json(&event));
+        done(&queue, &second).await;
+        assert_eq!(queue.get(event.id).await.unwrap_err(), gone(event.id));
     }
 }

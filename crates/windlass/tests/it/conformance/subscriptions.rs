@@ -1,10 +1,12 @@
 //! Subscriptions: each gets its own delivery of what it wants.
 
+use sqlx::{Connection, Executor};
 use windlass::{
     ClaimRequest, Delivery, Error, ListFilter, NewEvent, PolicyOverrides, Queue, Report, Status, SubscriptionSpec,
 };
 
 use crate::bed::Kind;
+use crate::postgres as server;
 use crate::support::*;
 
 async fn add(queue: &Queue, spec: SubscriptionSpec) {
@@ -286,5 +288,26 @@ conformance! {
         }
         assert_eq!(sorted(got), published);
         assert!(take_of(&queue, "late").await.is_empty());
+    }
+}
+
+on_postgres! {
+    // Both read where the other has not been yet; whoever comes second must not go back there.
+    async fn two_processes_go_through_the_past_once(bed) {
+        let (queue, other, begin) = (&bed.queue, bed.other().await, bed.now());
+        publish_many(queue, "t", 3).await;
+        add(queue, SubscriptionSpec::new("past").since(begin)).await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let again = "UPDATE windlass.subscriptions SET backfill_from = 0 WHERE subscription = 'past'";
+        connection.execute(again).await.unwrap();
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute("SELECT FROM windlass.subscriptions FOR UPDATE").await.unwrap();
+        let releasing = async {
+            server::until_waiting(&bed.database.url, 2).await;
+            tx.commit().await.unwrap();
+        };
+        let (one, two, ()) = tokio::join!(queue.backfill_once(), other.backfill_once(), releasing);
+        assert_eq!(sorted(vec![one.unwrap(), two.unwrap()]), [0, 3]);
+        assert_eq!(take_of(queue, "past").await.len(), 3);
     }
 }
