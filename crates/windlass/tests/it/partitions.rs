@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sqlx::{Connection, Executor};
 use windlass::{
-    ClaimRequest, DeadLetterFilter, NamespacePolicy, NewEvent, Partitions, Policy, PolicyOverrides, Queue, Report,
-    Retained, Status, SubscriptionSpec,
+    ClaimRequest, DeadLetterFilter, ListFilter, NamespacePolicy, NewEvent, Partitions, Policy, PolicyOverrides, Queue,
+    Report, Retained, Status, SubscriptionSpec,
 };
 
 use crate::bed::{Bed, Kind, run};
@@ -202,6 +202,28 @@ fn what_must_stay_of_a_month_stays() {
         assert!(drop_all(&queue).await >= 4);
         queue.retain_once().await.unwrap();
         assert_eq!((count(bed, "events").await, count(bed, "event_attempts").await), (0, 0));
+    });
+}
+
+// Who reads waits for the month to be taken out, and then sees what was put aside of it.
+#[test]
+fn who_reads_meanwhile_finds_what_stays() {
+    in_months(async |bed, queue| {
+        let event = publish(&queue, "t").await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute(
+            "ALTER TABLE windlass.events DETACH PARTITION windlass.events_2025_12;
+             INSERT INTO windlass.events SELECT * FROM windlass.events_2025_12",
+        )
+        .await
+        .unwrap();
+        let committing = async {
+            server::until_waiting(&bed.database.url, 2).await;
+            tx.commit().await.unwrap();
+        };
+        let (found, listed, ()) = tokio::join!(queue.get(event.id), queue.list(ListFilter::default()), committing);
+        assert_eq!((found.unwrap().event.id, listed.unwrap().total), (event.id, 1));
     });
 }
 

@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Executor, PgConnection};
 use super::PgStore;
 use super::enqueue::{column, signed};
 use super::error::from_sqlx;
-use super::inspect::events;
+use super::inspect::{SNAPSHOT, events};
 use super::row::{count, count_or_none, event, get, json};
 use crate::archive::{PastAttempt, PastEvent};
 use crate::clock::Timestamp;
@@ -125,9 +125,6 @@ const ATTEMPTS: &str = concat!(
     " FROM windlass.event_attempts a WHERE a.namespace = $1 AND a.event_id = ANY($2)"
 );
 
-// An event that ends meanwhile has all its attempts, or is none of them.
-const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-
 pub(super) async fn page(
     store: &PgStore,
     namespace: &str,
@@ -136,6 +133,7 @@ pub(super) async fn page(
     limit: usize,
 ) -> Result<Vec<PastEvent>> {
     let mut connection = store.reads.get().await?;
+    // An event that ends meanwhile has all its attempts, or is none of them.
     let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
     let query = sqlx::query(PAGE).bind(namespace).bind(after).bind(filter.from).bind(filter.until);
     let query = query.bind(&filter.types).bind(limit as i64);

@@ -63,8 +63,11 @@ WHERE a.namespace = $1 AND a.event_id = ANY($2)
                   WHERE q.event_id = a.event_id AND q.namespace = $1 AND q.subscription = a.subscription)
 ORDER BY a.event_id, a.subscription, a.id DESC";
 
-// A delivery that ends meanwhile is shown once, and one that comes back is not missed.
-const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+// A delivery that ends meanwhile is shown once, and one that comes back is not missed. The tables are locked before the
+// snapshot is taken: one from before a month was dropped would not see what was put aside of it.
+pub(super) const SNAPSHOT: &str = "
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+LOCK TABLE windlass.events, windlass.event_attempts IN ACCESS SHARE MODE";
 
 pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
     let mut connection = store.reads.get().await?;
