@@ -104,10 +104,11 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Goes on from the mark, or from the beginning where the rules were others.
+    /// Goes on from the mark, or from the beginning where the rules were others, or the clock has gone back behind it.
     async fn walk_for(&mut self, walk: Walk, keep_ms: u64, mut mark: Option<Mark>) -> Result<()> {
         let until = over_before(self.now, row_wise_after_ms(walk, keep_ms, self.longest_ms));
-        let mut place = mark.filter(|mark| mark.rules == self.hash).map_or(Place::default(), |mark| mark.place);
+        let is_good = |mark: &Mark| mark.rules == self.hash && mark.place.at <= self.now.timestamp_micros();
+        let mut place = mark.filter(is_good).map_or(Place::default(), |mark| mark.place);
         let mut empty = 0;
         while !self.is_over() {
             let page = self.page(walk, place, until).await?;

@@ -86,7 +86,8 @@ fn attempts(conn: &Connection, namespace: &str, from: Place, until: i64, limit: 
             page.ended.push(attempt(row)?);
         }
         seen += 1;
-        page.next = Place { at, id, lane_id: 0 };
+        // A mark in the future would not be believed.
+        page.next = Place { at: at.min(now), id, lane_id: 0 };
         if page.ended.len() == limit || seen == SCAN {
             page.more = true;
             return Ok(page);

@@ -380,6 +380,29 @@ conformance! {
         assert_eq!(rows(bed).await, [0; 4]);
     }
 
+    // What was looked at by a clock that ran ahead is looked at again.
+    async fn a_clock_that_was_put_back_hides_nothing(bed) {
+        let queue = bed.namespace(keeping(Some(HOUR))).await;
+        let now = bed.now();
+        bed.advance(365 * DAY);
+        for _ in 0..3 {
+            completed_one(&queue, "t").await;
+        }
+        bed.advance(2 * HOUR);
+        assert_eq!(retain(&queue).await, gone(3, 3));
+        bed.hand.set(now);
+        let other = bed.other().await.in_namespace("ns").unwrap();
+        for _ in 0..3 {
+            completed_one(&other, "t").await;
+        }
+        bed.advance(2 * HOUR);
+        assert_eq!(retain(&other).await, gone(3, 3));
+        completed_one(&other, "t").await;
+        bed.advance(2 * HOUR);
+        assert_eq!(retain(&other).await, gone(1, 1));
+        assert_eq!(rows(bed).await, [0; 4]);
+    }
+
     async fn two_processes_at_once_delete_everything_once(bed) {
         let queue = bed.namespace(keeping(Some(HOUR))).await;
         queue.add_subscription(SubscriptionSpec::new("long").policy(completed(Some(2 * HOUR)))).await.unwrap();
