@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::inspect::check_types;
 use crate::outcome::Attempt;
 use crate::queue::{Core, Queue};
-use crate::store::{Change, Prepared, Stored};
+use crate::store::{Change, Claim, Prepared, Stored};
+use crate::topology::Topology;
 
 pub(crate) mod counter;
 mod counters;
@@ -207,12 +208,13 @@ impl Core {
         self.counters.count(namespace, noted);
     }
 
-    pub(crate) fn count_claimed(&self, namespace: &str, taken: &[Delivery]) {
+    pub(crate) fn count_claimed(&self, topology: &Topology, claim: &Claim, taken: &[Delivery]) {
+        let Some(subscription) = topology.subscription(&claim.subscription) else { return };
         let noted = taken.iter().filter_map(|delivery| {
-            let wait_us = first_wait(delivery)?;
+            let wait_us = first_wait(delivery, subscription)?;
             Some((delivery.event.event_type.as_str(), delivery.picked_at, Noted::Claimed { wait_us }))
         });
-        self.counters.count(namespace, noted);
+        self.counters.count(&claim.namespace, noted);
     }
 
     /// Counts the changes that were applied. Their lanes are almost always known.

@@ -263,7 +263,7 @@ impl Task {
             requests: slots.to_vec(),
         };
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
-        self.core.count_claimed(&claim.namespace, &taken);
+        self.core.count_claimed(topology, &claim, &taken);
         Ok(taken)
     }
 

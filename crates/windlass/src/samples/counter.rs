@@ -8,6 +8,7 @@ use crate::decide::Transition;
 use crate::delivery::{Delivery, Status};
 use crate::outcome::{Action, Attempt};
 use crate::store::Change;
+use crate::topology::Subscription;
 
 /// Counts, which add up, and what was seen of the live queue, of which the most is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -114,11 +115,13 @@ pub(crate) fn run_in_tx(picked_at: Timestamp, attempt: &Attempt) -> u64 {
     attempt.execution_time_ms.map_or(until_begun_us, |ms| until_begun_us.max(ms.saturating_mul(1_000)))
 }
 
-/// How long it waited for its first claim; `None` for a later one.
-pub(crate) fn first_wait(delivery: &Delivery) -> Option<u64> {
+/// How long it waited for its first claim; `None` for a later one, and for the past that a subscription was given:
+/// nobody could have taken that before.
+pub(crate) fn first_wait(delivery: &Delivery, subscription: &Subscription) -> Option<u64> {
     let event = &delivery.event;
     let from = event.run_at.map_or(event.created_at, |run_at| run_at.max(event.created_at));
-    (delivery.attempts == 1).then(|| span_us(from, delivery.picked_at))
+    let is_past = subscription.starts_at < subscription.created_at && from < subscription.created_at;
+    (delivery.attempts == 1 && !is_past).then(|| span_us(from, delivery.picked_at))
 }
 
 /// From one instant to another, in microseconds; nothing where a clock went back.

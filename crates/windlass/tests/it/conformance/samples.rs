@@ -371,6 +371,26 @@ conformance! {
         }
     }
 
+    async fn who_subscribes_to_the_past_made_nobody_wait(bed) {
+        let queue = bed.namespace(Policy::default()).await;
+        publish(&queue, "before").await;
+        publish_new(&queue, NewEvent::new("due").delay(3 * MINUTE)).await;
+        bed.advance(2 * MINUTE);
+        let began = queue.clock().now() - chrono::TimeDelta::hours(1);
+        queue.add_subscription(SubscriptionSpec::new("late").since(began)).await.unwrap();
+        publish(&queue, "after").await;
+        bed.advance(2 * MINUTE);
+        let taken = claim(&queue, ClaimRequest::new("w").subscription("late").max(10)).await;
+        assert_eq!(taken.len(), 3);
+        let by_type = SampleFilter { by_type: true, step: DAY, ..SampleFilter::default() };
+        let waits: Vec<(String, bool)> = samples(&queue, by_type)
+            .await
+            .into_iter()
+            .map(|sample| (sample.event_type.unwrap(), sample.wait_ms.is_some()))
+            .collect();
+        assert_eq!(waits, [("after".to_owned(), true), ("before".to_owned(), false), ("due".to_owned(), true)]);
+    }
+
     async fn processes_add_up(bed) {
         let queues = [bed.other().await, bed.other().await, bed.other().await, bed.other().await];
         let mut working = JoinSet::new();
