@@ -80,7 +80,7 @@ impl Default for Limits {
             schedules_max: 1_000_000,
             missed_ticks_max: 1_000,
             samples_max: 10_000,
-            sample_rows_max: 1_000_000,
+            sample_rows_max: 100_000,
             tokens_max: 1_000,
             token_namespaces_max: 32,
         }

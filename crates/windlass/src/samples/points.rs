@@ -110,9 +110,7 @@ impl Points {
     pub fn add(&mut self, row: SampleRow) -> Result<()> {
         self.rows += 1;
         if self.rows > self.wanted.rows_max {
-            let problem =
-                format!("more than {} samples would have to be read; ask for less time", self.wanted.rows_max);
-            return Err(Error::invalid("from", problem));
+            return Err(Error::invalid("from", too_much(self.wanted.rows_max)));
         }
         let wanted = &self.wanted;
         let of_type = |pattern: &String| names::type_matches(pattern, &row.event_type);
@@ -138,6 +136,10 @@ impl Points {
 pub(super) fn too_many(points: usize, max: usize) -> Error {
     let problem = format!("gives {points} points or more; the limit is {max}: take longer steps, or ask for less time");
     Error::invalid("step_ms", problem)
+}
+
+fn too_much(max: usize) -> String {
+    format!("more than {max} stored samples would have to be read, whatever 'step_ms' is: ask for less time")
 }
 
 impl Point {
