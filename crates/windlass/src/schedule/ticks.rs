@@ -32,12 +32,10 @@ pub(crate) fn due(rule: &Rule, missed: Missed, from: Timestamp, now: Timestamp, 
     let first = rule.before(now + TimeDelta::microseconds(1));
     let back = std::iter::successors(first, |tick| rule.before(*tick));
     let mut back = back.take_while(|tick| *tick >= from).peekable();
-    let Some(latest) = back.peek().copied() else { return due };
     let late = |tick: Timestamp| now - tick > GRACE;
-    let oldest = rule.after(from - TimeDelta::microseconds(1)).unwrap_or(latest);
     let wanted = |n: usize, tick: Timestamp| match missed {
-        _ if !late(oldest) => true,
-        Missed::Skip => !late(tick),
+        _ if !late(tick) => true,
+        Missed::Skip => false,
         Missed::Once => n == 0,
         Missed::All => n < max,
     };
@@ -88,6 +86,18 @@ mod tests {
             ("* * * * *", Skip, "10:30:00.000001", vec!["10:30:00"], None, 30),
             ("* * * * *", Skip, "10:30:00", vec!["10:29:00", "10:30:00"], None, 29),
             ("* * * * *", Once, late, vec!["10:30:00"], None, 30),
+            // What was not missed happens; else the latest.
+            ("* * * * *", Once, "10:30:00", vec!["10:29:00", "10:30:00"], None, 29),
+            ("*/20 * * * *", Once, "10:41:00.000001", vec!["10:40:00"], None, 2),
+            ("*/30 * * * * *", Once, "10:03:10", vec!["10:02:30", "10:03:00"], None, 5),
+            (
+                "*/10 * * * * *",
+                All,
+                "10:01:20",
+                vec!["10:00:20", "10:00:30", "10:00:40", "10:00:50", "10:01:00", "10:01:10", "10:01:20"],
+                None,
+                2,
+            ),
             ("* * * * *", All, late, vec!["10:26:00", "10:27:00", "10:28:00", "10:29:00", "10:30:00"], None, 26),
             // Every half hour: 2 ticks.
             ("*/30 * * * *", Skip, late, vec!["10:30:00"], None, 1),
@@ -123,7 +133,7 @@ mod tests {
     fn a_year_of_seconds_is_not_gone_through() {
         let rule = Rule::parse("* * * * * *", "UTC").unwrap();
         let now = at("10:00:00");
-        for (missed, happen) in [(Missed::Skip, 61), (Missed::Once, 1), (Missed::All, 1_000)] {
+        for (missed, happen) in [(Missed::Skip, 61), (Missed::Once, 61), (Missed::All, 1_000)] {
             let due = due(&rule, missed, now - TimeDelta::days(365), now, 1_000);
             assert_eq!((due.happen.len(), due.skipped), (happen, SKIPPED_MAX), "{missed:?}");
             assert_eq!((due.happen.last(), due.next_at), (Some(&now), Some(now + TimeDelta::seconds(1))));
