@@ -18,6 +18,7 @@ use crate::names;
 use crate::publish::{self, PublishUnit, PublishedUnit};
 use crate::register::generated_id;
 use crate::samples::Counters;
+use crate::schedule::Left;
 use crate::store::Store;
 use crate::topology::{DEFAULT_NAMESPACE, Topology};
 use crate::wake::{Wakes, lock};
@@ -69,6 +70,8 @@ pub(crate) struct Core {
     pub schedules_changed: watch::Sender<()>,
     /// How many schedules each namespace may get before they are counted again.
     pub schedules_room: Mutex<HashMap<String, usize>>,
+    /// Schedules that could not be fired here.
+    pub schedules_left: Mutex<Left>,
     /// What is counted for samples.
     pub counters: Arc<Counters>,
     /// Where history goes before it is deleted.
@@ -150,6 +153,7 @@ impl OpenOptions {
             hurry: watch::Sender::new(false),
             schedules_changed: watch::Sender::new(()),
             schedules_room: Mutex::default(),
+            schedules_left: Mutex::default(),
             archive: self.archive,
             topologies: Mutex::default(),
         };

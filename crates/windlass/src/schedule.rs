@@ -15,6 +15,8 @@ use crate::wake::lock;
 mod cron;
 mod fire;
 mod id;
+mod left;
+mod plan;
 mod reschedule;
 mod template;
 mod ticks;
@@ -24,6 +26,7 @@ pub(crate) use cron::Rule;
 pub use fire::Fired;
 pub(crate) use id::checked_id;
 use id::new_id;
+pub(crate) use left::Left;
 pub use view::{Runner, ScheduleFilter, ScheduleFire, ScheduleView};
 
 /// The most ticks that one preview shows.
@@ -37,7 +40,8 @@ pub const PREVIEW_MAX: usize = 100;
 pub enum Missed {
     /// They are passed over.
     Skip,
-    /// One event is published for all of them: that of the latest.
+    /// One event is published for all of them, that of the latest; none where ticks that were not missed make up for
+    /// them.
     #[default]
     Once,
     /// Each is made up for; only the latest where there are more than `missed_ticks_max` of [`Limits`].

@@ -13,7 +13,7 @@ use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Lease, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
 use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
@@ -227,9 +227,20 @@ pub(crate) enum Put {
 pub(crate) struct DueSchedules {
     /// As the database's clock says.
     pub now: Timestamp,
-    /// The first tick of all, whether or not it is due.
+    /// The first tick after the place that was asked for, whether or not it is due.
     pub next_at: Option<Timestamp>,
     pub schedules: Vec<ScheduleView>,
+    /// The ids of those that cannot be read, and why: a newer version may have written them.
+    pub unreadable: Vec<(String, Error)>,
+    /// The place of the last of all these; `None` where none is due.
+    pub last: Option<Place>,
+}
+
+/// A place among schedules in the order of their next ticks.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub next_at: Timestamp,
+    pub schedule_id: String,
 }
 
 /// Schedules that were written while the clock was ahead.
@@ -289,6 +300,17 @@ pub(crate) struct Moved {
     pub stored: Vec<(usize, Stored)>,
     /// When it changed.
     pub updated_at: Timestamp,
+}
+
+/// What became of several firings.
+#[derive(Debug)]
+pub(crate) enum Fires {
+    /// Of each; `None` for one that is not as it was read, or that somebody else works on.
+    Done(Vec<Option<Moved>>),
+    /// Nothing was changed: somebody else holds what one of them needs, and did not let go of it soon.
+    Blocked(Error),
+    /// Nothing was changed: the version is not the namespace's.
+    OtherVersion,
 }
 
 /// A page of past events that a new subscription may want.
@@ -419,6 +441,9 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
     /// Creates the lanes that are missing. Harmless when several processes do it at once.
     async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()>;
 
+    /// The same, unless somebody else makes one of them and does not soon end; whether that was so.
+    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool>;
+
     /// Events with an id of at least `from`, published from the subscription's start to its creation,
     /// by id, `limit` at most.
     async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past>;
@@ -511,11 +536,12 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
     /// The namespaces that have schedules with a tick to come, and how long until it comes.
     async fn next_ticks(&self, now: Option<Timestamp>) -> Result<Vec<(String, Duration)>>;
 
-    /// Those whose next tick has come, the earliest first: at most `limit`, and no more than so many bytes of payload,
-    /// but at least one.
+    /// Those after this place whose next tick has come, the earliest first: at most `limit`, and no more than so many
+    /// bytes of payload, but at least one.
     async fn due_schedules(
         &self,
         namespace: &str,
+        after: Option<&Place>,
         limit: usize,
         bytes: usize,
         now: Option<Timestamp>,
@@ -535,8 +561,8 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
     async fn reschedule(&self, namespace: &str, schedules: &[Rescheduled], now: Option<Timestamp>) -> Result<usize>;
 
     /// Records the ticks of each schedule that still is as it was read, stores the events of those that are not on
-    /// record yet, and moves it on; `None` for one that is not. A schedule that somebody else works on at this moment
-    /// is passed over, or, where `manual`, waited for. `None` for all: `version` is not the namespace's.
+    /// record yet, and moves it on. A schedule that somebody else works on at this moment is passed over, or, where
+    /// `manual`, waited for. For anything else that somebody holds only those who are `manual` wait long.
     async fn fire(
         &self,
         namespace: &str,
@@ -545,7 +571,7 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
         events: &[Prepared],
         manual: bool,
         now: Option<Timestamp>,
-    ) -> Result<Option<Vec<Option<Moved>>>>;
+    ) -> Result<Fires>;
 
     // -- the work
 

@@ -1,18 +1,20 @@
 //! Firing: ticks that are due publish their events. Any process may see to it, and several at once: each tick
 //! happens once.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ticks::{self, Due};
-use super::{Rule, ScheduleView, checked_id};
+use super::plan::{Part, Plan, Rules, firing, flat};
+use super::{ScheduleView, checked_id};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::publish::{self, Published, ROUNDS_MAX};
 use crate::queue::Queue;
-use crate::store::{DueSchedules, Firing, Moved, Prepared, Tick};
+use crate::store::{DueSchedules, Fires, Moved, Prepared, Tick};
+use crate::topology::Topology;
+use crate::wake::lock;
 
 /// How many schedules are read at once.
 const SCHEDULES: usize = 1_000;
@@ -29,89 +31,113 @@ const READS_MAX: usize = 100;
 /// When to look again where all that is due is being seen to by others.
 const BY_OTHERS: Duration = Duration::from_millis(100);
 
-/// When to look again where what is left has a rule that only others know.
-const UNKNOWN_RULES: Duration = Duration::from_secs(1);
+/// When to look again where what is left cannot be fired here.
+const LEFT: Duration = Duration::from_secs(1);
+
+/// Where so many fail one after the other that did not before, it is not their fault.
+const FAILURES_MAX: usize = 3;
+
+/// Of those that were blocked the last time, so many may be waited for in one call.
+const BLOCKED_MAX: usize = 5;
 
 /// What firing came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fired {
     /// How many events were published.
     pub fired: usize,
-    /// How long until the next tick, by the database's clock; `None` where none will come.
+    /// How long until the next tick, by the database's clock, or until it is time to look again for what could not be
+    /// fired; `None` where none will come.
     pub next_in: Option<Duration>,
 }
 
-/// What is still to be done for one schedule.
-struct Plan {
-    view: ScheduleView,
-    rule: Arc<Rule>,
-    ticks: VecDeque<Planned>,
-    /// The first tick after these.
-    next_at: Option<Timestamp>,
-}
-
-struct Planned {
-    at: Timestamp,
-    skipped: u32,
-    happens: bool,
-}
-
-/// A part of a plan that one transaction can see to.
-struct Part {
-    firing: Firing,
-    /// Of its ticks.
-    events: Vec<NewEvent>,
-    rest: Plan,
-}
-
-/// What came of a batch.
+/// What one call came to so far.
 #[derive(Default)]
 struct Progress {
     fired: usize,
-    moved: usize,
-    /// All of them have a rule that is not known here.
-    unknown: bool,
-    /// The first thing that went wrong with a schedule that was left as it is.
-    error: Option<Error>,
+    /// When to look again for what was left.
+    again_in: Option<Duration>,
+    /// How many failed since one did not, but for those that failed before.
+    failures: usize,
+    /// Groups that somebody holds, and types whose lanes somebody is making.
+    blocked_groups: HashSet<String>,
+    blocked_types: HashSet<String>,
+    /// How often somebody was waited for in vain.
+    waits: usize,
+}
+
+/// What somebody else may hold for long.
+#[derive(Clone, Copy)]
+enum InTheWay {
+    Group,
+    Lane,
+}
+
+/// What came of a transaction.
+enum Submitted {
+    /// What became of each part, and their events in order.
+    Done(Vec<Option<Moved>>, Vec<Prepared>),
+    /// Somebody else holds the group of one of them.
+    Blocked(Error),
+    /// Somebody else is making a lane that one of them needs.
+    NoLane,
 }
 
 impl Queue {
     /// Publishes the events of all ticks of this namespace that are due. `windlass serve` and every running
-    /// [`Node`](crate::Node) do this by themselves.
+    /// [`Node`](crate::Node) do this by themselves. A schedule that cannot be fired, or not here, is left as it is, and
+    /// keeps no other from its ticks.
     pub async fn fire_schedules_once(&self) -> Result<Fired> {
         self.topology().await?;
-        let mut fired = 0;
+        let (mut progress, mut place) = (Progress::default(), None);
         for _ in 0..READS_MAX {
-            let due = self.store().due_schedules(self.namespace(), SCHEDULES, BYTES, self.now()).await?;
-            if due.schedules.is_empty() {
+            let (namespace, after) = (self.namespace(), place.as_ref());
+            let due = self.store().due_schedules(namespace, after, SCHEDULES, BYTES, self.now()).await?;
+            // What is left is behind this place, and what was fired is due no more.
+            let Some(last) = due.last.clone() else {
                 let next_in = due.next_at.map(|next_at| (next_at - due.now).to_std().unwrap_or_default());
-                return Ok(Fired { fired, next_in });
-            }
-            let progress = self.fire_due(due).await?;
-            fired += progress.fired;
-            match (progress.moved, progress.error) {
-                (0, Some(error)) => return Err(error),
-                (0, None) => {
-                    let next_in = if progress.unknown { UNKNOWN_RULES } else { BY_OTHERS };
-                    return Ok(Fired { fired, next_in: Some(next_in) });
-                }
-                _ => {}
-            }
+                let next_in = [next_in, progress.again_in].into_iter().flatten().min();
+                return Ok(Fired { fired: progress.fired, next_in });
+            };
+            place = Some(last);
+            self.fire_due(due, &mut progress).await?;
         }
-        Ok(Fired { fired, next_in: Some(Duration::ZERO) })
+        let next_in = progress.again_in.filter(|_| progress.fired == 0).unwrap_or_default();
+        Ok(Fired { fired: progress.fired, next_in: Some(next_in) })
     }
 
-    async fn fire_due(&self, due: DueSchedules) -> Result<Progress> {
-        let mut rules = HashMap::new();
-        let max = self.limits().missed_ticks_max;
-        let plans = due.schedules.into_iter().filter_map(|view| plan(view, &mut rules, due.now, max));
-        let mut plans: VecDeque<Plan> = plans.collect();
-        let mut progress = Progress { unknown: plans.is_empty(), ..Progress::default() };
-        while !plans.is_empty() {
-            let batch = self.next_batch(&mut plans, due.now);
-            self.fire_batch(batch, &mut plans, &mut progress).await?;
+    async fn fire_due(&self, due: DueSchedules, progress: &mut Progress) -> Result<()> {
+        for (id, error) in &due.unreadable {
+            self.leave_to_others(id, error, progress);
         }
-        Ok(progress)
+        let (mut rules, max) = (Rules::default(), self.limits().missed_ticks_max);
+        let (mut plans, mut apart) = (VecDeque::new(), Vec::new());
+        for view in due.schedules {
+            let is_apart = lock(&self.core().schedules_left).is_apart(&view.id);
+            match rules.of(&view) {
+                Ok(rule) if is_apart => apart.push(Plan::new(view, rule, due.now, max)),
+                Ok(rule) => plans.push_back(Plan::new(view, rule, due.now, max)),
+                Err(error) => self.leave_to_others(&view.id, &error, progress),
+            }
+        }
+        self.fire_plans(plans, due.now, progress).await?;
+        // In any order, so that none of them always waits behind the same others.
+        fastrand::shuffle(&mut apart);
+        for plan in apart {
+            if progress.waits < BLOCKED_MAX {
+                self.fire_plans(VecDeque::from([plan]), due.now, progress).await?;
+            } else {
+                progress.look_again(LEFT);
+            }
+        }
+        Ok(())
+    }
+
+    async fn fire_plans(&self, mut plans: VecDeque<Plan>, now: Timestamp, progress: &mut Progress) -> Result<()> {
+        while !plans.is_empty() {
+            let batch = self.next_batch(&mut plans, now);
+            self.fire_batch(batch, &mut plans, progress).await?;
+        }
+        Ok(())
     }
 
     /// As much as one transaction should hold.
@@ -151,33 +177,48 @@ impl Queue {
         tracing::warn!(namespace, id, name, %error, "the event of a schedule cannot be published; its tick is passed over");
     }
 
+    /// One that is not understood here. Others may know more zones, or be newer.
+    fn leave_to_others(&self, id: &str, error: &Error, progress: &mut Progress) {
+        progress.look_again(LEFT);
+        if lock(&self.core().schedules_left).is_news(id) {
+            let namespace = self.namespace();
+            tracing::warn!(namespace, id, %error, "a schedule is left to others: it is not understood here");
+        }
+    }
+
     /// Stores the batch. Where it is refused because of one schedule, the others are stored without that.
     async fn fire_batch(&self, batch: Vec<Part>, plans: &mut VecDeque<Plan>, progress: &mut Progress) -> Result<()> {
         let mut batches = vec![batch];
         while let Some(mut batch) = batches.pop() {
-            match self.submit(&batch, false).await {
-                Ok((moved, _)) => {
+            batch.retain(|part| !self.is_blocked(part, progress));
+            if batch.is_empty() {
+                continue;
+            }
+            let (error, in_the_way) = match self.submit(&batch, false).await {
+                Ok(Submitted::Done(moved, _)) => {
+                    progress.failures = 0;
                     for (part, moved) in batch.into_iter().zip(moved) {
-                        progress.count(part, moved, plans);
+                        self.count(part, moved, plans, progress);
                     }
+                    continue;
                 }
+                Ok(Submitted::Blocked(error)) => (error, Some(InTheWay::Group)),
+                Ok(Submitted::NoLane) => (no_lane(), Some(InTheWay::Lane)),
                 Err(error) if !is_about_one(&error) => return Err(error),
-                Err(_) if batch.len() > 1 => {
-                    batches.push(batch.split_off(batch.len() / 2));
-                    batches.push(batch);
-                }
-                Err(Error::Database { detail }) => {
-                    let error = Error::Database { detail };
-                    tracing::warn!(namespace = self.namespace(), id = firing_id(&batch), %error, "a schedule cannot be fired");
-                    progress.error.get_or_insert(error);
-                }
-                Err(error) if batch.iter().all(|part| part.events.is_empty()) => return Err(error),
-                Err(error) => {
-                    for part in &mut batch {
-                        self.passed_over(&part.rest.view, &error);
-                        part.events.clear();
-                        part.firing.ticks.iter_mut().for_each(|tick| tick.event = None);
-                    }
+                Err(error) => (error, None),
+            };
+            if batch.len() > 1 {
+                batches.push(batch.split_off(batch.len() / 2));
+                batches.push(batch);
+            } else if let Some(part) = batch.first_mut() {
+                if in_the_way.is_some() || matches!(error, Error::Database { .. }) {
+                    self.set_apart(part, error, in_the_way, progress)?;
+                } else if part.events.is_empty() {
+                    return Err(error);
+                } else {
+                    self.passed_over(&part.rest.view, &error);
+                    part.events.clear();
+                    part.firing.ticks.iter_mut().for_each(|tick| tick.event = None);
                     batches.push(batch);
                 }
             }
@@ -185,15 +226,67 @@ impl Queue {
         Ok(())
     }
 
-    /// Stores the parts in one transaction; what became of each, and their events in order.
-    async fn submit(&self, parts: &[Part], manual: bool) -> Result<(Vec<Option<Moved>>, Vec<Prepared>)> {
+    /// What is left of the part's plan goes on from how the schedule is now.
+    fn count(&self, part: Part, moved: Option<Moved>, plans: &mut VecDeque<Plan>, progress: &mut Progress) {
+        let Some(moved) = moved else { return progress.look_again(BY_OTHERS) };
+        lock(&self.core().schedules_left).forget(&part.firing.schedule_id);
+        progress.fired += moved.stored.len();
+        let mut rest = part.rest;
+        if !rest.ticks.is_empty() {
+            (rest.view.next_at, rest.view.updated_at) = (part.firing.then_at, moved.updated_at);
+            plans.push_front(rest);
+        }
+    }
+
+    /// Where one of a group, or of a type, was waited for in vain, the others need not be.
+    fn is_blocked(&self, part: &Part, progress: &mut Progress) -> bool {
+        let ScheduleView { group_id, event_type, .. } = &part.rest.view;
+        let blocked = group_id.as_ref().is_some_and(|group| progress.blocked_groups.contains(group))
+            || progress.blocked_types.contains(event_type);
+        if blocked {
+            lock(&self.core().schedules_left).set_apart(&part.firing.schedule_id);
+            progress.look_again(LEFT);
+        }
+        blocked
+    }
+
+    /// One that failed is left as it is, and tried alone the next time. Where it seems that all would fail, that is the
+    /// answer.
+    fn set_apart(
+        &self,
+        part: &Part,
+        error: Error,
+        in_the_way: Option<InTheWay>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let (id, view) = (&part.firing.schedule_id, &part.rest.view);
+        progress.look_again(LEFT);
+        progress.waits += usize::from(in_the_way.is_some());
+        match in_the_way {
+            Some(InTheWay::Group) => progress.blocked_groups.extend(view.group_id.clone()),
+            Some(InTheWay::Lane) => progress.blocked_types.extend([view.event_type.clone()]),
+            None => {}
+        }
+        let (is_new, is_news) = {
+            let mut left = lock(&self.core().schedules_left);
+            (left.set_apart(id), left.is_news(id))
+        };
+        if is_news {
+            tracing::warn!(namespace = self.namespace(), id, %error, "a schedule cannot be fired");
+        }
+        progress.failures += usize::from(is_new);
+        if is_new && progress.failures >= FAILURES_MAX { Err(error) } else { Ok(()) }
+    }
+
+    /// Stores the parts in one transaction.
+    async fn submit(&self, parts: &[Part], manual: bool) -> Result<Submitted> {
         let (core, namespace) = (self.core(), self.namespace());
         let (firings, mut events) = flat(parts);
         for _ in 0..ROUNDS_MAX {
-            let topology = publish::route_all(core, namespace, &mut events).await?;
-            let moved = core.store.fire(namespace, topology.version, &firings, &events, manual, self.now()).await?;
-            match moved {
-                Some(moved) => {
+            let Some(topology) = self.routed(&mut events, manual).await? else { return Ok(Submitted::NoLane) };
+            let fired = core.store.fire(namespace, topology.version, &firings, &events, manual, self.now()).await?;
+            match fired {
+                Fires::Done(moved) => {
                     let stored = moved.iter().flatten().flat_map(|moved| &moved.stored);
                     core.count_published(namespace, stored.clone().map(|(place, stored)| (&events[*place], stored)));
                     let deliveries = stored.flat_map(|(place, _)| &events[*place].deliveries);
@@ -201,12 +294,30 @@ impl Queue {
                     if !lanes.is_empty() {
                         core.wakes.ring(namespace, &lanes.into_iter().collect::<Vec<_>>());
                     }
-                    return Ok((moved, events));
+                    return Ok(Submitted::Done(moved, events));
                 }
-                None => drop(core.reload(namespace).await?),
+                Fires::Blocked(error) => return Ok(Submitted::Blocked(error)),
+                Fires::OtherVersion => drop(core.reload(namespace).await?),
             }
         }
-        Err(Error::DatabaseLocked { detail: publish::keeps_changing(namespace).to_string() })
+        Err(publish::keeps_changing(namespace))
+    }
+
+    /// Who asks by hand waits for lanes; `None`: others are not to.
+    async fn routed(&self, events: &mut [Prepared], manual: bool) -> Result<Option<Arc<Topology>>> {
+        let (core, namespace) = (self.core(), self.namespace());
+        if !manual {
+            let topology = core.topology(namespace).await?;
+            let missing = publish::try_route(core, &topology, events)?;
+            if missing.is_empty() {
+                return Ok(Some(topology));
+            }
+            if !core.store.add_lanes_soon(namespace, &missing).await? {
+                return Ok(None);
+            }
+            core.reload(namespace).await?;
+        }
+        publish::route_all(core, namespace, events).await.map(Some)
     }
 
     /// Publishes the event of a schedule now, whether or not it is active. Its ticks come as before.
@@ -223,75 +334,28 @@ impl Queue {
             let next_at = view.next_at;
             let firing = firing(&view, vec![Tick { at, skipped: 0, event: Some(0) }], next_at);
             let rest = Plan { view, rule, ticks: VecDeque::new(), next_at };
-            let (moved, mut events) = self.submit(&[Part { firing, events: vec![event], rest }], true).await?;
+            let (moved, mut events) = match self.submit(&[Part { firing, events: vec![event], rest }], true).await? {
+                Submitted::Done(moved, events) => (moved, events),
+                Submitted::Blocked(error) => return Err(error),
+                Submitted::NoLane => return Err(no_lane()),
+            };
             let stored = moved.into_iter().flatten().flat_map(|moved| moved.stored).next();
             if let (Some((_, stored)), Some(event)) = (stored, events.pop()) {
                 return Ok(publish::finish(event, stored, self.namespace()));
             }
         }
-        Err(Error::DatabaseLocked { detail: format!("schedule '{id}' keeps changing; try again") })
+        Err(Error::Database { detail: format!("schedule '{id}' keeps changing; try again") })
     }
 }
 
 impl Progress {
-    /// What is left of the part's plan goes on from how the schedule is now.
-    fn count(&mut self, part: Part, moved: Option<Moved>, plans: &mut VecDeque<Plan>) {
-        let Some(moved) = moved else { return };
-        self.moved += 1;
-        self.fired += moved.stored.len();
-        let mut rest = part.rest;
-        if !rest.ticks.is_empty() {
-            (rest.view.next_at, rest.view.updated_at) = (part.firing.then_at, moved.updated_at);
-            plans.push_front(rest);
-        }
+    fn look_again(&mut self, after: Duration) {
+        self.again_in = self.again_in.into_iter().chain([after]).min();
     }
 }
 
-/// Many schedules have the same rule, and reading one takes a while.
-type Rules = HashMap<(String, String), Option<Arc<Rule>>>;
-
-/// What to do about a schedule. One whose rule is not known here is left to others: they may know more zones.
-fn plan(view: ScheduleView, rules: &mut Rules, now: Timestamp, max: usize) -> Option<Plan> {
-    let known = rules.entry((view.cron.clone(), view.timezone.clone()));
-    let Some(rule) = known.or_insert_with(|| view.rule().map(Arc::new).ok()).clone() else {
-        let ScheduleView { id, cron, timezone, .. } = &view;
-        tracing::warn!(id, cron, timezone, "a schedule is left to others: its rule is not known here");
-        return None;
-    };
-    let due = ticks::due(&rule, view.missed, view.next_at.unwrap_or(now), now, max);
-    Some(Plan { view, rule, ticks: planned(&due), next_at: due.next_at })
-}
-
-fn planned(due: &Due) -> VecDeque<Planned> {
-    let happen = due.happen.iter().map(|at| Planned { at: *at, skipped: 0, happens: true });
-    let passed = due.passed.map(|at| Planned { at, skipped: 0, happens: false });
-    let mut planned: VecDeque<Planned> = happen.chain(passed).collect();
-    if let Some(first) = planned.front_mut() {
-        first.skipped = due.skipped;
-    }
-    planned
-}
-
-fn firing(view: &ScheduleView, ticks: Vec<Tick>, then_at: Option<Timestamp>) -> Firing {
-    Firing { schedule_id: view.id.clone(), next_at: view.next_at, updated_at: view.updated_at, ticks, then_at }
-}
-
-fn firing_id(batch: &[Part]) -> Option<&str> {
-    batch.first().map(|part| part.firing.schedule_id.as_str())
-}
-
-/// All events in one list, and the firings that point into it.
-fn flat(parts: &[Part]) -> (Vec<Firing>, Vec<Prepared>) {
-    let (mut firings, mut events) = (Vec::with_capacity(parts.len()), Vec::new());
-    for part in parts {
-        let mut firing = part.firing.clone();
-        for tick in &mut firing.ticks {
-            tick.event = tick.event.map(|place| place + events.len());
-        }
-        events.extend(part.events.iter().cloned().map(publish::unrouted));
-        firings.push(firing);
-    }
-    (firings, events)
+fn no_lane() -> Error {
+    Error::DatabaseLocked { detail: "a transaction that is under way makes a lane of this type".to_owned() }
 }
 
 /// Whether it may be the fault of one of several schedules, and not of the database as a whole.

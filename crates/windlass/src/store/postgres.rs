@@ -19,8 +19,8 @@ pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Ahead, Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
-    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Rescheduled, Since, Store, Stored,
+    Ahead, Applied, Change, Claim, DueSchedules, Fires, Firing, Head, Holder, Look, NewDelivery, NewSubscription, Past,
+    Place, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Rescheduled, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
@@ -306,6 +306,10 @@ impl Store for PgStore {
         despite_deadlocks!(topology::remove_subscription(self, namespace, subscription))
     }
 
+    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
+        topology::add_lanes_soon(self, namespace, lanes).await
+    }
+
     async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
         despite_deadlocks!(topology::add_lanes(self, namespace, lanes))
     }
@@ -416,11 +420,12 @@ impl Store for PgStore {
     async fn due_schedules(
         &self,
         namespace: &str,
+        after: Option<&Place>,
         limit: usize,
         bytes: usize,
         now: Option<Timestamp>,
     ) -> Result<DueSchedules> {
-        schedule::due(self, namespace, limit, bytes, now).await
+        schedule::due(self, namespace, after, limit, bytes, now).await
     }
 
     async fn schedules_from_the_future(
@@ -445,8 +450,15 @@ impl Store for PgStore {
         events: &[Prepared],
         manual: bool,
         now: Option<Timestamp>,
-    ) -> Result<Option<Vec<Option<Moved>>>> {
-        despite_deadlocks!(fire::fire(self, namespace, version, firings, events, manual, now))
+    ) -> Result<Fires> {
+        if manual {
+            return despite_deadlocks!(fire::fire(self, namespace, version, firings, events, manual, now));
+        }
+        // Here others are not to wait for one: neither for a lock, nor for the second try after a deadlock.
+        match fire::fire(self, namespace, version, firings, events, manual, now).await {
+            Err(error @ Error::DatabaseLocked { .. }) => Ok(Fires::Blocked(error)),
+            fired => fired,
+        }
     }
 
     async fn publish(

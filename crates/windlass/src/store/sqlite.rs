@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Ahead, Applied, Change, Claim, DueSchedules, Firing, Head, Holder, Look, Moved, NewDelivery, NewSubscription, Past,
-    Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Rescheduled, Since, Store, Stored,
+    Ahead, Applied, Change, Claim, DueSchedules, Fires, Firing, Head, Holder, Look, NewDelivery, NewSubscription, Past,
+    Place, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Rescheduled, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
@@ -243,6 +243,10 @@ impl Store for SqliteStore {
         self.write(None, move |conn, _| topology::remove_subscription(conn, &namespace, &name)).await
     }
 
+    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
+        self.add_lanes(namespace, lanes).await.map(|()| true)
+    }
+
     async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
         let (namespace, lanes) = (namespace.to_owned(), lanes.to_vec());
         self.write(None, move |conn, _| topology::add_lanes(conn, &namespace, &lanes)).await
@@ -372,12 +376,13 @@ impl Store for SqliteStore {
     async fn due_schedules(
         &self,
         namespace: &str,
+        after: Option<&Place>,
         limit: usize,
         bytes: usize,
         now: Option<Timestamp>,
     ) -> Result<DueSchedules> {
-        let (namespace, now) = (namespace.to_owned(), SqliteStore::now(self, now));
-        self.read(move |conn| schedule::due(conn, &namespace, limit, bytes, now)).await
+        let (namespace, after, now) = (namespace.to_owned(), after.cloned(), SqliteStore::now(self, now));
+        self.read(move |conn| schedule::due(conn, &namespace, after, limit, bytes, now)).await
     }
 
     async fn schedules_from_the_future(
@@ -404,7 +409,7 @@ impl Store for SqliteStore {
         events: &[Prepared],
         manual: bool,
         now: Option<Timestamp>,
-    ) -> Result<Option<Vec<Option<Moved>>>> {
+    ) -> Result<Fires> {
         let (namespace, firings, events) = (namespace.to_owned(), firings.to_vec(), events.to_vec());
         self.write(now, move |conn, now| fire::fire(conn, &namespace, version, &firings, &events, manual, now)).await
     }

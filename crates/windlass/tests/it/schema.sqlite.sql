@@ -231,8 +231,8 @@ CREATE TABLE schedules (
     max_retries   INTEGER,
     metadata      TEXT,
     expires_in_ms INTEGER,
-    missed        TEXT NOT NULL DEFAULT 'once',
-    runner        TEXT NOT NULL DEFAULT 'windlass',
+    missed        TEXT NOT NULL DEFAULT 'once' CHECK (missed IN ('skip', 'once', 'all')),
+    runner        TEXT NOT NULL DEFAULT 'windlass' CHECK (runner = 'windlass'),
     active        INTEGER NOT NULL DEFAULT 1,
     next_at       INTEGER,
     last_at       INTEGER,
@@ -282,7 +282,7 @@ CREATE INDEX retention_leftovers_by_time ON retention_leftovers (namespace, rule
 
 CREATE INDEX schedule_fires_by_time ON schedule_fires (namespace, fired_at);
 
-CREATE INDEX schedules_due ON schedules (namespace, next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX schedules_due ON schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
 
 CREATE VIEW event_log AS
 SELECT namespace, event_id, subscription, attempt, worker_id, 'PICKED' AS action, NULL AS status_code,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::PgStore;
 use super::enqueue::{column, signed};
@@ -13,7 +13,10 @@ use super::row::get;
 use super::schedule::changed_at;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::store::{Firing, Moved, Prepared, Stored, Tick};
+use crate::store::{Fires, Firing, Moved, Prepared, Stored, Tick};
+
+/// A transaction of somebody else may hold a group for as long as it likes.
+const WAIT_BRIEFLY: &str = "SET LOCAL lock_timeout = '200ms'";
 
 pub(super) async fn fire(
     store: &PgStore,
@@ -23,9 +26,12 @@ pub(super) async fn fire(
     events: &[Prepared],
     manual: bool,
     now: Option<Timestamp>,
-) -> Result<Option<Vec<Option<Moved>>>> {
+) -> Result<Fires> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    if !manual {
+        tx.execute(WAIT_BRIEFLY).await.map_err(from_sqlx)?;
+    }
     let batch = Fire { namespace, version, events, manual, now };
     let fired = batch.run(&mut tx, firings).await?;
     match fired {
@@ -33,9 +39,9 @@ pub(super) async fn fire(
         None => tx.rollback().await.map_err(from_sqlx)?,
     }
     connection.done();
-    let Some((moved, freed)) = fired else { return Ok(None) };
+    let Some((moved, freed)) = fired else { return Ok(Fires::OtherVersion) };
     store.freed(namespace, freed);
-    Ok(Some(moved))
+    Ok(Fires::Done(moved))
 }
 
 macro_rules! as_read {

@@ -1,6 +1,6 @@
 //! Storing events in a transaction of the caller's own.
 
-use sqlx::{Connection as _, Executor, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 
 use super::error::from_sqlx;
 use super::group::Freed;
@@ -29,10 +29,6 @@ impl PgStore {
         Ok(Transaction { store: self, connection })
     }
 }
-
-/// How long a lane may take to be made on a connection of our own. Whoever is making it at this moment
-/// may be waiting for this very transaction, or be it.
-const WAIT_FOR_LANES: &str = "SET LOCAL lock_timeout = '200ms'";
 
 const HOLD_VERSION: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 AND version = $2 FOR SHARE";
 
@@ -74,17 +70,7 @@ impl Transaction<'_> {
     /// Creates lanes for everybody, before this transaction is committed; says whether that was possible
     /// without waiting for somebody else.
     pub async fn add_lanes_apart(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
-        // Not one of those that write: all of them may be waiting for the end of this transaction.
-        let mut connection = self.store.reads.get().await?;
-        let mut tx = connection.begin().await.map_err(from_sqlx)?;
-        tx.execute(WAIT_FOR_LANES).await.map_err(from_sqlx)?;
-        match topology::insert_lanes(&mut tx, namespace, lanes).await {
-            Ok(()) => tx.commit().await.map_err(from_sqlx)?,
-            Err(Error::DatabaseLocked { .. }) => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        connection.done();
-        Ok(true)
+        topology::add_lanes_soon(self.store, namespace, lanes).await
     }
 
     /// Creates lanes in this transaction. Others who need one of them wait for its end.

@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::inspect::Page;
 use crate::schedule::{Runner, ScheduleFilter, ScheduleFire, ScheduleView};
-use crate::store::{DueSchedules, PreparedSchedule, Put};
+use crate::store::{DueSchedules, Place, PreparedSchedule, Put};
 
 /// What a view is made of.
 macro_rules! columns {
@@ -306,10 +306,20 @@ pub(super) async fn next_ticks(store: &PgStore, now: Option<Timestamp>) -> Resul
     rows.iter().map(tick).collect()
 }
 
-pub(super) const FIRST: &str = "
+macro_rules! after {
+    ($next_at:literal, $schedule_id:literal) => {
+        concat!("(next_at, schedule_id) > (coalesce(", $next_at, ", '-infinity'), ", $schedule_id, "::uuid)")
+    };
+}
+
+pub(super) const FIRST: &str = concat!(
+    "
 SELECT coalesce($2, now()) AS now, (
     SELECT next_at FROM windlass.schedules
-    WHERE namespace = $1 AND next_at IS NOT NULL ORDER BY next_at LIMIT 1) AS next_at";
+    WHERE namespace = $1 AND next_at IS NOT NULL AND ",
+    after!("$3", "$4"),
+    " ORDER BY next_at, schedule_id LIMIT 1) AS next_at"
+);
 
 pub(super) const DUE: &str = concat!(
     "
@@ -317,30 +327,46 @@ SELECT ",
     columns!(),
     "
 FROM (
-    SELECT s.*, sum(octet_length(s.payload::text)) OVER (ORDER BY s.next_at ROWS UNBOUNDED PRECEDING)
+    SELECT s.*, sum(octet_length(s.payload::text)) OVER (ORDER BY s.next_at, s.schedule_id ROWS UNBOUNDED PRECEDING)
                 - octet_length(s.payload::text) AS bytes_before
     FROM (
         SELECT * FROM windlass.schedules
-        WHERE namespace = $1 AND next_at <= $2 ORDER BY next_at LIMIT $3) AS s) AS s
-WHERE s.bytes_before < $4"
+        WHERE namespace = $1 AND next_at <= $2 AND ",
+    after!("$5", "$6"),
+    " ORDER BY next_at, schedule_id LIMIT $3) AS s) AS s
+WHERE s.bytes_before < $4 ORDER BY s.next_at, s.schedule_id"
 );
+
+/// Every id is greater.
+const NO_ID: &str = "00000000-0000-0000-0000-000000000000";
 
 pub(super) async fn due(
     store: &PgStore,
     namespace: &str,
+    after: Option<&Place>,
     limit: usize,
     bytes: usize,
     now: Option<Timestamp>,
 ) -> Result<DueSchedules> {
+    let (after_tick, after_id) = after.map_or((None, NO_ID), |place| (Some(place.next_at), &place.schedule_id));
     let mut connection = store.writes.get().await?;
-    let first = sqlx::query(FIRST).bind(namespace).bind(now);
+    let first = sqlx::query(FIRST).bind(namespace).bind(now).bind(after_tick).bind(after_id);
     let row = first.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     let (now, next_at): (Timestamp, Option<Timestamp>) = (get(&row, "now")?, get(&row, "next_at")?);
     let mut rows = Vec::new();
     if next_at.is_some_and(|next_at| next_at <= now) {
         let due = sqlx::query(DUE).bind(namespace).bind(now).bind(limit as i64).bind(bytes as i64);
-        rows = due.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        rows = due.bind(after_tick).bind(after_id).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     }
     connection.done();
-    Ok(DueSchedules { now, next_at, schedules: rows.iter().map(view).collect::<Result<_>>()? })
+    let mut due = DueSchedules { now, next_at, schedules: vec![], unreadable: vec![], last: None };
+    for row in &rows {
+        let place = Place { next_at: get(row, "next_at")?, schedule_id: get(row, "schedule_id")? };
+        match view(row) {
+            Ok(view) => due.schedules.push(view),
+            Err(error) => due.unreadable.push((place.schedule_id.clone(), error)),
+        }
+        due.last = Some(place);
+    }
+    Ok(due)
 }

@@ -427,10 +427,18 @@ async fn schedules_that_are_due_are_found_without_reading_the_others() {
     plain.execute(SCHEDULES).await.unwrap();
     let ids = "'{00000000-0000-4000-8000-000000000002,00000000-0000-4000-8000-000000000004}'";
     let twice = "'{2025-01-01,2025-01-01}'";
+    let (nobody, middle) = ("'00000000-0000-0000-0000-000000000000'", "'00000000-0000-4000-8000-000000100000'");
     let statements = [
         ("next ticks", schedule::NEXT_TICKS, vec!["NULL"], 2.0),
-        ("first", schedule::FIRST, vec!["'default'", "NULL"], 1.0),
-        ("due", schedule::DUE, vec!["'default'", "'2026-01-01'", "1000", "1000000"], 10.0),
+        ("namespaces", schedule::NAMESPACES, vec![], 2.0),
+        ("first", schedule::FIRST, vec!["'default'", "NULL", "NULL", nobody], 1.0),
+        ("due", schedule::DUE, vec!["'default'", "'2026-01-01'", "1000", "1000000", "NULL", nobody], 10.0),
+        (
+            "due after others",
+            schedule::DUE,
+            vec!["'default'", "'2126-01-01'", "3", "1000000", "'2125-01-01'", middle],
+            3.0,
+        ),
         ("lock", fire::LOCK, vec!["'default'", ids, twice, twice], 2.0),
         ("move", fire::MOVE, vec!["'default'", "NULL", ids, twice, twice, "'{1,2}'"], 2.0),
     ];

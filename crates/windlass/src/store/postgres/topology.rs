@@ -236,6 +236,25 @@ pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey
     Ok(())
 }
 
+/// How long a lane may take to be made on a connection of our own. Whoever is making it at this moment may be waiting
+/// for a transaction of this process, or be it.
+const WAIT_FOR_LANES: &str = "SET LOCAL lock_timeout = '200ms'";
+
+/// Says whether that was possible without waiting long for somebody else.
+pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
+    // Not one of those that write: all of them may be waiting for the end of the same transaction.
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    tx.execute(WAIT_FOR_LANES).await.map_err(from_sqlx)?;
+    match insert_lanes(&mut tx, namespace, lanes).await {
+        Ok(()) => tx.commit().await.map_err(from_sqlx)?,
+        Err(Error::DatabaseLocked { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    connection.done();
+    Ok(true)
+}
+
 // In one order, so that two processes that need the same lanes wait for each other.
 const ADD_LANES: &str = "
 INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)

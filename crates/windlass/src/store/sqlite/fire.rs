@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::{publish, row};
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::store::{Firing, Moved, Prepared, Stored, Tick};
+use crate::store::{Fires, Firing, Moved, Prepared, Stored, Tick};
 
 pub(super) fn fire(
     conn: &Connection,
@@ -15,12 +15,12 @@ pub(super) fn fire(
     events: &[Prepared],
     manual: bool,
     now: i64,
-) -> Result<Option<Vec<Option<Moved>>>> {
+) -> Result<Fires> {
     if row::version(conn, namespace)? != Some(version) {
-        return Ok(None);
+        return Ok(Fires::OtherVersion);
     }
     let fire = Fire { conn, namespace, events, manual, now };
-    firings.iter().map(|firing| fire.one(firing)).collect::<Result<Vec<_>>>().map(Some)
+    firings.iter().map(|firing| fire.one(firing)).collect::<Result<Vec<_>>>().map(Fires::Done)
 }
 
 struct Fire<'a> {

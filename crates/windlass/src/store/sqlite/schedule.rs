@@ -9,7 +9,7 @@ use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
 use crate::inspect::Page;
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
-use crate::store::{DueSchedules, PreparedSchedule, Put};
+use crate::store::{DueSchedules, Place, PreparedSchedule, Put};
 
 /// What a view is made of.
 macro_rules! columns {
@@ -205,27 +205,45 @@ pub(super) fn fires(
 
 const FIRST: &str = "
 SELECT next_at FROM schedules INDEXED BY schedules_due
-WHERE namespace = ?1 AND next_at IS NOT NULL ORDER BY next_at LIMIT 1";
+WHERE namespace = ?1 AND next_at IS NOT NULL AND (next_at, schedule_id) > (?2, ?3) ORDER BY next_at LIMIT 1";
 
 const DUE: &str = concat!(
     "SELECT ",
     columns!(),
-    " FROM schedules INDEXED BY schedules_due WHERE namespace = ?1 AND next_at <= ?2 ORDER BY next_at LIMIT ?3"
+    " FROM schedules INDEXED BY schedules_due
+WHERE namespace = ?1 AND next_at <= ?4 AND (next_at, schedule_id) > (?2, ?3) ORDER BY next_at, schedule_id LIMIT ?5"
 );
 
-pub(super) fn due(conn: &Connection, namespace: &str, limit: usize, bytes: usize, now: i64) -> Result<DueSchedules> {
-    let first = conn.prepare_cached(FIRST)?.query_row([namespace], |row| row::instant(row, 0)).optional()?;
-    let (mut schedules, mut read) = (Vec::new(), 0);
+pub(super) fn due(
+    conn: &Connection,
+    namespace: &str,
+    after: Option<Place>,
+    limit: usize,
+    bytes: usize,
+    now: i64,
+) -> Result<DueSchedules> {
+    let (after_tick, after_id) =
+        after.map_or((i64::MIN, String::new()), |place| (place.next_at.timestamp_micros(), place.schedule_id));
+    let mut first = conn.prepare_cached(FIRST)?;
+    let next_at = first.query_row((namespace, after_tick, &after_id), |row| row::instant(row, 0)).optional()?;
+    let mut due = DueSchedules { now: from_micros(now), next_at, schedules: vec![], unreadable: vec![], last: None };
     let mut select = conn.prepare_cached(DUE)?;
-    for view in select.query_map((namespace, now, limit as i64), view)? {
-        let view = view?;
-        read += view.payload.get().len();
-        schedules.push(view);
-        if read >= bytes {
-            break;
+    let mut rows = select.query((namespace, after_tick, &after_id, now, limit as i64))?;
+    let mut read = 0;
+    while read < bytes
+        && let Some(row) = rows.next()?
+    {
+        let schedule_id: String = row.get(0)?;
+        due.last = Some(Place { next_at: row::instant(row, 17)?, schedule_id: schedule_id.clone() });
+        match view(row) {
+            Ok(view) => {
+                read += view.payload.get().len();
+                due.schedules.push(view);
+            }
+            Err(error) => due.unreadable.push((schedule_id, error.into())),
         }
     }
-    Ok(DueSchedules { now: from_micros(now), next_at: first, schedules })
+    Ok(due)
 }
 
 // From each namespace to the next: there may be many schedules in each.

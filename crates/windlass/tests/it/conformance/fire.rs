@@ -27,6 +27,30 @@ fn count_of(bed: &Bed, id: &str) -> String {
     format!("SELECT count(*) FROM {schema}events WHERE scheduled_task_id = '{id}'")
 }
 
+/// Lets the database refuse the ticks of these from now on, and of no others.
+async fn refuse(bed: &Bed, ids: &[String]) {
+    let ids = ids.iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
+    let (drop, create) = match bed.database.kind {
+        Kind::Sqlite => (
+            "DROP TRIGGER IF EXISTS refused".to_owned(),
+            format!(
+                "CREATE TRIGGER refused BEFORE INSERT ON schedule_fires WHEN NEW.schedule_id IN ({ids})
+                 BEGIN SELECT RAISE(ABORT, 'refused'); END"
+            ),
+        ),
+        Kind::Postgres => (
+            "ALTER TABLE windlass.schedule_fires DROP CONSTRAINT IF EXISTS refused".to_owned(),
+            format!(
+                "ALTER TABLE windlass.schedule_fires ADD CONSTRAINT refused CHECK (schedule_id NOT IN ({ids})) NOT VALID"
+            ),
+        ),
+    };
+    bed.database.execute(&drop).await;
+    if !ids.is_empty() {
+        bed.database.execute(&create).await;
+    }
+}
+
 conformance! {
     // C11
     async fn missed_ticks_go_by_the_policy(bed) {
@@ -223,6 +247,33 @@ conformance! {
         assert_eq!(fire(&bed.queue).await, 1);
     }
 
+    async fn nobody_waits_for_a_group_that_somebody_holds(bed) {
+        if bed.database.kind == Kind::Sqlite {
+            return;
+        }
+        let grouped = |name: &str| NewSchedule::new(name, "* * * * *", NewEvent::new("t").group("g"));
+        let held = [add(&bed.queue, grouped("a")).await.id, add(&bed.queue, grouped("b")).await.id];
+        for n in 0..30 {
+            add(&bed.queue, every_minute(&n.to_string())).await;
+        }
+        // The first time, it is also the only one who knows the lane of that type.
+        for before in [0, 4] {
+            let mut other = Own::begin(&bed.database).await;
+            other.execute("SELECT windlass.publish('t', group_id => 'g')").await;
+            for _ in 0..2 {
+                bed.advance(MINUTE);
+                let fired = bed.queue.fire_schedules_once().await.unwrap();
+                assert_eq!((fired.fired, fired.next_in), (30, Some(secs(1))));
+                let so_far = record(&bed.queue, &held[0]).await.len() + record(&bed.queue, &held[1]).await.len();
+                assert_eq!(so_far, before);
+            }
+            other.rollback().await;
+            // The first was late by a minute, and was not missed.
+            let fired = bed.queue.fire_schedules_once().await.unwrap();
+            assert_eq!((fired.fired, fired.next_in), (4, Some(MINUTE)));
+        }
+    }
+
     async fn groups_go_in_order(bed) {
         let new = NewSchedule::new("a", "*/10 * * * * *", NewEvent::new("t").group("g").payload("{{tick.time}}").unwrap());
         add(&bed.queue, new).await;
@@ -276,6 +327,74 @@ conformance! {
         assert_eq!(record(&bed.queue, &fine).await.len(), 1);
         bed.database.execute(&format!("UPDATE {schema}schedules SET timezone = 'UTC' WHERE name = 'a'")).await;
         assert_eq!(fire(&bed.queue).await, 1);
+    }
+
+    async fn those_that_others_know_hold_up_nobody(bed) {
+        for n in 0..1_001 {
+            add(&bed.queue, every_minute(&format!("s{n}"))).await;
+        }
+        let schema = if bed.database.kind == Kind::Sqlite { "" } else { "windlass." };
+        bed.database.execute(&format!("UPDATE {schema}schedules SET timezone = 'Mars/Olympus'")).await;
+        let fine = add(&bed.queue, NewSchedule::new("fine", "*/2 * * * *", NewEvent::new("t"))).await.id;
+        bed.advance(MINUTE * 2);
+        let fired = bed.queue.fire_schedules_once().await.unwrap();
+        assert_eq!((fired.fired, fired.next_in), (1, Some(secs(1))));
+        assert_eq!(record(&bed.queue, &fine).await.len(), 1);
+    }
+
+    async fn one_that_cannot_be_read_holds_up_nobody(bed) {
+        for name in ["a", "b", "c"] {
+            add(&bed.queue, every_minute(name)).await;
+        }
+        bed.database.execute(match bed.database.kind {
+            Kind::Sqlite => "PRAGMA ignore_check_constraints = ON; UPDATE schedules SET missed = 'latest' WHERE name = 'b'",
+            Kind::Postgres => "ALTER TABLE windlass.schedules DROP CONSTRAINT schedules_missed_check;
+                UPDATE windlass.schedules SET missed = 'latest' WHERE name = 'b'",
+        })
+        .await;
+        bed.advance(MINUTE);
+        let fired = bed.queue.fire_schedules_once().await.unwrap();
+        assert_eq!((fired.fired, fired.next_in), (2, Some(secs(1))));
+    }
+
+    async fn those_that_fail_hold_up_nobody(bed) {
+        let mut bad = Vec::new();
+        for n in 0..5 {
+            bad.push(add(&bed.queue, every_minute(&format!("bad {n}"))).await.id);
+        }
+        for n in 0..20 {
+            add(&bed.queue, every_minute(&format!("good {n}"))).await;
+        }
+        refuse(bed, &bad).await;
+        // Several that fail for the first time, one after the other, may be taken for a failure of the database.
+        let mut fired = 0;
+        for _ in 0..3 {
+            bed.advance(MINUTE);
+            fired += bed.queue.fire_schedules_once().await.map_or(0, |fired| fired.fired);
+        }
+        assert!(fired >= 20);
+        for _ in 0..2 {
+            bed.advance(MINUTE);
+            let fired = bed.queue.fire_schedules_once().await.unwrap();
+            assert_eq!((fired.fired, fired.next_in), (20, Some(secs(1))));
+            let left = bed.queue.fire_schedules_once().await.unwrap();
+            assert_eq!((left.fired, left.next_in), (0, Some(secs(1))));
+        }
+        refuse(bed, &[]).await;
+        let fired = bed.queue.fire_schedules_once().await.unwrap();
+        assert_eq!((fired.fired, fired.next_in), (10, Some(MINUTE)));
+    }
+
+    async fn a_failure_of_the_database_is_told(bed) {
+        let mut all = Vec::new();
+        for n in 0..20 {
+            all.push(add(&bed.queue, every_minute(&n.to_string())).await.id);
+        }
+        refuse(bed, &all).await;
+        bed.advance(MINUTE);
+        assert_eq!(bed.queue.fire_schedules_once().await.unwrap_err().code(), "database");
+        refuse(bed, &[]).await;
+        assert_eq!(fire(&bed.queue).await, 20);
     }
 
     async fn the_next_tick_of_all_is_told(bed) {

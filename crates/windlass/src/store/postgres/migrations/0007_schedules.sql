@@ -15,8 +15,8 @@ CREATE TABLE windlass.schedules (
     max_retries   integer,
     metadata      json,
     expires_in_ms bigint,
-    missed        text NOT NULL DEFAULT 'once',
-    runner        text NOT NULL DEFAULT 'windlass',
+    missed        text NOT NULL DEFAULT 'once' CHECK (missed IN ('skip', 'once', 'all')),
+    runner        text NOT NULL DEFAULT 'windlass' CHECK (runner IN ('windlass', 'pg_cron')),
     active        boolean NOT NULL DEFAULT true,
     next_at       timestamptz,
     last_at       timestamptz,
@@ -25,7 +25,7 @@ CREATE TABLE windlass.schedules (
     updated_at    timestamptz NOT NULL,
     UNIQUE (namespace, name)
 ) WITH (fillfactor = 70);
-CREATE INDEX schedules_due ON windlass.schedules (namespace, next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX schedules_due ON windlass.schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
 
 -- The key is what makes a tick happen once, whoever fires it and whatever the clock does. Without an event, the tick
 -- was passed over, and so many before it.

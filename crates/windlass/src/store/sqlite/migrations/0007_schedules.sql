@@ -15,8 +15,8 @@ CREATE TABLE schedules (
     max_retries   INTEGER,
     metadata      TEXT,
     expires_in_ms INTEGER,
-    missed        TEXT NOT NULL DEFAULT 'once',
-    runner        TEXT NOT NULL DEFAULT 'windlass',
+    missed        TEXT NOT NULL DEFAULT 'once' CHECK (missed IN ('skip', 'once', 'all')),
+    runner        TEXT NOT NULL DEFAULT 'windlass' CHECK (runner = 'windlass'),
     active        INTEGER NOT NULL DEFAULT 1,
     next_at       INTEGER,
     last_at       INTEGER,
@@ -25,7 +25,7 @@ CREATE TABLE schedules (
     updated_at    INTEGER NOT NULL,
     UNIQUE (namespace, name)
 ) WITHOUT ROWID;
-CREATE INDEX schedules_due ON schedules (namespace, next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX schedules_due ON schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
 
 -- The key is what makes a tick happen once, whoever fires it and whatever the clock does. Without an event, the tick
 -- was passed over, and so many before it.
