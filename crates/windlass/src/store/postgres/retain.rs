@@ -293,20 +293,22 @@ pub(super) async fn delete_events(connection: &mut PgConnection, namespace: &str
     Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() as usize)
 }
 
+// Not one that has ended again meanwhile.
 pub(super) const SETTLE: &str = "
 DELETE FROM windlass.retention_leftovers l
-USING unnest($2::bigint[], $3::text[]) AS i(event_id, subscription)
+USING unnest($2::bigint[], $3::text[], $4::timestamptz[]) AS i(event_id, subscription, since)
 CROSS JOIN LATERAL (
     SELECT f.ctid AS tid FROM windlass.retention_leftovers f
     WHERE f.event_id = i.event_id AND f.subscription = i.subscription AND f.namespace = $1 LIMIT 1) AS f
-WHERE l.ctid = f.tid AND l.namespace = $1";
+WHERE l.ctid = f.tid AND l.namespace = $1 AND l.since <= i.since";
 
 const LOOK_LATER: &str = "
 INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, rules, look_at)
 SELECT i.event_id, i.subscription, $1, i.since, $5, coalesce(i.look_at, 'infinity')
 FROM unnest($2::bigint[], $3::text[], $4::timestamptz[], $6::timestamptz[]) AS i(event_id, subscription, since, look_at)
 ON CONFLICT (event_id, subscription, namespace) DO UPDATE
-SET since = excluded.since, rules = excluded.rules, look_at = excluded.look_at";
+SET since = excluded.since, rules = excluded.rules, look_at = excluded.look_at
+WHERE retention_leftovers.since <= excluded.since";
 
 async fn look_later(connection: &mut PgConnection, namespace: &str, retain: &Retain) -> Result<()> {
     let Retain { settled, later, rules, .. } = retain;
@@ -314,7 +316,8 @@ async fn look_later(connection: &mut PgConnection, namespace: &str, retain: &Ret
         let settle = sqlx::query(SETTLE)
             .bind(namespace)
             .bind(column(settled, |leftover| leftover.event_id))
-            .bind(column(settled, |leftover| leftover.subscription.as_str()));
+            .bind(column(settled, |leftover| leftover.subscription.as_str()))
+            .bind(column(settled, |leftover| leftover.since));
         settle.execute(&mut *connection).await.map_err(from_sqlx)?;
     }
     if !later.is_empty() {

@@ -328,7 +328,8 @@ fn of_retention() -> Vec<(&'static str, &'static str, Vec<&'static str>, u64)> {
             120,
         ),
         ("delete events", retain::DELETE_EVENTS, vec!["'busy'", "'{100001,100002}'"], 120),
-        ("settle", retain::SETTLE, vec!["'busy'", events, "'{main,main}'"], 20),
+        ("settle", retain::SETTLE, vec!["'busy'", events, "'{main,main}'", "'{2099-01-01,2099-01-01}'"], 20),
+        ("hold events", transition::HOLD_EVENTS, vec!["'busy'", "'{100001,100002}'", "'{2026-01-01,2026-01-01}'"], 120),
     ]
 }
 

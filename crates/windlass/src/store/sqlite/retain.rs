@@ -158,7 +158,8 @@ pub(super) fn retain(conn: &Connection, namespace: &str, retain: &Retain) -> Res
         take(conn, namespace, due, &mut taken)?;
     }
     for leftover in &retain.settled {
-        conn.prepare_cached(SETTLE)?.execute((leftover.event_id, &leftover.subscription, namespace))?;
+        let since = leftover.since.timestamp_micros();
+        conn.prepare_cached(SETTLE)?.execute((leftover.event_id, &leftover.subscription, namespace, since))?;
     }
     for (leftover, at) in &retain.later {
         let look_at = row::micros(*at).unwrap_or(INFINITY);
@@ -221,11 +222,14 @@ fn take(conn: &Connection, namespace: &str, due: &Ended, taken: &mut Taken) -> R
     Ok(())
 }
 
-const SETTLE: &str = "DELETE FROM retention_leftovers WHERE event_id = ?1 AND subscription = ?2 AND namespace = ?3";
+// Not one that has ended again meanwhile.
+const SETTLE: &str = "
+DELETE FROM retention_leftovers WHERE event_id = ?1 AND subscription = ?2 AND namespace = ?3 AND since <= ?4";
 const LOOK_LATER: &str = "
 INSERT INTO retention_leftovers (event_id, subscription, namespace, since, rules, look_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT DO UPDATE SET since = excluded.since, rules = excluded.rules, look_at = excluded.look_at";
+ON CONFLICT DO UPDATE SET since = excluded.since, rules = excluded.rules, look_at = excluded.look_at
+WHERE since <= excluded.since";
 
 fn look_later(conn: &Connection, namespace: &str, leftover: &Leftover, rules: i64, look_at: i64) -> Result<()> {
     let since = leftover.since.timestamp_micros();
