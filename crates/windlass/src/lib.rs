@@ -91,6 +91,7 @@ mod retry;
 mod samples;
 mod schedule;
 mod scope;
+mod seen;
 mod store;
 mod subscription;
 #[cfg(feature = "testing")]

@@ -32,7 +32,8 @@ impl Queue {
     /// Makes the partitions of this month and the next two, and drops months in which everything is over, for the whole
     /// database: those that ended longer ago than any namespace, type or subscription keeps what is completed. What must
     /// stay of such a month – live events, dead letters, what ended later – is put aside first. Nobody is kept waiting
-    /// for more than a moment: where a table is in use, it is tried again next time. On SQLite there is nothing to do.
+    /// for more than a moment: where a table is in use, it is tried again next time. Nothing is dropped for a day after
+    /// the clock has leapt. On SQLite there is nothing to do.
     pub async fn partitions_once(&self) -> Result<Partitions> {
         let mut done = Partitions::default();
         if !self.store().has_months() {
@@ -46,7 +47,9 @@ impl Queue {
             }
         }
         let rules = self.store().rules().await?;
-        if let Some(longest_ms) = longest_ms(&rules) {
+        if let Some(longest_ms) = longest_ms(&rules)
+            && self.believes(now).await?
+        {
             // What is archived goes row by row.
             let spared = rules.into_iter().filter(|(_, rules)| rules.archives()).map(|(namespace, _)| namespace);
             let over = Over { before: over_before(now, longest_ms), spared: spared.collect() };

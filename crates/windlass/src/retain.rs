@@ -11,6 +11,7 @@ use crate::queue::Queue;
 use crate::retention::{
     Ended, Leftover, Mark, Place, Rules, Walk, longest_ms, over_at, over_before, row_wise_after_ms,
 };
+use crate::seen::Seen;
 use crate::store::{EndedPage, Retain, Step, Taken};
 use crate::topology::Topology;
 
@@ -25,7 +26,8 @@ pub struct Retained {
     pub events: usize,
     /// It stopped before it was through, so as not to keep other upkeep waiting.
     pub more: bool,
-    /// Nothing was deleted, since history must be archived first and this process was not told where to.
+    /// Nothing was deleted: history must be archived first and this process was not told where to, or the clock has leapt
+    /// and is not believed for a day.
     pub withheld: bool,
 }
 
@@ -62,6 +64,9 @@ impl Queue {
             );
             return Ok(Retained { withheld: true, ..Retained::default() });
         }
+        if !self.believes(now).await? {
+            return Ok(Retained { withheld: true, ..Retained::default() });
+        }
         // What is archived is read row by row, and may as well be deleted so.
         let by_months = self.store().has_months() && !rules.archives();
         let longest_ms = if by_months { longest_ms(&self.store().rules().await?) } else { None };
@@ -73,6 +78,20 @@ impl Queue {
         }
         round.done.more = round.is_over();
         Ok(round.done)
+    }
+
+    /// Whether history may be deleted by this clock; if not, it has leapt.
+    pub(crate) async fn believes(&self, now: Timestamp) -> Result<bool> {
+        let before = self.store().seen().await?;
+        let seen = Seen::next(before, now);
+        if seen.is_news(before) {
+            self.store().note_seen(seen).await?;
+        }
+        if let Some(resume_at) = seen.resume_at.filter(|_| seen.is_doubt(before)) {
+            let last = seen.believed;
+            tracing::warn!(%last, %now, %resume_at, "the clock is far past the last retention: nothing is deleted for a day");
+        }
+        Ok(seen.resume_at.is_none())
     }
 }
 

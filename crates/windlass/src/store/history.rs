@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::history::HistoryFilter;
 use crate::months::Part;
 use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::seen::Seen;
 
 /// A part of a walk.
 #[derive(Debug, Clone, Default)]
@@ -87,6 +88,12 @@ pub(crate) trait HistoryStore {
 
     /// What each namespace of the database, and each of its subscriptions, says about keeping.
     async fn rules(&self) -> Result<Vec<(String, Rules)>>;
+
+    /// What the database remembers of its clock; `None`: nothing yet.
+    async fn seen(&self) -> Result<Option<Seen>>;
+
+    /// Remembers that instead.
+    async fn note_seen(&self, seen: Seen) -> Result<()>;
 
     /// How far a walk has come, for each keep.
     async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>>;

@@ -73,6 +73,7 @@ mod retain;
 mod row;
 mod samples;
 mod schedule;
+mod seen;
 #[cfg(test)]
 mod tests;
 mod token;

@@ -61,6 +61,7 @@ mod retain;
 mod row;
 mod samples;
 mod schedule;
+mod seen;
 mod stats;
 mod token;
 mod topology;

@@ -9,6 +9,7 @@ use tokio::runtime::Builder;
 use windlass::{Clock, ClockHand, NamespacePolicy, Policy, Queue, Timestamp};
 
 use crate::postgres;
+use crate::support::after;
 
 /// Makes `sqlite::name` and `postgres::name` out of each function.
 macro_rules! conformance {
@@ -156,6 +157,17 @@ impl Bed {
 
     pub fn advance(&self, by: Duration) {
         self.hand.advance(by);
+    }
+
+    /// Lets time pass in which upkeep was done as usual: the database is not surprised at what the clock shows.
+    pub async fn let_pass(&self, by: Duration) {
+        self.let_pass_until(after(self.now(), by)).await;
+    }
+
+    pub async fn let_pass_until(&self, at: Timestamp) {
+        self.hand.set(at);
+        let schema = if self.database.kind == Kind::Postgres { "windlass." } else { "" };
+        self.database.execute(&format!("DELETE FROM {schema}retention_marks WHERE walk = 'clock'")).await;
     }
 
     /// Another process, as far as the database can tell; it goes by the same clock.

@@ -69,9 +69,9 @@ async fn completed_one(queue: &Queue) -> i64 {
 
 /// Past all that was kept of December.
 async fn into_march(bed: &Bed) {
-    bed.hand.set("2026-02-05T00:00:00Z".parse().unwrap());
+    bed.let_pass_until("2026-02-05T00:00:00Z".parse().unwrap()).await;
     while upkeep(&bed.queue).await.put_off > 0 {}
-    bed.hand.set("2026-03-03T00:00:00Z".parse().unwrap());
+    bed.let_pass_until("2026-03-03T00:00:00Z".parse().unwrap()).await;
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn months_are_made_ahead() {
         completed_one(&queue).await;
         assert_eq!((count(bed, "events_2025_12").await, count(bed, "event_attempts_2025_12").await), (1, 1));
         assert_eq!(upkeep(&queue).await, Partitions::default());
-        bed.advance(10 * DAY);
+        bed.let_pass(10 * DAY).await;
         assert_eq!(upkeep(&queue).await, Partitions { made: 2, ..Partitions::default() });
     });
 }
@@ -90,7 +90,7 @@ fn months_are_made_ahead() {
 #[test]
 fn the_default_serves_where_a_month_cannot_be_made() {
     in_months(async |bed, queue| {
-        bed.hand.set("2026-03-03T00:00:00Z".parse().unwrap());
+        bed.let_pass_until("2026-03-03T00:00:00Z".parse().unwrap()).await;
         let event = completed_one(&queue).await;
         assert_eq!(count(bed, "events_default").await, 1);
         let done = upkeep(&queue).await;
@@ -105,10 +105,10 @@ fn the_default_serves_where_a_month_cannot_be_made() {
 fn a_month_that_is_over_is_dropped() {
     in_months(async |bed, queue| {
         let old = completed_one(&queue).await;
-        bed.hand.set("2026-01-05T00:00:00Z".parse().unwrap());
+        bed.let_pass_until("2026-01-05T00:00:00Z".parse().unwrap()).await;
         let new = completed_one(&queue).await;
         // The last of December is over only on the first of March, at 00:00 UTC.
-        bed.hand.set("2026-02-28T23:59:59Z".parse().unwrap());
+        bed.let_pass_until("2026-02-28T23:59:59Z".parse().unwrap()).await;
         assert_eq!(drop_all(&queue).await, 0);
         into_march(bed).await;
         assert_eq!(queue.retain_once().await, Ok(Retained::default()));
@@ -119,6 +119,20 @@ fn a_month_that_is_over_is_dropped() {
         assert_eq!(drop_all(&queue).await, 0);
         let fresh = completed_one(&queue).await;
         assert_eq!(status(&queue, fresh).await, Status::Completed);
+    });
+}
+
+#[test]
+fn a_clock_that_leaps_drops_nothing() {
+    in_months(async |bed, queue| {
+        let event = completed_one(&queue).await;
+        bed.hand.set("2026-03-03T00:00:00Z".parse().unwrap());
+        assert_eq!(drop_all(&queue).await, 0);
+        bed.advance(DAY - MINUTE);
+        assert_eq!(drop_all(&queue).await, 0);
+        assert_eq!(status(&queue, event).await, Status::Completed);
+        bed.advance(MINUTE);
+        assert_eq!(drop_all(&queue).await, 2);
     });
 }
 
@@ -138,7 +152,7 @@ fn nothing_is_dropped_while_anything_is_kept_longer() {
         bed.queue.put_namespace("default", Some(default.into()), None).await.unwrap();
         queue.add_subscription(SubscriptionSpec::new("s").policy(keep(Some(70 * DAY)))).await.unwrap();
         assert_eq!(drop_all(&queue).await, 0);
-        bed.advance(10 * DAY);
+        bed.let_pass(10 * DAY).await;
         assert_eq!(drop_all(&queue).await, 2);
     });
 }
@@ -166,7 +180,7 @@ fn what_must_stay_of_a_month_stays() {
             }
         }
         let before = [everything(&queue, retried).await, everything(&queue, dead).await];
-        bed.hand.set("2026-02-10T00:00:00Z".parse().unwrap());
+        bed.let_pass_until("2026-02-10T00:00:00Z".parse().unwrap()).await;
         let again = claim(&queue, ClaimRequest::new("w").max(9)).await;
         for delivery in again {
             if delivery.event.id == late {
@@ -198,7 +212,7 @@ fn what_must_stay_of_a_month_stays() {
         done(&queue, &second[0]).await;
         // And when it is over it goes, with its months or without.
         assert_eq!(queue.purge(DeadLetterFilter::default()).await, Ok(1));
-        bed.hand.set("2026-06-20T00:00:00Z".parse().unwrap());
+        bed.let_pass_until("2026-06-20T00:00:00Z".parse().unwrap()).await;
         assert!(drop_all(&queue).await >= 4);
         queue.retain_once().await.unwrap();
         assert_eq!((count(bed, "events").await, count(bed, "event_attempts").await), (0, 0));
@@ -280,7 +294,7 @@ fn events_whose_attempts_went_with_a_month_go_too() {
         assert_eq!(drop_all(&queue).await, 2);
         assert_eq!(count(bed, "events_default").await, 1);
         done(&queue, &take(&queue).await).await;
-        bed.hand.set("2026-06-20T00:00:00Z".parse().unwrap());
+        bed.let_pass_until("2026-06-20T00:00:00Z".parse().unwrap()).await;
         assert!(drop_all(&queue).await >= 2);
         assert_eq!((count(bed, "events").await, count(bed, "event_attempts").await), (0, 0));
     });
@@ -296,7 +310,7 @@ fn a_month_with_much_that_must_stay_goes_row_by_row() {
         // Both of December: events are found by their attempts, so these stay as well.
         assert_eq!((done.dropped, done.put_off), (0, 1));
         assert!(queue.get(gone).await.is_ok());
-        bed.advance(33 * DAY);
+        bed.let_pass(33 * DAY).await;
         assert_eq!(queue.retain_once().await.unwrap().events, 1);
         assert!(queue.get(gone).await.is_err());
         assert_eq!(total(&queue).await, waiting.len() as u64);

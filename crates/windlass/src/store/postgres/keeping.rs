@@ -3,13 +3,14 @@
 use async_trait::async_trait;
 
 use super::again::despite_deadlocks;
-use super::{PgStore, drop_month, history, partitions, retain};
+use super::{PgStore, drop_month, history, partitions, retain, seen};
 use crate::archive::PastEvent;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::history::HistoryFilter;
 use crate::months::Part;
 use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::seen::Seen;
 use crate::store::{Dropping, EndedPage, HistoryStore, Imported, Retain, Taken};
 
 #[async_trait]
@@ -24,6 +25,14 @@ impl HistoryStore for PgStore {
 
     async fn rules(&self) -> Result<Vec<(String, Rules)>> {
         retain::rules(self).await
+    }
+
+    async fn seen(&self) -> Result<Option<Seen>> {
+        seen::seen(self).await
+    }
+
+    async fn note_seen(&self, seen: Seen) -> Result<()> {
+        seen::note(self, seen).await
     }
 
     async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {

@@ -431,7 +431,6 @@ async fn schedules_that_are_due_are_found_without_reading_the_others() {
     let (nobody, middle) = ("'00000000-0000-0000-0000-000000000000'", "'00000000-0000-4000-8000-000000100000'");
     let statements = [
         ("next ticks", schedule::NEXT_TICKS, vec!["NULL"], 2.0),
-        ("namespaces", schedule::NAMESPACES, vec![], 2.0),
         ("first", schedule::FIRST, vec!["'default'", "NULL", "NULL", nobody], 1.0),
         ("due", schedule::DUE, vec!["'default'", "'2026-01-01'", "1000", "1000000", "NULL", nobody], 10.0),
         (

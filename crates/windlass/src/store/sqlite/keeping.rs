@@ -4,13 +4,14 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 
 use super::writer::Durability;
-use super::{SqliteStore, history, retain};
+use super::{SqliteStore, history, retain, seen};
 use crate::archive::PastEvent;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::history::HistoryFilter;
 use crate::months::Part;
 use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::seen::Seen;
 use crate::store::{Dropping, EndedPage, HistoryStore, Imported, Retain, Taken};
 
 #[async_trait]
@@ -25,6 +26,14 @@ impl HistoryStore for SqliteStore {
 
     async fn rules(&self) -> Result<Vec<(String, Rules)>> {
         self.read(retain::rules).await
+    }
+
+    async fn seen(&self) -> Result<Option<Seen>> {
+        self.read(seen::seen).await
+    }
+
+    async fn note_seen(&self, seen: Seen) -> Result<()> {
+        self.writer.write(Durability::Relaxed, None, move |conn: &Connection, _| seen::note(conn, seen)).await
     }
 
     async fn marks(&self, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
