@@ -169,7 +169,27 @@ impl Queue {
         self.done(put, &new, now)
     }
 
-    /// Replaces all that can be said of a schedule. It goes on with the next tick from now on; what it fired is kept.
+    /// Adds a schedule, or replaces all that can be said of the one of that name. A program that declares its schedules
+    /// whenever it starts has each of them once, however many processes do so at once, and misses no tick that is due
+    /// then.
+    ///
+    /// One that somebody paused stays paused: whoever paused it resumes it.
+    pub async fn declare_schedule(&self, new: NewSchedule) -> Result<ScheduleView> {
+        self.topology().await?;
+        let now = self.store().now(self.now()).await?;
+        let new = new.prepare(&new_id()?, self.limits(), now)?;
+        if let Err(full) = self.make_room().await {
+            let filter = ScheduleFilter { name: Some(new.name.clone()), limit: 1, ..ScheduleFilter::default() };
+            if self.store().schedules(self.namespace(), &filter).await?.items.is_empty() {
+                return Err(full);
+            }
+        }
+        let put = self.store().declare_schedule(self.namespace(), &new, self.now()).await?;
+        self.done(put, &new, now)
+    }
+
+    /// Replaces all that can be said of a schedule. With another expression or zone it goes on with the next tick from
+    /// now on; else a tick that is due stays so. What it fired is kept.
     pub async fn put_schedule(&self, id: &str, new: NewSchedule) -> Result<ScheduleView> {
         let id = checked_id(id)?;
         self.topology().await?;

@@ -499,8 +499,12 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
 
     async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
 
-    /// Replaces all that `new` says; one that is not run by us gets no next tick.
+    /// Replaces all that `new` says; one that is not run by us gets no next tick. Where neither the rule nor whether it
+    /// is active changes, the next tick stays, unless that of `new` comes earlier.
     async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
+
+    /// The same with the one of that name, which keeps its id, and stays inactive if it is; adds it where there is none.
+    async fn declare_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
 
     /// Makes it inactive, without a next tick. Says whether there is one.
     async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool>;

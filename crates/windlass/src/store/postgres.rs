@@ -377,6 +377,10 @@ impl Store for PgStore {
         despite_deadlocks!(schedule::replace(self, namespace, new, now))
     }
 
+    async fn declare_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+        despite_deadlocks!(schedule::declare(self, namespace, new, now))
+    }
+
     async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool> {
         despite_deadlocks!(schedule::pause(self, namespace, schedule_id, now))
     }

@@ -326,6 +326,11 @@ impl Store for SqliteStore {
         self.write(now, move |conn, now| schedule::replace(conn, &namespace, &new, now)).await
     }
 
+    async fn declare_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+        let (namespace, new) = (namespace.to_owned(), new.clone());
+        self.write(now, move |conn, now| schedule::declare(conn, &namespace, &new, now)).await
+    }
+
     async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool> {
         let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
         self.write(now, move |conn, now| schedule::pause(conn, &namespace, &id, now)).await

@@ -71,26 +71,59 @@ pub(super) async fn count_all(store: &PgStore, namespace: &str) -> Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-const ADD: &str = concat!(
-    "
+macro_rules! add {
+    () => {
+        "
 INSERT INTO windlass.schedules AS s (namespace, schedule_id, name, cron, timezone, event_type, title, description, tags,
     payload, group_id, priority, max_retries, metadata, expires_in_ms, missed, active, next_at, created_at, updated_at)
 VALUES ($1, $2::uuid, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12, $13, $14::json, $15, $16, $17, $18,
-    coalesce($19, now()), coalesce($19, now()))
+    coalesce($19, now()), coalesce($19, now()))"
+    };
+}
+
+const ADD: &str = concat!(
+    add!(),
+    "
 ON CONFLICT (namespace, name) DO NOTHING
 RETURNING ",
     columns!()
 );
 
+/// All that is said anew. Where the ticks are the same, one that is due stays so.
+macro_rules! replaced {
+    ($active:literal) => {
+        concat!(
+            "
+    cron = $4, timezone = $5, event_type = $6, title = $7, description = $8, tags = $9, payload = $10::json,
+    group_id = $11, priority = $12, max_retries = $13, metadata = $14::json, expires_in_ms = $15, missed = $16,
+    active = ",
+            $active,
+            ",
+    next_at = CASE WHEN s.runner <> 'windlass' OR NOT (",
+            $active,
+            ") THEN NULL WHEN s.active AND s.cron = $4 AND s.timezone = $5 THEN least(s.next_at, $18) ELSE $18 END,
+    updated_at = ",
+            changed_at!("$19")
+        )
+    };
+}
+
 const REPLACE: &str = concat!(
     "
-UPDATE windlass.schedules s SET name = $3, cron = $4, timezone = $5, event_type = $6, title = $7, description = $8,
-    tags = $9, payload = $10::json, group_id = $11, priority = $12, max_retries = $13, metadata = $14::json,
-    expires_in_ms = $15, missed = $16, active = $17, next_at = CASE WHEN runner = 'windlass' THEN $18 END,
-    updated_at = ",
-    changed_at!("$19"),
+UPDATE windlass.schedules s SET name = $3,",
+    replaced!("$17"),
     "
 WHERE s.schedule_id = $2::uuid AND s.namespace = $1
+RETURNING ",
+    columns!()
+);
+
+const DECLARE: &str = concat!(
+    add!(),
+    "
+ON CONFLICT (namespace, name) DO UPDATE SET",
+    replaced!("s.active AND $17"),
+    "
 RETURNING ",
     columns!()
 );
@@ -107,19 +140,38 @@ pub(super) async fn add(
     Ok(added.unwrap_or(Put::NameTaken))
 }
 
-/// One that pg_cron runs, it runs anew from then on.
 pub(super) async fn replace(
     store: &PgStore,
     namespace: &str,
     new: &PreparedSchedule,
     now: Option<Timestamp>,
 ) -> Result<Put> {
+    put_anew(store, REPLACE, namespace, new, now).await
+}
+
+pub(super) async fn declare(
+    store: &PgStore,
+    namespace: &str,
+    new: &PreparedSchedule,
+    now: Option<Timestamp>,
+) -> Result<Put> {
+    put_anew(store, DECLARE, namespace, new, now).await
+}
+
+/// One that pg_cron runs, it runs anew from then on.
+async fn put_anew(
+    store: &PgStore,
+    sql: &'static str,
+    namespace: &str,
+    new: &PreparedSchedule,
+    now: Option<Timestamp>,
+) -> Result<Put> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let replaced = match put(&mut tx, REPLACE, namespace, new, now).await? {
+    let replaced = match put(&mut tx, sql, namespace, new, now).await? {
         Some(Put::Done(view)) if view.runner == Runner::PgCron => {
-            hand_over::hand_in(&mut tx, namespace, &new.schedule_id, crate::hand_over::expression, now).await?;
-            let row = sqlx::query(ONE).bind(namespace).bind(&new.schedule_id).fetch_one(&mut *tx).await;
+            hand_over::hand_in(&mut tx, namespace, &view.id, crate::hand_over::expression, now).await?;
+            let row = sqlx::query(ONE).bind(namespace).bind(&view.id).fetch_one(&mut *tx).await;
             Some(Put::Done(Box::new(self::view(&row.map_err(from_sqlx)?)?)))
         }
         replaced => replaced,

@@ -53,24 +53,58 @@ pub(super) fn count_all(conn: &Connection, namespace: &str) -> Result<u64> {
     Ok(conn.prepare_cached(COUNT)?.query_row([namespace], |row| row::count(row, 0))?)
 }
 
-const ADD: &str = concat!(
-    "
-INSERT INTO schedules (namespace, schedule_id, name, cron, timezone, event_type, title, description, tags, payload,
+macro_rules! add {
+    () => {
+        "
+INSERT INTO schedules AS s (namespace, schedule_id, name, cron, timezone, event_type, title, description, tags, payload,
     group_id, priority, max_retries, metadata, expires_in_ms, missed, active, next_at, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?19)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?19)"
+    };
+}
+
+const ADD: &str = concat!(
+    add!(),
+    "
 ON CONFLICT (namespace, name) DO NOTHING
 RETURNING ",
     columns!()
 );
 
-// A change must be noticed, even where the clock stood still.
+/// All that is said anew. Where the ticks are the same, one that is due stays so. The change must be noticed, even where
+/// the clock stood still.
+macro_rules! replaced {
+    ($active:literal) => {
+        concat!(
+            "
+    cron = ?4, timezone = ?5, event_type = ?6, title = ?7, description = ?8, tags = ?9, payload = ?10, group_id = ?11,
+    priority = ?12, max_retries = ?13, metadata = ?14, expires_in_ms = ?15, missed = ?16, active = ",
+            $active,
+            ",
+    next_at = CASE WHEN s.runner <> 'windlass' OR NOT (",
+            $active,
+            ") THEN NULL WHEN s.active AND s.cron = ?4 AND s.timezone = ?5 THEN min(coalesce(s.next_at, ?18), ?18)
+        ELSE ?18 END,
+    updated_at = max(?19, s.updated_at + 1)"
+        )
+    };
+}
+
 const REPLACE: &str = concat!(
     "
-UPDATE OR IGNORE schedules SET name = ?3, cron = ?4, timezone = ?5, event_type = ?6, title = ?7, description = ?8,
-    tags = ?9, payload = ?10, group_id = ?11, priority = ?12, max_retries = ?13, metadata = ?14, expires_in_ms = ?15,
-    missed = ?16, active = ?17, next_at = CASE WHEN runner = 'windlass' THEN ?18 END,
-    updated_at = max(?19, updated_at + 1)
+UPDATE OR IGNORE schedules AS s SET name = ?3,",
+    replaced!("?17"),
+    "
 WHERE schedule_id = ?2 AND namespace = ?1
+RETURNING ",
+    columns!()
+);
+
+const DECLARE: &str = concat!(
+    add!(),
+    "
+ON CONFLICT (namespace, name) DO UPDATE SET",
+    replaced!("s.active AND ?17"),
+    "
 RETURNING ",
     columns!()
 );
@@ -85,6 +119,10 @@ pub(super) fn replace(conn: &Connection, namespace: &str, new: &PreparedSchedule
         None if one(conn, namespace, &new.schedule_id)?.is_some() => Ok(Put::NameTaken),
         None => Ok(Put::NotFound),
     }
+}
+
+pub(super) fn declare(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
+    Ok(put(conn, DECLARE, namespace, new, now)?.map_or(Put::NotFound, |view| Put::Done(Box::new(view))))
 }
 
 fn put(

@@ -241,6 +241,67 @@ conformance! {
         assert_eq!((paused.active, paused.next_at), (false, None));
     }
 
+    async fn an_edit_that_changes_no_tick_loses_none(bed) {
+        let id = add(&bed.queue, every_minute("a")).await.id;
+        bed.advance(MINUTE);
+        let put = bed.queue.put_schedule(&id, every_minute("b").missed(Missed::All)).await.unwrap();
+        assert_eq!((put.name.as_str(), put.next_at), ("b", Some(bed.now())));
+        assert_eq!(bed.queue.declare_schedule(every_minute("b")).await.unwrap().next_at, Some(bed.now()));
+        assert_eq!((fire(&bed.queue).await, fire(&bed.queue).await), (1, 0));
+        // In another zone they are other ticks.
+        bed.advance(MINUTE);
+        let put = bed.queue.put_schedule(&id, every_minute("b").timezone("Asia/Tokyo")).await.unwrap();
+        assert_eq!(put.next_at, Some(at("2025-12-24T10:33:00Z")));
+        // What was paused missed nothing.
+        bed.queue.pause_schedule(&id).await.unwrap();
+        bed.advance(MINUTE);
+        let put = bed.queue.put_schedule(&id, every_minute("b").timezone("Asia/Tokyo")).await.unwrap();
+        assert_eq!((put.active, put.next_at), (true, Some(at("2025-12-24T10:34:00Z"))));
+    }
+
+    async fn a_program_declares_its_schedules_when_it_starts(bed) {
+        let declared = bed.queue.declare_schedule(every_minute("a")).await.unwrap();
+        assert_eq!((declared.active, declared.next_at), (true, Some(at("2025-12-24T10:31:00Z"))));
+        let again = bed.queue.declare_schedule(NewSchedule::new("a", "@hourly", NewEvent::new("new"))).await.unwrap();
+        assert_eq!((&again.id, again.event_type.as_str(), again.cron.as_str()), (&declared.id, "new", "@hourly"));
+        assert_eq!((again.next_at, again.created_at), (Some(at("2025-12-24T11:00:00Z")), declared.created_at));
+        // Who pauses one does not want it back with the next start of the program.
+        bed.queue.pause_schedule(&again.id).await.unwrap();
+        let paused = bed.queue.declare_schedule(every_minute("a")).await.unwrap();
+        assert_eq!((paused.active, paused.next_at, paused.cron.as_str()), (false, None, "* * * * *"));
+        let resumed = bed.queue.resume_schedule(&again.id).await.unwrap();
+        assert_eq!(resumed.next_at, Some(at("2025-12-24T10:31:00Z")));
+        let paused = bed.queue.declare_schedule(every_minute("a").paused()).await.unwrap();
+        assert_eq!((paused.active, paused.next_at), (false, None));
+        let other = bed.namespace(Policy::default()).await;
+        assert_ne!(other.declare_schedule(every_minute("a")).await.unwrap().id, again.id);
+        let bad = NewSchedule::new("a", "x", NewEvent::new("t"));
+        assert_eq!(bed.queue.declare_schedule(bad).await.unwrap_err().code(), "invalid");
+        assert_eq!(names(&bed.queue, ScheduleFilter::default()).await, (vec!["a".to_owned()], 1));
+    }
+
+    async fn several_processes_declare_the_same_schedules_at_once(bed) {
+        let mut starting = Vec::new();
+        for _ in 0..4 {
+            let queue = bed.other().await;
+            starting.push(tokio::spawn(async move {
+                let mut ids = Vec::new();
+                for n in 0..20 {
+                    ids.push(queue.declare_schedule(every_minute(&format!("s{n}"))).await.unwrap().id);
+                }
+                ids
+            }));
+        }
+        let mut ids = Vec::new();
+        for started in starting {
+            ids.push(started.await.unwrap());
+        }
+        assert!(ids.iter().all(|same| *same == ids[0]));
+        assert_eq!(names(&bed.queue, ScheduleFilter::default()).await.1, 20);
+        bed.advance(MINUTE);
+        assert_eq!(fire(&bed.queue).await, 20);
+    }
+
     // C11
     async fn a_removed_schedule_is_gone_and_its_events_stay(bed) {
         let id = add(&bed.queue, every_minute("a")).await.id;
@@ -347,6 +408,8 @@ conformance! {
         assert_eq!(error, "name: a namespace has at most 2 schedules");
         let id = queue.schedules(ScheduleFilter::default()).await.unwrap().items[0].id.clone();
         queue.put_schedule(&id, every_minute("d")).await.unwrap();
+        queue.declare_schedule(every_minute("d")).await.unwrap();
+        assert_eq!(queue.declare_schedule(every_minute("c")).await.unwrap_err().to_string(), error);
         queue.remove_schedule(&id).await.unwrap();
         add(&queue, every_minute("c")).await;
         add(&bed.namespace(Policy::default()).await, every_minute("c")).await;
