@@ -17,8 +17,11 @@ use chrono_tz::{GapInfo, Tz};
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{Cron, Weekday};
 
+use self::field::FIELDS;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+
+mod field;
 
 /// The longest expression, in bytes.
 const CRON_BYTES_MAX: usize = 200;
@@ -203,40 +206,21 @@ fn expression(cron: &str) -> Result<Cron> {
     }
     let bad = |problem: &str| Error::invalid("cron", format!("'{}' {problem}", cron.escape_debug()));
     let fields: Vec<&str> = cron.split_ascii_whitespace().collect();
-    let in_order = match fields.len() {
-        5 => &FIELDS[1..],
-        6 => &FIELDS[..],
-        1 if cron.starts_with('@') => &[],
+    let in_order = match (fields.len(), fields.first()) {
+        (5, _) => &FIELDS[1..],
+        (6, _) => &FIELDS[..],
+        (1, Some(name)) if name.starts_with('@') => &[],
         _ => return Err(bad("must have five fields – minute, hour, day, month, weekday – or six, the second first")),
     };
-    for (field, (name, words)) in fields.iter().zip(in_order) {
-        check_field(field, words)
-            .map_err(|problem| bad(&format!("has {problem} in its field '{field}', the {name}")))?;
+    let mut checked: Vec<String> = Vec::with_capacity(fields.len());
+    for (text, field) in fields.iter().zip(in_order) {
+        let problem = |problem| bad(&format!("has {problem} in its field '{text}', the {}", field.name));
+        checked.push(field.checked(text).map_err(problem)?);
     }
+    let checked = if in_order.is_empty() { fields.concat() } else { checked.join(" ") };
     let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-    let cron = parser.parse(cron).map_err(|error| bad(&format!("cannot be read: {error}")))?;
+    let cron = parser.parse(&checked).map_err(|error| bad(&format!("cannot be read: {error}")))?;
     if comes(&cron) { Ok(cron) } else { Err(bad("never comes: there is no such day")) }
-}
-
-/// The fields in order, and the words that each knows. croner takes any of them anywhere for its number.
-const FIELDS: [(&str, &[&str]); 6] = [
-    ("second", &[]),
-    ("minute", &[]),
-    ("hour", &[]),
-    ("day of the month", &["L", "W", "LW"]),
-    ("month", &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]),
-    ("day of the week", &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT", "L"]),
-];
-
-fn check_field(field: &str, words: &[&str]) -> Result<(), String> {
-    if field.split(',').any(str::is_empty) {
-        return Err("an empty place in a list".to_owned());
-    }
-    let mut found = field.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty());
-    match found.find(|word| !words.iter().any(|known| known.eq_ignore_ascii_case(word))) {
-        Some(word) => Err(format!("the unknown word '{word}'")),
-        None => Ok(()),
-    }
 }
 
 /// Whether there is a day and a time for it. In these years each day of the year was each day of the week.
