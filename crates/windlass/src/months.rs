@@ -95,10 +95,10 @@ pub(crate) fn over(found: &[Part], of: Kept, before: Timestamp) -> Vec<Month> {
     months
 }
 
-/// Those of the attempts' months that may go where these months of events are left: an event is found by its attempts
-/// when its time is over, so they must not go before it.
-pub(crate) fn before_all(months: Vec<Month>, events: &[Month]) -> Vec<Month> {
-    months.into_iter().filter(|month| events.iter().all(|left| month < left)).collect()
+/// Those of the attempts' months that may go where these months of events are only put off: until they go, their events
+/// are seen as they were.
+pub(crate) fn before_all(months: Vec<Month>, put_off: &[Month]) -> Vec<Month> {
+    months.into_iter().filter(|month| put_off.iter().all(|left| month < left)).collect()
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_stay_while_events_of_their_month_do() {
+    fn attempts_do_not_go_before_their_events() {
         let months = || ["2026_01", "2026_02", "2026_03"].map(month).to_vec();
         assert_eq!(before_all(months(), &[]), months());
         assert_eq!(before_all(months(), &[month("2026_02")]), [month("2026_01")]);

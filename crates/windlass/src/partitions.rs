@@ -1,11 +1,10 @@
 //! The months of history: made before they come, and dropped when all in them is over. Only PostgreSQL has them.
 
-use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::months::{self, Kept, Month, before_all, missing};
 use crate::queue::Queue;
 use crate::retention::{longest_ms, over_before};
-use crate::store::Dropping;
+use crate::store::{Dropping, Over};
 
 /// What became of the months of history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,13 +19,8 @@ pub struct Partitions {
     pub strays: usize,
 }
 
-/// What may go.
-struct Over {
-    /// Whatever ended before this instant,
-    before: Timestamp,
-    /// unless it belongs to one of these namespaces.
-    spared: Vec<String>,
-}
+/// How many batches of events one call deletes row by row.
+const STRAYS_BATCHES_MAX: usize = 1_000;
 
 impl Queue {
     /// Makes the partitions of this month and the next two, and drops months in which everything is over, for the whole
@@ -39,6 +33,8 @@ impl Queue {
         if !self.store().has_months() {
             return Ok(done);
         }
+        // What was left of the last time does not wait for all that may go wrong now.
+        done.dropped += self.store().finish_dropping().await?;
         let now = self.store().now(self.now()).await?;
         for part in missing(&self.store().months().await?, now) {
             match self.store().add_month(part).await? {
@@ -47,15 +43,15 @@ impl Queue {
             }
         }
         let rules = self.store().rules().await?;
-        if let Some(longest_ms) = longest_ms(&rules)
+        if let Some(longest_ms) = longest_ms(&rules.of)
             && self.believes(now).await?
         {
             // What is archived goes row by row.
-            let spared = rules.into_iter().filter(|(_, rules)| rules.archives()).map(|(namespace, _)| namespace);
-            let over = Over { before: over_before(now, longest_ms), spared: spared.collect() };
-            self.drop_months(&over, &mut done).await?;
+            let spared = rules.of.into_iter().filter(|(_, rules)| rules.archives()).map(|(namespace, _)| namespace);
+            let (before, spared) = (over_before(now, longest_ms), spared.collect());
+            self.drop_months(&Over { before, spared, version: rules.version }, &mut done).await?;
+            done.dropped += self.store().finish_dropping().await?;
         }
-        done.dropped += self.store().finish_dropping().await?;
         if done != Partitions::default() {
             let Partitions { made, dropped, put_off, strays } = done;
             tracing::info!(made, dropped, put_off, strays, "months of history");
@@ -65,31 +61,37 @@ impl Queue {
 
     async fn drop_months(&self, over: &Over, done: &mut Partitions) -> Result<()> {
         let found = self.store().months().await?;
-        let mut left = Vec::new();
+        let mut put_off = Vec::new();
         for month in months::over(&found, Kept::Events, over.before) {
-            if !self.drop_month(Kept::Events, month, over, done).await? {
-                left.push(month);
+            if !matches!(
+                self.drop_month(Kept::Events, month, over, done).await?,
+                Dropping::Dropped | Dropping::TooMuchStays
+            ) {
+                put_off.push(month);
             }
         }
-        for month in before_all(months::over(&found, Kept::Attempts, over.before), &left) {
+        for month in before_all(months::over(&found, Kept::Attempts, over.before), &put_off) {
             self.drop_month(Kept::Attempts, month, over, done).await?;
         }
-        // Events that are in no month, and whose attempts went with one.
-        while let Some(batch) = self.store().delete_strays(over.before, &over.spared).await? {
+        // Events whose attempts went with a month, and which are in none themselves, or in one that stays.
+        for _ in 0..STRAYS_BATCHES_MAX {
+            let Some(batch) = self.store().delete_strays(over).await? else { break };
             done.strays += batch;
         }
         Ok(())
     }
 
-    async fn drop_month(&self, kept: Kept, month: Month, over: &Over, done: &mut Partitions) -> Result<bool> {
-        match self.store().drop_month((kept, month), over.before, &over.spared).await? {
-            Dropping::Dropped => return Ok(true),
-            Dropping::Busy => tracing::info!("{} of {month} are in use; dropped another time", kept.as_str()),
-            Dropping::TooMuchStays => {
-                tracing::info!("much of {} of {month} must stay; the rest is deleted row by row", kept.as_str());
-            }
-        }
+    async fn drop_month(&self, kept: Kept, month: Month, over: &Over, done: &mut Partitions) -> Result<Dropping> {
+        let dropping = self.store().drop_month((kept, month), over).await?;
+        let why = match dropping {
+            Dropping::Dropped => return Ok(dropping),
+            Dropping::Busy => "in use",
+            Dropping::TooMuchStays => "much of them must stay; the rest is deleted row by row",
+            Dropping::Outdated => "the rules have changed just now",
+            Dropping::Refused => "only the owner of the tables may do that",
+        };
+        tracing::info!("{} of {month} are not dropped now: {why}", kept.as_str());
         done.put_off += 1;
-        Ok(false)
+        Ok(dropping)
     }
 }

@@ -69,7 +69,7 @@ impl Queue {
         }
         // What is archived is read row by row, and may as well be deleted so.
         let by_months = self.store().has_months() && !rules.archives();
-        let longest_ms = if by_months { longest_ms(&self.store().rules().await?) } else { None };
+        let longest_ms = if by_months { longest_ms(&self.store().rules().await?.of) } else { None };
         let (pending, done) = (Vec::new(), Retained::default());
         let mut round = Round { queue: self, topology, rules, hash, now, longest_ms, pages: 0, pending, done };
         round.leftovers().await?;

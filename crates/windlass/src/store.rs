@@ -36,7 +36,7 @@ pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, Retain, Step, Taken};
+pub(crate) use history::{AllRules, Dropping, EndedPage, HistoryStore, Imported, Over, Retain, Step, Taken};
 pub(crate) use look::{LaneLook, Look};
 
 /// An event with everything resolved, ready to be stored.

@@ -55,6 +55,24 @@ pub(crate) struct Taken {
     pub events: usize,
 }
 
+/// What all namespaces of the database say about keeping.
+pub(crate) struct AllRules {
+    pub of: Vec<(String, Rules)>,
+    /// Grows with every change of any of them.
+    pub version: i64,
+}
+
+/// What may go of months.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "only PostgreSQL has months"))]
+pub(crate) struct Over {
+    /// Whatever ended before this instant,
+    pub before: Timestamp,
+    /// unless it belongs to one of these namespaces.
+    pub spared: Vec<String>,
+    /// Of the rules by which that was decided.
+    pub version: i64,
+}
+
 /// What became of a month that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "only PostgreSQL has months"))]
@@ -65,6 +83,10 @@ pub(crate) enum Dropping {
     Busy,
     /// Too much of it must stay to be put aside in a moment.
     TooMuchStays,
+    /// The rules have changed meanwhile.
+    Outdated,
+    /// This process may not.
+    Refused,
 }
 
 /// What became of events from files.
@@ -87,7 +109,7 @@ pub(crate) trait HistoryStore {
     fn has_months(&self) -> bool;
 
     /// What each namespace of the database, and each of its subscriptions, says about keeping.
-    async fn rules(&self) -> Result<Vec<(String, Rules)>>;
+    async fn rules(&self) -> Result<AllRules>;
 
     /// What the database remembers of its clock; `None`: nothing yet.
     async fn seen(&self) -> Result<Option<Seen>>;
@@ -127,14 +149,15 @@ pub(crate) trait HistoryStore {
 
     /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
     /// ended since `before`, attempts of deliveries that are, and all that belongs to the namespaces that are spared.
-    async fn drop_month(&self, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping>;
+    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping>;
 
-    /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many.
+    /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many. One that is in
+    /// use is left for the next time.
     async fn finish_dropping(&self) -> Result<usize>;
 
-    /// Deletes a batch of events of no month that were published before this and that nothing refers to; how many. `None`:
-    /// none of them has lost its attempts with a month since this was last asked.
-    async fn delete_strays(&self, before: Timestamp, spared: &[String]) -> Result<Option<usize>>;
+    /// Deletes a batch of events of months that are over, or of none, which nothing refers to; how many. `None`: none of
+    /// them has lost its attempts with a month since this was last asked.
+    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>>;
 
     // -- history in files
 

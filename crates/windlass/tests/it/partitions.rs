@@ -39,14 +39,23 @@ async fn upkeep(queue: &Queue) -> Partitions {
 
 /// Until it is dropped: other tests keep the machine busy.
 async fn drop_all(queue: &Queue) -> usize {
-    let mut dropped = 0;
-    loop {
+    drop_much(queue, 0).await.dropped
+}
+
+/// The same, where as many as `stay` cannot be dropped.
+async fn drop_much(queue: &Queue, stay: usize) -> Partitions {
+    let mut all = Partitions::default();
+    for _ in 0..50 {
         let done = upkeep(queue).await;
-        dropped += done.dropped;
-        if done.put_off == 0 {
-            return dropped;
+        all.made += done.made;
+        all.dropped += done.dropped;
+        all.strays += done.strays;
+        all.put_off = done.put_off;
+        if done.put_off <= stay {
+            return all;
         }
     }
+    panic!("never done: {all:?}");
 }
 
 const MONTHS: &str = "
@@ -62,15 +71,20 @@ async fn count(bed: &Bed, table: &str) -> i64 {
 }
 
 async fn completed_one(queue: &Queue) -> i64 {
-    let event = publish(queue, "t").await;
-    done(queue, &take(queue).await).await;
+    completed_one_of(queue, "t").await
+}
+
+async fn completed_one_of(queue: &Queue, event_type: &str) -> i64 {
+    let event = publish(queue, event_type).await;
+    let taken = claim(queue, ClaimRequest::new("w").types([event_type])).await;
+    done(queue, &taken[0]).await;
     event.id
 }
 
 /// Past all that was kept of December.
 async fn into_march(bed: &Bed) {
     bed.let_pass_until("2026-02-05T00:00:00Z".parse().unwrap()).await;
-    while upkeep(&bed.queue).await.put_off > 0 {}
+    drop_much(&bed.queue, 0).await;
     bed.let_pass_until("2026-03-03T00:00:00Z".parse().unwrap()).await;
 }
 
@@ -306,14 +320,100 @@ fn a_month_with_much_that_must_stay_goes_row_by_row() {
         let gone = completed_one(&queue).await;
         let waiting = publish_many(&queue, "t", 1_001).await;
         into_march(bed).await;
-        let done = upkeep(&queue).await;
-        // Both of December: events are found by their attempts, so these stay as well.
-        assert_eq!((done.dropped, done.put_off), (0, 1));
-        assert!(queue.get(gone).await.is_ok());
-        bed.let_pass(33 * DAY).await;
-        assert_eq!(queue.retain_once().await.unwrap().events, 1);
+        // Of the attempts nothing must stay.
+        assert_eq!(drop_much(&queue, 1).await, Partitions { made: 2, dropped: 1, put_off: 1, strays: 1 });
         assert!(queue.get(gone).await.is_err());
         assert_eq!(total(&queue).await, waiting.len() as u64);
+    });
+}
+
+// Dead letters that nobody looks at do not keep what comes after them.
+#[test]
+fn a_month_that_stays_does_not_keep_later_ones() {
+    in_months(async |bed, queue| {
+        let letters = publish_many(&queue, "dead", 1_001).await;
+        let old = completed_one_of(&queue, "t").await;
+        for delivery in [take_all(&queue).await, take_all(&queue).await].concat() {
+            finish(&queue, &delivery, Report::dead("x")).await;
+        }
+        bed.let_pass_until("2026-01-05T00:00:00Z".parse().unwrap()).await;
+        let new = completed_one_of(&queue, "t").await;
+        bed.let_pass_until("2026-02-05T00:00:00Z".parse().unwrap()).await;
+        drop_much(&queue, 0).await;
+        bed.let_pass_until("2026-04-10T00:00:00Z".parse().unwrap()).await;
+        drop_much(&queue, 2).await;
+        assert!(queue.get(new).await.is_err());
+        let left = months(bed).await;
+        assert!(left.iter().all(|name| !name.contains("2026_01")), "{left:?}");
+        assert_eq!(dead(&queue).await.len(), 1_000);
+        // What else is in their month goes row by row.
+        assert_eq!(queue.retain_once().await.unwrap().events, 1);
+        assert!(queue.get(old).await.is_err());
+        assert_eq!(total(&queue).await, letters.len() as u64);
+    });
+}
+
+// Somebody wants to keep things for longer while they are about to be dropped.
+#[test]
+fn a_longer_keep_holds_also_for_months() {
+    in_months(async |bed, queue| {
+        let event = completed_one(&queue).await;
+        into_march(bed).await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        let longer = "UPDATE windlass.namespaces SET version = version + 1,
+            policy = jsonb_set(policy::jsonb, '{base,keep_completed_ms}', '8640000000')::json WHERE namespace = 'ns'";
+        tx.execute(longer).await.unwrap();
+        let committing = async {
+            server::until_waiting(&bed.database.url, 1).await;
+            tx.commit().await.unwrap();
+        };
+        let (done, ()) = tokio::join!(upkeep(&queue), committing);
+        assert_eq!((done.dropped, done.put_off), (0, 1));
+        assert_eq!(drop_all(&queue).await, 0);
+        assert_eq!(status(&queue, event).await, Status::Completed);
+    });
+}
+
+// Who reads what was taken out keeps it for as long as he does, and nothing else.
+#[test]
+fn what_was_taken_out_and_is_in_use_holds_nothing_up() {
+    in_months(async |bed, queue| {
+        completed_one(&queue).await;
+        server::execute(&bed.database.url, "CREATE TABLE windlass.events_2020_01_dropped (id bigint)").await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute("SELECT FROM windlass.events_2020_01_dropped").await.unwrap();
+        into_march(bed).await;
+        assert_eq!(drop_all(&queue).await, 2);
+        assert!(months(bed).await.contains(&"events_2020_01_dropped".to_owned()));
+        tx.commit().await.unwrap();
+        assert_eq!(drop_all(&queue).await, 1);
+    });
+}
+
+// Only the owner can drop a table. Who is not goes on without.
+#[test]
+fn who_may_not_drop_a_month_leaves_it() {
+    in_months(async |bed, queue| {
+        let event = completed_one(&queue).await;
+        into_march(bed).await;
+        let role = format!("windlass_reader_{}", std::process::id());
+        let url = &bed.database.url;
+        let make = format!(
+            "DROP ROLE IF EXISTS {role}; CREATE ROLE {role}; GRANT ALL ON SCHEMA windlass TO {role};
+             GRANT ALL ON ALL TABLES IN SCHEMA windlass TO {role}"
+        );
+        server::execute(url, &make).await;
+        let other = format!("{url}?options[role]={role}");
+        let other = Queue::options(&other).clock(queue.clock().clone()).open().await.unwrap();
+        let done = other.partitions_once().await.unwrap();
+        assert_eq!((done.dropped, done.made), (0, 0));
+        assert!(done.put_off > 0);
+        assert_eq!(status(&queue, event).await, Status::Completed);
+        other.close().await;
+        server::execute(url, &format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+        assert_eq!(drop_all(&queue).await, 2);
     });
 }
 

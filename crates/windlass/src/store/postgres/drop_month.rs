@@ -6,11 +6,10 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor, PgConnection};
 
 use super::PgStore;
 use super::error::from_sqlx;
-use super::partitions::{BRIEFLY, LOOK_FOR_STRAYS, PAUSES_MS, TAKEN_OUT, is_busy, is_gone, name};
-use crate::clock::Timestamp;
+use super::partitions::{BRIEFLY, LOOK_FOR_STRAYS, PAUSES_MS, TAKEN_OUT, is_busy, is_gone, is_refused, name};
 use crate::error::Result;
 use crate::months::{Kept, Month, Part};
-use crate::store::Dropping;
+use crate::store::{Dropping, Over};
 
 /// As many rows can be put aside in a moment.
 const STAYING_MAX: i64 = 1_000;
@@ -21,43 +20,34 @@ const NOW_QUICKLY: &str = "SET LOCAL statement_timeout = '30ms'";
 /// Any number will do, as long as no other program uses it for an advisory lock.
 const MONTHS_LOCK: i64 = 0x0077_696e_6d6f_6e74;
 
-pub(super) async fn drop_month(store: &PgStore, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping> {
+pub(super) async fn drop_month(store: &PgStore, part: Part, over: &Over) -> Result<Dropping> {
     for pause in PAUSES_MS {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         // After a failure it is not given back, and closed.
         let mut connection = store.writes.get().await?;
-        match try_once(&mut connection, part, before, spared).await {
+        match try_once(&mut connection, part, over).await {
             Ok(dropping) => {
                 connection.done();
                 return Ok(dropping);
             }
             Err(error) if is_gone(&error) => return Ok(Dropping::Dropped),
             Err(error) if is_busy(&error) => {}
+            Err(error) if is_refused(&error) => return Ok(Dropping::Refused),
             Err(error) => return Err(from_sqlx(error)),
         }
     }
     Ok(Dropping::Busy)
 }
 
-async fn try_once(
-    connection: &mut PgConnection,
-    part: Part,
-    before: Timestamp,
-    spared: &[String],
-) -> sqlx::Result<Dropping> {
+async fn try_once(connection: &mut PgConnection, part: Part, over: &Over) -> sqlx::Result<Dropping> {
     // First without a lock, for which everybody would have to wait.
-    match staying(connection, part, &name(part), before, spared).await? {
-        Some(_) => take_out(connection, part, before, spared).await,
+    match staying(connection, part, &name(part), over).await? {
+        Some(_) => take_out(connection, part, over).await,
         None => Ok(Dropping::TooMuchStays),
     }
 }
 
-async fn take_out(
-    connection: &mut PgConnection,
-    part: Part,
-    before: Timestamp,
-    spared: &[String],
-) -> sqlx::Result<Dropping> {
+async fn take_out(connection: &mut PgConnection, part: Part, over: &Over) -> sqlx::Result<Dropping> {
     let (table, parent) = (name(part), part.0.as_str());
     let mut tx = connection.begin().await?;
     let lock = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)").bind(MONTHS_LOCK);
@@ -69,6 +59,10 @@ async fn take_out(
         tx.execute(LOOK_FOR_STRAYS).await?;
     }
     tx.execute(BRIEFLY).await?;
+    if !is_current(&mut tx, over).await? {
+        tx.rollback().await?;
+        return Ok(Dropping::Outdated);
+    }
     // Not CONCURRENTLY: that cannot be where there is a default partition. Nothing here comes from outside.
     let detach = format!(
         "ALTER TABLE windlass.{parent} DETACH PARTITION windlass.{table};
@@ -78,7 +72,7 @@ async fn take_out(
     // From here on nobody can add to it, and everybody waits.
     tx.execute(NOW_QUICKLY).await?;
     let table = table + TAKEN_OUT;
-    let Some(staying) = staying(&mut tx, part, &table, before, spared).await? else {
+    let Some(staying) = staying(&mut tx, part, &table, over).await? else {
         tx.rollback().await?;
         return Ok(Dropping::TooMuchStays);
     };
@@ -89,6 +83,17 @@ async fn take_out(
     }
     tx.commit().await?;
     Ok(Dropping::Dropped)
+}
+
+// Before all else, since others change the rules first, too, and the history then.
+const HOLD_RULES: &str = "LOCK TABLE windlass.namespaces IN SHARE MODE";
+const VERSION: &str = "SELECT sum(version)::bigint FROM windlass.namespaces";
+
+/// Whether the rules are those by which it was decided. They stay so until the transaction ends.
+async fn is_current(connection: &mut PgConnection, over: &Over) -> sqlx::Result<bool> {
+    connection.execute(HOLD_RULES).await?;
+    let version: Option<i64> = sqlx::query_scalar(VERSION).fetch_one(connection).await?;
+    Ok(version == Some(over.version))
 }
 
 fn key(kept: Kept) -> &'static str {
@@ -121,8 +126,7 @@ async fn staying(
     connection: &mut PgConnection,
     (kept, month): Part,
     table: &str,
-    before: Timestamp,
-    spared: &[String],
+    over: &Over,
 ) -> sqlx::Result<Option<Vec<i64>>> {
     let Some((first, last)) = range(connection, kept, table).await? else { return Ok(Some(Vec::new())) };
     let mut ids: Vec<i64> = Vec::new();
@@ -133,9 +137,10 @@ async fn staying(
         let query = if sql == DEAD { query.bind(begins) } else { query };
         ids.extend(query.fetch_all(&mut *connection).await?);
     }
-    let later = sqlx::query_scalar::<_, i64>(ENDED_LATER).bind(first).bind(last).bind(before).bind(STAYING_MAX + 1);
+    let later =
+        sqlx::query_scalar::<_, i64>(ENDED_LATER).bind(first).bind(last).bind(over.before).bind(STAYING_MAX + 1);
     ids.extend(later.fetch_all(&mut *connection).await?);
-    for namespace in spared {
+    for namespace in &over.spared {
         // Nothing else here comes from outside.
         let of_namespace = format!("SELECT {} FROM windlass.{table} WHERE namespace = $1 LIMIT $2", key(kept));
         let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(of_namespace)).bind(namespace).bind(STAYING_MAX + 1);

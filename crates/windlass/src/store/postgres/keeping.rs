@@ -9,9 +9,9 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::history::HistoryFilter;
 use crate::months::Part;
-use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::retention::{Ended, Leftover, Mark, Place, Walk};
 use crate::seen::Seen;
-use crate::store::{Dropping, EndedPage, HistoryStore, Imported, Retain, Taken};
+use crate::store::{AllRules, Dropping, EndedPage, HistoryStore, Imported, Over, Retain, Taken};
 
 #[async_trait]
 impl HistoryStore for PgStore {
@@ -23,7 +23,7 @@ impl HistoryStore for PgStore {
         true
     }
 
-    async fn rules(&self) -> Result<Vec<(String, Rules)>> {
+    async fn rules(&self) -> Result<AllRules> {
         retain::rules(self).await
     }
 
@@ -67,16 +67,16 @@ impl HistoryStore for PgStore {
         partitions::add_month(self, part).await
     }
 
-    async fn drop_month(&self, part: Part, before: Timestamp, spared: &[String]) -> Result<Dropping> {
-        drop_month::drop_month(self, part, before, spared).await
+    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping> {
+        drop_month::drop_month(self, part, over).await
     }
 
     async fn finish_dropping(&self) -> Result<usize> {
         partitions::finish_dropping(self).await
     }
 
-    async fn delete_strays(&self, before: Timestamp, spared: &[String]) -> Result<Option<usize>> {
-        despite_deadlocks!(partitions::delete_strays(self, before, spared))
+    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>> {
+        despite_deadlocks!(partitions::delete_strays(self, over))
     }
 
     async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {

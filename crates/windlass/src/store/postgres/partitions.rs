@@ -7,9 +7,9 @@ use super::error::from_sqlx;
 use super::migrate::MIGRATION_LOCK;
 use super::retain::{delete_events, lock};
 use super::row::get;
-use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::months::{Kept, Part, missing};
+use crate::months::{Kept, Month, Part, missing};
+use crate::store::Over;
 
 /// While a table is changed, everyone who uses it waits: for as long as the change waits for others, and for as long as
 /// it takes. Both are bounded.
@@ -79,8 +79,7 @@ pub(super) const PAUSES_MS: [u64; 4] = [0, 100, 300, 900];
 
 /// Somebody uses the table: locked, or it would have taken too long.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| ["55P03", "57014", "40P01"].contains(&&*code))
+    has_code(error, &["55P03", "57014", "40P01"])
 }
 
 async fn add(connection: &mut PgConnection, (kept, month): Part) -> sqlx::Result<()> {
@@ -118,19 +117,30 @@ pub(super) async fn finish_dropping(store: &PgStore) -> Result<usize> {
     let left: Vec<String> = sqlx::query_scalar(LEFT).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let mut dropped = 0;
     for table in left.iter().filter(|table| table.strip_suffix(TAKEN_OUT).and_then(part).is_some()) {
-        // Another process may be at it.
-        let drop = format!("DROP TABLE IF EXISTS windlass.{table}");
-        connection.execute(AssertSqlSafe(drop)).await.map_err(from_sqlx)?;
-        dropped += 1;
+        match drop_table(&mut connection, table).await {
+            Ok(()) => dropped += 1,
+            Err(error) if is_busy(&error) || is_refused(&error) => {
+                tracing::info!(%error, "the table {table} was taken out of the history, and cannot be dropped now");
+            }
+            Err(error) => return Err(from_sqlx(error)),
+        }
     }
     connection.done();
     Ok(dropped)
 }
 
-/// The walk through the default partition, in the table of marks. It belongs to no namespace.
+async fn drop_table(connection: &mut PgConnection, table: &str) -> sqlx::Result<()> {
+    let mut tx = connection.begin().await?;
+    tx.execute("SET LOCAL lock_timeout = '50ms'").await?;
+    // Another process may be at it.
+    tx.execute(AssertSqlSafe(format!("DROP TABLE IF EXISTS windlass.{table}"))).await?;
+    tx.commit().await
+}
+
+/// The walk through what is left of months that are over, in the table of marks. It belongs to no namespace.
 const WALK: &str = "strays";
 
-// The attempts of events that are in no month have gone: look at those again from the beginning.
+// Attempts have gone: look from the beginning for events that have lost theirs.
 pub(super) const LOOK_FOR_STRAYS: &str = "
 INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id)
 VALUES ('', 'strays', 0, 0, 'epoch', 0, 0)
@@ -139,15 +149,16 @@ ON CONFLICT (namespace, walk, keep_ms) DO UPDATE SET id = 0";
 const PAST_STRAYS: &str = "
 SELECT id FROM windlass.retention_marks WHERE namespace = '' AND walk = $1 FOR UPDATE SKIP LOCKED";
 
+// Not the month that is only over in part: all of it would be read each time.
 const STRAYS: &str = "
-SELECT e.id, e.namespace, e.created_at FROM windlass.events_default e WHERE e.id > $1 ORDER BY e.id LIMIT $2";
+SELECT e.id, e.namespace FROM windlass.events e WHERE e.id > $1 AND e.created_at < $3 ORDER BY e.id LIMIT $2";
 
 const NOTE_STRAYS: &str = "UPDATE windlass.retention_marks SET id = $2 WHERE namespace = '' AND walk = $1";
 const NO_STRAYS: &str = "DELETE FROM windlass.retention_marks WHERE namespace = '' AND walk = $1";
 
 const BATCH: usize = 1_000;
 
-pub(super) async fn delete_strays(store: &PgStore, before: Timestamp, spared: &[String]) -> Result<Option<usize>> {
+pub(super) async fn delete_strays(store: &PgStore, over: &Over) -> Result<Option<usize>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     let mark = sqlx::query_scalar(PAST_STRAYS).bind(WALK).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
@@ -157,11 +168,12 @@ pub(super) async fn delete_strays(store: &PgStore, before: Timestamp, spared: &[
         connection.done();
         return Ok(None);
     };
-    let rows = sqlx::query(STRAYS).bind(mark).bind(BATCH as i64).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    let strays = sqlx::query(STRAYS).bind(mark).bind(BATCH as i64).bind(Month::of(over.before).begins());
+    let rows = strays.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
     let mut by_namespace: std::collections::BTreeMap<String, Vec<i64>> = Default::default();
     for row in &rows {
         let namespace: String = get(row, "namespace")?;
-        if get::<Timestamp>(row, "created_at")? < before && !spared.contains(&namespace) {
+        if !over.spared.contains(&namespace) {
             by_namespace.entry(namespace).or_default().push(get(row, "id")?);
         }
     }
@@ -182,5 +194,14 @@ pub(super) async fn delete_strays(store: &PgStore, before: Timestamp, spared: &[
 
 /// Another process has dropped the table.
 pub(super) fn is_gone(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| error.code().is_some_and(|code| code == "42P01"))
+    has_code(error, &["42P01"])
+}
+
+/// The table belongs to somebody else.
+pub(super) fn is_refused(error: &sqlx::Error) -> bool {
+    has_code(error, &["42501"])
+}
+
+fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| codes.contains(&&*code))
 }

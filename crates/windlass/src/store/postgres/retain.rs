@@ -13,16 +13,17 @@ use crate::clock::{Timestamp, from_micros};
 use crate::error::{Error, Result};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
-use crate::store::{EndedPage, Retain, Step, Taken};
+use crate::store::{AllRules, EndedPage, Retain, Step, Taken};
 
 /// Some tens of milliseconds.
 pub(super) const BATCH: usize = 1_000;
 
 const RULES: &str = "
-SELECT n.namespace, n.policy::text AS policy, s.subscription, s.policy::text AS overrides
+SELECT n.namespace, n.policy::text AS policy, s.subscription, s.policy::text AS overrides,
+       (SELECT sum(version) FROM windlass.namespaces)::bigint AS version
 FROM windlass.namespaces n JOIN windlass.subscriptions s ON s.namespace = n.namespace";
 
-pub(super) async fn rules(store: &PgStore) -> Result<Vec<(String, Rules)>> {
+pub(super) async fn rules(store: &PgStore) -> Result<AllRules> {
     let mut connection = store.reads.get().await?;
     let rows = sqlx::query(RULES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
@@ -34,7 +35,8 @@ pub(super) async fn rules(store: &PgStore) -> Result<Vec<(String, Rules)>> {
         subscriptions.insert(get(row, "subscription")?, parsed(row, "overrides")?);
     }
     let rules = |(namespace, (policy, subscriptions))| (namespace, Rules::new(policy, subscriptions));
-    Ok(found.into_iter().map(rules).collect())
+    let version = rows.first().map_or(Ok(0), |row| get(row, "version"))?;
+    Ok(AllRules { of: found.into_iter().map(rules).collect(), version })
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(row: &PgRow, column: &'static str) -> Result<T> {

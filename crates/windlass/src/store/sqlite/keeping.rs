@@ -10,9 +10,9 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::history::HistoryFilter;
 use crate::months::Part;
-use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::retention::{Ended, Leftover, Mark, Place, Walk};
 use crate::seen::Seen;
-use crate::store::{Dropping, EndedPage, HistoryStore, Imported, Retain, Taken};
+use crate::store::{AllRules, Dropping, EndedPage, HistoryStore, Imported, Over, Retain, Taken};
 
 #[async_trait]
 impl HistoryStore for SqliteStore {
@@ -24,7 +24,7 @@ impl HistoryStore for SqliteStore {
         false
     }
 
-    async fn rules(&self) -> Result<Vec<(String, Rules)>> {
+    async fn rules(&self) -> Result<AllRules> {
         self.read(retain::rules).await
     }
 
@@ -74,7 +74,7 @@ impl HistoryStore for SqliteStore {
         Ok(false)
     }
 
-    async fn drop_month(&self, _part: Part, _before: Timestamp, _spared: &[String]) -> Result<Dropping> {
+    async fn drop_month(&self, _part: Part, _over: &Over) -> Result<Dropping> {
         Ok(Dropping::Busy)
     }
 
@@ -82,7 +82,7 @@ impl HistoryStore for SqliteStore {
         Ok(0)
     }
 
-    async fn delete_strays(&self, _before: Timestamp, _spared: &[String]) -> Result<Option<usize>> {
+    async fn delete_strays(&self, _over: &Over) -> Result<Option<usize>> {
         Ok(None)
     }
 
