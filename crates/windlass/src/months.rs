@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use chrono::{Datelike, NaiveDate, NaiveTime};
+use chrono::{Datelike, NaiveDate, NaiveTime, TimeDelta};
 
 use crate::clock::Timestamp;
 
@@ -87,6 +87,11 @@ pub(crate) fn missing(found: &[Part], now: Timestamp) -> Vec<Part> {
     wanted.filter(|part| !found.contains(part)).collect()
 }
 
+/// Whether nothing can have happened in it yet, and nothing will soon.
+pub(crate) fn is_ahead(month: Month, now: Timestamp) -> bool {
+    month.begins() - now > TimeDelta::days(1)
+}
+
 /// The months, the oldest first, that were over before everything in them was.
 pub(crate) fn over(found: &[Part], of: Kept, before: Timestamp) -> Vec<Month> {
     let of_them = found.iter().filter(|(kept, month)| *kept == of && month.ends() <= before);
@@ -135,6 +140,14 @@ mod tests {
         let missing = missing(&found, at("2026-11-30T23:00:00Z"));
         let shown: Vec<String> = missing.iter().map(|(kept, month)| format!("{}_{month}", kept.as_str())).collect();
         assert_eq!(shown, ["event_attempts_2026_11", "events_2026_12", "events_2027_01", "event_attempts_2027_01"]);
+    }
+
+    #[test]
+    fn a_month_is_ahead_until_the_day_before() {
+        let cases = [("2026-01-30T23:59:59Z", true), ("2026-01-31T00:00:00Z", false), ("2026-02-05T00:00:00Z", false)];
+        for (now, ahead) in cases {
+            assert_eq!(is_ahead(month("2026_02"), at(now)), ahead, "{now}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The months of history: made before they come, and dropped when all in them is over. Only PostgreSQL has them.
 
 use crate::error::Result;
-use crate::months::{self, Kept, Month, before_all, missing};
+use crate::months::{self, Kept, Month, before_all, is_ahead, missing};
 use crate::queue::Queue;
 use crate::retention::{longest_ms, over_before};
 use crate::store::{Dropping, Over};
@@ -37,7 +37,7 @@ impl Queue {
         done.dropped += self.store().finish_dropping().await?;
         let now = self.store().now(self.now()).await?;
         for part in missing(&self.store().months().await?, now) {
-            match self.store().add_month(part).await? {
+            match self.store().add_month(part, is_ahead(part.1, now)).await? {
                 true => done.made += 1,
                 false => done.put_off += 1,
             }

@@ -144,8 +144,9 @@ pub(crate) trait HistoryStore {
     /// The months that have a part of their own.
     async fn months(&self) -> Result<Vec<Part>>;
 
-    /// Makes the part, if that is possible in a moment. Without one, its rows are kept all the same.
-    async fn add_month(&self, part: Part) -> Result<bool>;
+    /// Makes the part, if that is possible in a moment. Without one, its rows are kept all the same. There are none yet of
+    /// one that lies ahead.
+    async fn add_month(&self, part: Part, ahead: bool) -> Result<bool>;
 
     /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
     /// ended since `before`, attempts of deliveries that are, and all that belongs to the namespaces that are spared.

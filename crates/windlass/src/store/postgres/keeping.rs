@@ -63,8 +63,8 @@ impl HistoryStore for PgStore {
         partitions::months(self).await
     }
 
-    async fn add_month(&self, part: Part) -> Result<bool> {
-        partitions::add_month(self, part).await
+    async fn add_month(&self, part: Part, ahead: bool) -> Result<bool> {
+        partitions::add_month(self, part, ahead).await
     }
 
     async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping> {

@@ -52,15 +52,19 @@ pub(super) async fn add_ahead(connection: &mut PgConnection) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn add_month(store: &PgStore, part: Part) -> Result<bool> {
+pub(super) async fn add_month(store: &PgStore, part: Part, ahead: bool) -> Result<bool> {
     let mut connection = store.reads.get().await?;
-    let mut added = Ok(());
-    for pause in PAUSES_MS {
-        tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
-        added = add(&mut connection, part).await;
-        if !added.as_ref().is_err_and(is_busy) {
-            break;
-        }
+    let mut added = add_soon(&mut connection, part).await;
+    if ahead && added.as_ref().is_err_and(is_too_slow) {
+        added = match rule_out(&mut connection, part).await {
+            Ok(()) => add_soon(&mut connection, part).await,
+            Err(error) => Err(error),
+        };
+    }
+    if added.is_err()
+        && let Err(error) = admit(&mut connection, part).await
+    {
+        tracing::warn!(%error, "the default partition may refuse what belongs to {}, until upkeep comes by again", name(part));
     }
     match added {
         Ok(()) => connection.done(),
@@ -74,6 +78,18 @@ pub(super) async fn add_month(store: &PgStore, part: Part) -> Result<bool> {
     Ok(true)
 }
 
+async fn add_soon(connection: &mut PgConnection, part: Part) -> sqlx::Result<()> {
+    let mut added = Ok(());
+    for pause in PAUSES_MS {
+        tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
+        added = add(connection, part).await;
+        if !added.as_ref().is_err_and(is_busy) {
+            break;
+        }
+    }
+    added
+}
+
 /// A table in use is tried again after these pauses.
 pub(super) const PAUSES_MS: [u64; 4] = [0, 100, 300, 900];
 
@@ -82,14 +98,70 @@ pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     has_code(error, &["55P03", "57014", "40P01"])
 }
 
-async fn add(connection: &mut PgConnection, (kept, month): Part) -> sqlx::Result<()> {
+/// What would have to be looked at takes too long.
+fn is_too_slow(error: &sqlx::Error) -> bool {
+    has_code(error, &["57014"])
+}
+
+/// Makes sure, at leisure, that the default partition has no rows of a month to come, and gets none. A large one cannot be
+/// looked through in a moment when the month is made: while that happens, nobody can use it.
+pub(super) async fn rule_out(connection: &mut PgConnection, (kept, month): Part) -> sqlx::Result<()> {
+    let (default, rule, at) = (default(kept), rule((kept, month)), instant(kept));
+    let (begins, ends) = (month.begins().to_rfc3339(), month.ends().to_rfc3339());
+    let mut tx = connection.begin().await?;
+    tx.execute(BRIEFLY).await?;
+    let add = format!(
+        "ALTER TABLE {default} DROP CONSTRAINT IF EXISTS {rule};
+         ALTER TABLE {default} ADD CONSTRAINT {rule} CHECK ({at} < '{begins}' OR {at} >= '{ends}') NOT VALID"
+    );
+    tx.execute(AssertSqlSafe(add)).await?;
+    tx.commit().await?;
+    // This keeps nobody from reading or writing.
+    connection.execute(AssertSqlSafe(format!("ALTER TABLE {default} VALIDATE CONSTRAINT {rule}"))).await.map(drop)
+}
+
+const IS_RULED_OUT: &str = "SELECT EXISTS (SELECT FROM pg_constraint WHERE conrelid = $1::regclass AND conname = $2)";
+
+/// Lets the default partition serve the month, also where somebody ruled it out and did not come to make it.
+pub(super) async fn admit(connection: &mut PgConnection, part: Part) -> sqlx::Result<()> {
+    let (default, rule) = (default(part.0), rule(part));
+    let ruled_out = sqlx::query_scalar(IS_RULED_OUT).bind(&default).bind(&rule);
+    if !ruled_out.fetch_one(&mut *connection).await? {
+        return Ok(());
+    }
+    let mut tx = connection.begin().await?;
+    tx.execute(BRIEFLY).await?;
+    tx.execute(AssertSqlSafe(format!("ALTER TABLE {default} DROP CONSTRAINT IF EXISTS {rule}"))).await?;
+    tx.commit().await
+}
+
+fn default(kept: Kept) -> String {
+    format!("windlass.{}_default", kept.as_str())
+}
+
+fn rule(part: Part) -> String {
+    format!("not_{}", name(part))
+}
+
+/// The column that says to which month a row belongs.
+fn instant(kept: Kept) -> &'static str {
+    match kept {
+        Kept::Events => "created_at",
+        Kept::Attempts => "finished_at",
+    }
+}
+
+pub(super) async fn add(connection: &mut PgConnection, (kept, month): Part) -> sqlx::Result<()> {
     // Nothing here comes from outside.
     let statement = format!(
-        "CREATE TABLE windlass.{} PARTITION OF windlass.{} FOR VALUES FROM ('{}') TO ('{}')",
+        "CREATE TABLE windlass.{} PARTITION OF windlass.{} FOR VALUES FROM ('{}') TO ('{}');
+         ALTER TABLE {} DROP CONSTRAINT IF EXISTS {}",
         name((kept, month)),
         kept.as_str(),
         month.begins().to_rfc3339(),
         month.ends().to_rfc3339(),
+        default(kept),
+        rule((kept, month)),
     );
     let mut tx = connection.begin().await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *tx).await?;

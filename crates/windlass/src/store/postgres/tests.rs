@@ -4,11 +4,12 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, prune, results, retain, samples, schedule,
-    transition,
+    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, partitions, prune, results, retain, samples,
+    schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
+use crate::months::Kept;
 use crate::outcome::HandlerResult;
 
 /// A migrated database of its own, with a connection of the hot path and a plain one.
@@ -368,6 +369,43 @@ async fn retention_reads_what_is_over_and_nothing_else() {
             plain.execute(HISTORY).await.unwrap();
         }
     }
+    database.drop().await;
+}
+
+/// How often all of the default partition was read.
+async fn scans(connection: &mut PgConnection) -> i64 {
+    connection.execute("SELECT pg_stat_force_next_flush()").await.unwrap();
+    let scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relid = 'windlass.events_default'::regclass";
+    connection.fetch_one(scans).await.unwrap().get(0)
+}
+
+// While it is read to make a month, nobody can use it.
+#[tokio::test]
+async fn a_month_to_come_is_made_without_reading_the_default_partition() {
+    let mut database = database("months").await;
+    let plain = &mut database.plain;
+    let part = |month: &str| (Kept::Events, month.parse().unwrap());
+    let fill = "INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
+        SELECT 'default', 't', '', '{}', 0, timestamptz '2119-12-31 23:59:59Z' FROM generate_series(1, 100)";
+    plain.execute(fill).await.unwrap();
+    let before = scans(plain).await;
+    partitions::add(plain, part("2120_02")).await.unwrap();
+    assert_eq!(scans(plain).await, before + 1);
+    // Also where somebody began with it and did not come to the end.
+    for _ in 0..2 {
+        partitions::rule_out(plain, part("2120_01")).await.unwrap();
+    }
+    let before = scans(plain).await;
+    partitions::add(plain, part("2120_01")).await.unwrap();
+    assert_eq!(scans(plain).await, before);
+    // What cannot be ruled out is served as before.
+    assert!(partitions::rule_out(plain, part("2119_12")).await.is_err());
+    assert!(plain.execute(fill).await.is_err());
+    partitions::admit(plain, part("2119_12")).await.unwrap();
+    partitions::admit(plain, part("2119_12")).await.unwrap();
+    plain.execute(fill).await.unwrap();
+    let rules = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND conname LIKE 'not_events_%'";
+    assert_eq!(plain.fetch_one(rules).await.unwrap().get::<i64, _>(0), 0);
     database.drop().await;
 }
 

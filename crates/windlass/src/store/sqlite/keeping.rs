@@ -70,7 +70,7 @@ impl HistoryStore for SqliteStore {
         Ok(Vec::new())
     }
 
-    async fn add_month(&self, _part: Part) -> Result<bool> {
+    async fn add_month(&self, _part: Part, _ahead: bool) -> Result<bool> {
         Ok(false)
     }
 
