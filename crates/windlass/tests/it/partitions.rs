@@ -459,6 +459,7 @@ fn what_was_taken_out_is_dropped_by_somebody_else() {
     });
 }
 
+// While one waits for the table, the other leaves it alone.
 #[test]
 fn two_processes_drop_a_month_once() {
     in_months(async |bed, queue| {
@@ -466,9 +467,19 @@ fn two_processes_drop_a_month_once() {
         let waiting = publish(&queue, "t").await;
         into_march(bed).await;
         let other = bed.other().await;
-        let (one, two) = tokio::join!(queue.partitions_once(), other.partitions_once());
-        one.and(two).unwrap();
-        drop_all(&queue).await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute("LOCK TABLE windlass.events_2025_12 IN ROW EXCLUSIVE MODE").await.unwrap();
+        let second = async {
+            server::until_waiting(&bed.database.url, 1).await;
+            let done = upkeep(&other).await;
+            tx.rollback().await.unwrap();
+            done
+        };
+        let (one, two) = tokio::join!(upkeep(&queue), second);
+        assert_eq!(two.dropped, 0);
+        assert!(two.put_off > 0);
+        assert_eq!(one.dropped + drop_all(&queue).await, 2);
         assert!(months(bed).await.iter().all(|name| !name.contains("2025_12")));
         assert_eq!(take(&queue).await.event.id, waiting.id);
         assert_eq!(count(bed, "events").await, 1);
@@ -546,23 +557,59 @@ fn stop_signal() -> (tokio::sync::watch::Sender<bool>, tokio::sync::watch::Recei
     tokio::sync::watch::channel(false)
 }
 
-// A subscription that begins in the past gets what is kept, and nothing that is on its way out.
+// A subscription that begins in the past gets what is kept, and nothing that is on its way out: here, the month goes after
+// the backfill has read its events, and before it adds them.
 #[test]
-fn a_backfill_and_a_drop_do_not_hurt_each_other() {
+fn a_backfill_adds_nothing_that_was_dropped_meanwhile() {
     in_months(async |bed, queue| {
+        queue.add_subscription(SubscriptionSpec::new("past").since(bed.now())).await.unwrap();
         for _ in 0..20 {
             completed_one(&queue).await;
         }
-        let begin = bed.now();
+        server::execute(
+            &bed.database.url,
+            "DELETE FROM windlass.event_queue; UPDATE windlass.subscriptions SET backfill_from = 0
+             WHERE subscription = 'past'",
+        )
+        .await;
         into_march(bed).await;
-        let (adding, dropping) =
-            tokio::join!(queue.add_subscription(SubscriptionSpec::new("past").since(begin)), queue.partitions_once());
-        adding.unwrap();
-        dropping.unwrap();
-        drop_all(&queue).await;
-        // Each delivery that was added has its event.
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute("SELECT FROM windlass.subscriptions WHERE subscription = 'past' FOR UPDATE").await.unwrap();
+        let dropping = async {
+            server::until_waiting(&bed.database.url, 1).await;
+            assert_eq!(drop_all(&bed.queue).await, 2);
+            tx.commit().await.unwrap();
+        };
+        let (added, ()) = tokio::join!(queue.backfill_once(), dropping);
+        added.unwrap();
+        assert_eq!((count(bed, "events").await, count(bed, "event_queue").await), (0, 0));
+    });
+}
+
+// Here, the backfill has added them, and commits while somebody waits to drop the month.
+#[test]
+fn a_drop_leaves_what_a_backfill_is_adding() {
+    in_months(async |bed, queue| {
+        queue.add_subscription(SubscriptionSpec::new("past")).await.unwrap();
+        let event = completed_one(&queue).await;
+        server::execute(
+            &bed.database.url,
+            "CREATE TABLE aside AS SELECT * FROM windlass.event_queue; DELETE FROM windlass.event_queue",
+        )
+        .await;
+        into_march(bed).await;
+        let mut connection = server::connect(&bed.database.url).await;
+        let mut tx = connection.begin().await.unwrap();
+        tx.execute("SELECT FROM windlass.events_2025_12 FOR KEY SHARE").await.unwrap();
+        tx.execute("INSERT INTO windlass.event_queue SELECT * FROM aside").await.unwrap();
+        let committing = async {
+            server::until_waiting(&bed.database.url, 1).await;
+            tx.commit().await.unwrap();
+        };
+        let (done, ()) = tokio::join!(upkeep(&queue), committing);
+        assert_eq!(done.dropped + drop_all(&queue).await, 2);
         assert_eq!(orphans(bed).await, 0);
-        let waiting = bed.database.ids("SELECT count(*) FROM windlass.event_queue").await[0];
-        assert_eq!(claim(&queue, ClaimRequest::new("w").subscription("past").max(99)).await.len() as i64, waiting);
+        assert_eq!(claim_soon(&queue, ClaimRequest::new("w").subscription("past")).await.event.id, event);
     });
 }
