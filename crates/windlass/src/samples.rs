@@ -61,7 +61,7 @@ pub(crate) struct Depth {
 impl Depth {
     fn into_row(self) -> SampleRow {
         let oldest_ms = self.ready_since.map_or(0, |since| span_us(since, self.at) / 1_000);
-        let counter = Counter { depth: self.live, oldest_ms, ..Counter::default() };
+        let counter = Counter { depth: Some(self.live), oldest_ms: Some(oldest_ms), ..Counter::default() };
         SampleRow { span_s: MINUTE_S, at: begin_of(self.at, MINUTE_S), event_type: self.event_type, counter }
     }
 }

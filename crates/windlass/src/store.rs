@@ -696,7 +696,7 @@ pub(crate) trait Store: HistoryStore + Send + Sync + 'static {
     /// Moves what was published in up to `limit` transactions of others into samples; of how many.
     async fn count_published(&self, namespace: &str, limit: usize) -> Result<usize>;
 
-    /// How much of each type is live.
+    /// How much of each type is live: of those of which something is, or was seen or counted in this minute or the last.
     async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>>;
 
     /// Takes up to `limit` samples of the level from before this instant, the earliest first, and adds them to those

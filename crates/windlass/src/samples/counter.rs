@@ -21,10 +21,10 @@ pub(crate) struct Counter {
     pub retried: u64,
     pub expired: u64,
     pub cancelled: u64,
-    /// The most live deliveries at once.
-    pub depth: u64,
-    /// How long a delivery that was ready had been so, at most.
-    pub oldest_ms: u64,
+    /// The most live deliveries at once; `None` where nobody looked.
+    pub depth: Option<u64>,
+    /// How long a delivery that was ready had been so, at most; `None` where nobody looked.
+    pub oldest_ms: Option<u64>,
     /// From when it could be taken to its first claim.
     pub wait: Histogram,
     /// From a claim to the report that ended it.
@@ -192,16 +192,22 @@ mod tests {
 
     #[test]
     fn counts_add_up_and_the_most_of_what_was_seen_is_kept() {
-        let mut a = Counter { depth: 5, oldest_ms: 1, ..Counter::default() };
+        let mut a = Counter { depth: Some(5), oldest_ms: Some(1), ..Counter::default() };
         a.note(Noted::Published);
         a.note(Noted::Ended(End::Completed, Some(2_000)));
-        let mut b = Counter { depth: 3, oldest_ms: 7, ..Counter::default() };
+        let mut b = Counter { depth: Some(3), oldest_ms: Some(7), ..Counter::default() };
         for end in [End::Failed, End::Retried, End::Expired, End::Cancelled, End::Completed] {
             b.note(Noted::Ended(end, None));
         }
         b.note(Noted::Claimed { wait_us: 9 });
         a.add(&b);
         assert_eq!((a.published, a.completed, a.failed, a.retried, a.expired, a.cancelled), (1, 2, 1, 1, 1, 1));
-        assert_eq!((a.depth, a.oldest_ms, a.wait.total(), a.run.total()), (5, 7, 1, 1));
+        assert_eq!((a.depth, a.oldest_ms, a.wait.total(), a.run.total()), (Some(5), Some(7), 1, 1));
+        let mut unseen = Counter::default();
+        unseen.add(&Counter::default());
+        assert_eq!((unseen.depth, unseen.oldest_ms), (None, None));
+        unseen.add(&Counter { depth: Some(0), oldest_ms: Some(0), ..Counter::default() });
+        unseen.add(&Counter::default());
+        assert_eq!((unseen.depth, unseen.oldest_ms), (Some(0), Some(0)));
     }
 }

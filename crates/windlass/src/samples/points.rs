@@ -35,11 +35,13 @@ pub struct Sample {
     pub expired: u64,
     /// Called off.
     pub cancelled: u64,
-    /// The most that were waiting or in work at once, looked at once a minute. The sum over several types may be
-    /// too high where each had its most at another time within a span that is no longer kept in minutes.
-    pub depth: u64,
-    /// For how long the one that had waited longest could have been taken, looked at once a minute.
-    pub oldest_ms: u64,
+    /// The most that were waiting or in work at once, looked at once a minute; `None` where nobody looked. The sum over
+    /// several types may be too high where each had its most at another time within a span that is no longer kept in
+    /// minutes.
+    pub depth: Option<u64>,
+    /// For how long the one that had waited longest could have been taken, looked at once a minute; zero where none
+    /// could, `None` where nobody looked.
+    pub oldest_ms: Option<u64>,
     /// From when it could be taken to its first claim; `None` where nothing was claimed.
     pub wait_ms: Option<Quantiles>,
     /// From a claim to the report of its end; `None` where nothing was reported.
@@ -144,13 +146,15 @@ fn too_much(max: usize) -> String {
 
 impl Point {
     fn add(&mut self, span_s: u32, look_s: u32, at: Timestamp, counter: &Counter) {
-        let seen = match self.look {
-            Some((of, then, depth)) if (of, then) == (look_s, at) => depth + counter.depth,
-            _ => counter.depth,
-        };
-        self.look = Some((look_s, at, seen));
         self.counter.add(counter);
-        self.counter.depth = self.counter.depth.max(seen);
+        if let Some(depth) = counter.depth {
+            let seen = match self.look {
+                Some((of, then, before)) if (of, then) == (look_s, at) => before + depth,
+                _ => depth,
+            };
+            self.look = Some((look_s, at, seen));
+            self.counter.depth = self.counter.depth.max(Some(seen));
+        }
         self.span_s = self.span_s.max(span_s);
     }
 
@@ -186,12 +190,15 @@ mod tests {
         Wanted { from: at(0), until: at(59), step_s, types: Vec::new(), by_type, points_max: 10, rows_max: 10 }
     }
 
-    fn row(span_s: u32, minute: u32, event_type: &str, published: u64, depth: u64) -> SampleRow {
-        let counter = Counter { published, depth, ..Counter::default() };
+    fn row(span_s: u32, minute: u32, event_type: &str, published: u64, depth: impl Into<Option<u64>>) -> SampleRow {
+        let counter = Counter { published, depth: depth.into(), ..Counter::default() };
         SampleRow { span_s, at: at(minute), event_type: event_type.to_owned(), counter }
     }
 
-    fn gathered(wanted: Wanted, rows: &[SampleRow]) -> Vec<(Timestamp, u64, Option<String>, u64, u64)> {
+    /// at, span_ms, type, published, depth
+    type Shown = (Timestamp, u64, Option<String>, u64, Option<u64>);
+
+    fn gathered(wanted: Wanted, rows: &[SampleRow]) -> Vec<Shown> {
         let mut points = Points::new(wanted);
         rows.iter().for_each(|row| points.add(row.clone()).unwrap());
         let shown = |sample: Sample| (sample.at, sample.span_ms, sample.event_type, sample.published, sample.depth);
@@ -208,22 +215,33 @@ mod tests {
             row(60, 11, "b", 1, 2),
         ];
         let minutes = gathered(wanted(60, false), &rows);
-        let expected = [(at(1), 60_000, None, 2, 6), (at(2), 60_000, None, 2, 7), (at(11), 60_000, None, 1, 2)];
+        let expected =
+            [(at(1), 60_000, None, 2, Some(6)), (at(2), 60_000, None, 2, Some(7)), (at(11), 60_000, None, 1, Some(2))];
         assert_eq!(minutes, expected);
         let longer = gathered(wanted(600, false), &rows);
-        assert_eq!(longer, [(at(0), 600_000, None, 4, 7), (at(10), 600_000, None, 1, 2)]);
+        assert_eq!(longer, [(at(0), 600_000, None, 4, Some(7)), (at(10), 600_000, None, 1, Some(2))]);
         let (a, b) = (Some("a".to_owned()), Some("b".to_owned()));
         let by_type = gathered(wanted(600, true), &rows);
-        assert_eq!(by_type, [(at(0), 600_000, a, 2, 5), (at(0), 600_000, b.clone(), 2, 6), (at(10), 600_000, b, 1, 2)]);
+        let first = |of, most| (at(0), 600_000, of, 2, Some(most));
+        assert_eq!(by_type, [first(a, 5), first(b.clone(), 6), (at(10), 600_000, b, 1, Some(2))]);
+    }
+
+    #[test]
+    fn where_nobody_looked_there_is_no_depth() {
+        let rows = [row(60, 1, "a", 1, 5), row(60, 1, "b", 1, None), row(60, 2, "a", 1, None), row(60, 3, "a", 1, 0)];
+        let depths =
+            |step_s| gathered(wanted(step_s, false), &rows).into_iter().map(|point| point.4).collect::<Vec<_>>();
+        assert_eq!((depths(60), depths(600)), (vec![Some(5), None, Some(0)], vec![Some(5)]));
     }
 
     #[test]
     fn what_is_kept_less_finely_says_so() {
-        let rows = [row(60, 20, "a", 1, 0), row(600, 10, "a", 2, 0), row(3600, 0, "a", 4, 0)];
+        let rows = [row(60, 20, "a", 1, None), row(600, 10, "a", 2, None), row(3600, 0, "a", 4, None)];
         let points = gathered(wanted(60, false), &rows);
-        let expected = [(at(0), 3_600_000, None, 4, 0), (at(10), 600_000, None, 2, 0), (at(20), 60_000, None, 1, 0)];
+        let expected =
+            [(at(0), 3_600_000, None, 4, None), (at(10), 600_000, None, 2, None), (at(20), 60_000, None, 1, None)];
         assert_eq!(points, expected);
-        assert_eq!(gathered(wanted(3600, false), &rows), [(at(0), 3_600_000, None, 7, 0)]);
+        assert_eq!(gathered(wanted(3600, false), &rows), [(at(0), 3_600_000, None, 7, None)]);
     }
 
     #[test]

@@ -51,7 +51,7 @@ mod tests {
     }
 
     fn row(at: Timestamp, event_type: &str, published: u64, depth: u64) -> SampleRow {
-        let counter = Counter { published, depth, ..Counter::default() };
+        let counter = Counter { published, depth: Some(depth), ..Counter::default() };
         SampleRow { span_s: 60, at, event_type: event_type.to_owned(), counter }
     }
 
@@ -85,8 +85,11 @@ mod tests {
             .map(|row| (row.span_s, row.at, row.event_type, row.counter.published, row.counter.depth))
             .collect();
         let (first, second) = (at("2025-12-24T10:30:00Z"), at("2025-12-24T10:40:00Z"));
-        let expected =
-            [(600, first, "a".into(), 5, 9), (600, first, "b".into(), 8, 2), (600, second, "a".into(), 2, 1)];
+        let expected = [
+            (600, first, "a".into(), 5, Some(9)),
+            (600, first, "b".into(), 8, Some(2)),
+            (600, second, "a".into(), 2, Some(1)),
+        ];
         assert_eq!(sums, expected);
     }
 }

@@ -197,8 +197,8 @@ CREATE TABLE samples (
     retried    INTEGER NOT NULL,
     expired    INTEGER NOT NULL,
     cancelled  INTEGER NOT NULL,
-    depth      INTEGER NOT NULL,
-    oldest_ms  INTEGER NOT NULL,
+    depth      INTEGER,
+    oldest_ms  INTEGER,
     wait       TEXT NOT NULL,
     run        TEXT NOT NULL,
     PRIMARY KEY (namespace, span_s, at, event_type)

@@ -42,6 +42,9 @@ async fn add_on(connection: &mut PgConnection, namespace: &str, rows: &[SampleRo
     let mut rows: Vec<&SampleRow> = rows.iter().collect();
     rows.sort_by(|a, b| (a.span_s, a.at, &a.event_type).cmp(&(b.span_s, b.at, &b.event_type)));
     let counts = |of: fn(&Counter) -> u64| rows.iter().map(|row| of(&row.counter) as i64).collect::<Vec<_>>();
+    let seen = |of: fn(&Counter) -> Option<u64>| {
+        rows.iter().map(|row| of(&row.counter).map(|seen| seen as i64)).collect::<Vec<_>>()
+    };
     let histograms = |of: fn(&Counter) -> &Histogram| rows.iter().map(|row| text(of(&row.counter))).collect::<Vec<_>>();
     let add = sqlx::query(ADD)
         .bind(namespace)
@@ -54,8 +57,8 @@ async fn add_on(connection: &mut PgConnection, namespace: &str, rows: &[SampleRo
         .bind(counts(|counter| counter.retried))
         .bind(counts(|counter| counter.expired))
         .bind(counts(|counter| counter.cancelled))
-        .bind(counts(|counter| counter.depth))
-        .bind(counts(|counter| counter.oldest_ms))
+        .bind(seen(|counter| counter.depth))
+        .bind(seen(|counter| counter.oldest_ms))
         .bind(histograms(|counter| &counter.wait))
         .bind(histograms(|counter| &counter.run));
     add.execute(connection).await.map_err(from_sqlx).map(drop)
@@ -68,6 +71,7 @@ fn text(histogram: &Histogram) -> String {
 
 fn sample(row: &PgRow) -> Result<SampleRow> {
     let count = |column| get::<i64>(row, column).map(i64::unsigned_abs);
+    let seen = |column| get::<Option<i64>>(row, column).map(|seen| seen.map(i64::unsigned_abs));
     let histogram = |column| -> Result<Histogram> {
         let counts: Vec<i64> = get(row, column)?;
         Ok(Histogram::from_counts(counts.into_iter().map(i64::unsigned_abs).collect()))
@@ -79,8 +83,8 @@ fn sample(row: &PgRow) -> Result<SampleRow> {
         retried: count("retried")?,
         expired: count("expired")?,
         cancelled: count("cancelled")?,
-        depth: count("depth")?,
-        oldest_ms: count("oldest_ms")?,
+        depth: seen("depth")?,
+        oldest_ms: seen("oldest_ms")?,
         wait: histogram("wait")?,
         run: histogram("run")?,
     };
@@ -114,14 +118,21 @@ pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usi
 
 // By the lanes, and not with a join: others may have any number of deliveries.
 pub(super) const DEPTHS: &str = "
-SELECT l.event_type, sum(q.live)::bigint AS live, min(q.ready_since) AS ready_since, coalesce($2, now()) AS at
-FROM windlass.lanes l
-CROSS JOIN LATERAL (
-    SELECT count(*) AS live,
-           min(q.ready_at) FILTER (WHERE q.lease IS NULL AND q.ready_at <= coalesce($2, now())) AS ready_since
-    FROM windlass.event_queue q WHERE q.lane_id = l.lane_id OFFSET 0) AS q
-WHERE l.namespace = $1 AND q.live > 0
-GROUP BY l.event_type";
+SELECT t.event_type, sum(t.live)::bigint AS live, min(t.ready_since) AS ready_since, coalesce($2, now()) AS at
+FROM (
+    SELECT l.event_type, q.live, q.ready_since
+    FROM windlass.lanes l
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS live,
+               min(q.ready_at) FILTER (WHERE q.lease IS NULL AND q.ready_at <= coalesce($2, now())) AS ready_since
+        FROM windlass.event_queue q WHERE q.lane_id = l.lane_id OFFSET 0) AS q
+    WHERE l.namespace = $1 AND q.live > 0
+    UNION ALL
+    SELECT s.event_type, 0, NULL
+    FROM windlass.samples s
+    WHERE s.namespace = $1 AND s.span_s = 60 AND s.at > coalesce($2, now()) - interval '2 minutes'
+      AND (s.depth > 0 OR s.published + s.completed + s.failed + s.retried + s.expired + s.cancelled > 0)) AS t
+GROUP BY t.event_type";
 
 const BY_INDEX: &str = fix_planner!("SET LOCAL");
 

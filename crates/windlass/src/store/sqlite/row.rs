@@ -30,6 +30,10 @@ pub(super) fn count(row: &Row, index: usize) -> rusqlite::Result<u64> {
     row.get::<_, i64>(index).map(i64::unsigned_abs)
 }
 
+pub(super) fn count_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<u64>> {
+    row.get::<_, Option<i64>>(index).map(|count| count.map(i64::unsigned_abs))
+}
+
 /// A text that stands for one of our words.
 pub(super) fn word<T: std::str::FromStr<Err = crate::Error>>(row: &Row, index: usize) -> rusqlite::Result<T> {
     row.get_ref(index)?.as_str()?.parse().map_err(|error| unreadable(index, error))

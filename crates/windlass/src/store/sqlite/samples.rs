@@ -30,8 +30,8 @@ pub(super) fn add(conn: &Connection, namespace: &str, rows: &[SampleRow]) -> Res
         sum.add(&row.counter);
         let (wait, run) = (to_json(&sum.wait.counts())?, to_json(&sum.run.counts())?);
         let counts = [sum.published, sum.completed, sum.failed, sum.retried, sum.expired, sum.cancelled];
-        let counts = counts.into_iter().chain([sum.depth, sum.oldest_ms]).map(|count| count as i64);
-        let counts: Vec<i64> = counts.collect();
+        let counts = counts.into_iter().map(Some).chain([sum.depth, sum.oldest_ms]);
+        let counts: Vec<Option<i64>> = counts.map(|count| count.map(|count| count as i64)).collect();
         let mut values: Vec<&dyn ToSql> = vec![&namespace, &row.span_s, &at, &row.event_type];
         values.extend(counts.iter().map(|count| count as &dyn ToSql));
         values.extend([&wait as &dyn ToSql, &run]);
@@ -49,8 +49,8 @@ fn sample(row: &Row) -> rusqlite::Result<SampleRow> {
         retried: row::count(row, 6)?,
         expired: row::count(row, 7)?,
         cancelled: row::count(row, 8)?,
-        depth: row::count(row, 9)?,
-        oldest_ms: row::count(row, 10)?,
+        depth: row::count_if_any(row, 9)?,
+        oldest_ms: row::count_if_any(row, 10)?,
         wait: Histogram::from_counts(row::parsed(row, 11)?),
         run: Histogram::from_counts(row::parsed(row, 12)?),
     };
@@ -67,12 +67,16 @@ SELECT event_type, sum(live), min(ready_at) FROM (
     SELECT l.event_type, count(*), NULL
     FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
     WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL
-    GROUP BY l.lane_id)
+    GROUP BY l.lane_id
+    UNION ALL
+    SELECT event_type, 0, NULL FROM samples
+    WHERE namespace = ?1 AND span_s = 60 AND at > ?2 - 120 * 1000000
+      AND (depth > 0 OR published + completed + failed + retried + expired + cancelled > 0))
 GROUP BY event_type";
 
 pub(super) fn depths(conn: &Connection, namespace: &str, now: Timestamp) -> Result<Vec<Depth>> {
     let mut select = conn.prepare_cached(DEPTHS)?;
-    let depths = select.query_map([namespace], |row| {
+    let depths = select.query_map((namespace, now.timestamp_micros()), |row| {
         let ready_since = row::instant_if_any(row, 2)?.filter(|ready_at| *ready_at <= now);
         Ok(Depth { event_type: row.get(0)?, live: row::count(row, 1)?, ready_since, at: now })
     })?;

@@ -269,8 +269,10 @@ conformance! {
             let other = bed.other().await;
             moving.spawn(async move { other.sample_once().await.unwrap() });
         }
-        let moved = moving.join_all().await;
-        assert_eq!((moved.iter().sum::<usize>(), counted(&bed.queue).await[0]), (3_000, 3_000));
+        // Besides, each of the four may have looked at the three types.
+        let moved: usize = moving.join_all().await.into_iter().sum();
+        assert!((3_000..=3_012).contains(&moved), "{moved}");
+        assert_eq!(counted(&bed.queue).await[0], 3_000);
         assert_eq!(bed.database.ids("SELECT count(*) FROM windlass.uncounted").await, [1_000]);
     }
 
@@ -327,24 +329,53 @@ conformance! {
             let shown = |sample: Sample| (sample.event_type.unwrap(), sample.depth, sample.oldest_ms);
             samples(&bed.queue, by_type()).await.into_iter().map(shown).collect::<Vec<_>>()
         };
-        assert_eq!(seen().await.iter().map(|(_, depth, _)| depth).sum::<u64>(), 0);
+        // Nobody has looked yet.
+        assert!(seen().await.iter().all(|(_, depth, oldest_ms)| depth.is_none() && oldest_ms.is_none()));
         bed.queue.sample_once().await.unwrap();
-        let expected = [("a".to_owned(), 4, 7_000), ("b".to_owned(), 2, 0), ("g".to_owned(), 2, 0)];
+        let seen_of = |event_type: &str, depth, oldest_ms| (event_type.to_owned(), Some(depth), Some(oldest_ms));
+        let expected = [seen_of("a", 4, 7_000), seen_of("b", 2, 0), seen_of("g", 2, 0)];
         assert_eq!(seen().await, expected);
-        assert_eq!(samples(&bed.queue, SampleFilter::default()).await[0].depth, 8);
+        assert_eq!(samples(&bed.queue, SampleFilter::default()).await[0].depth, Some(8));
         // Another look within the minute keeps the most; the next minute begins anew.
         for delivery in &held {
             done(&bed.queue, delivery).await;
         }
         bed.queue.sample_once().await.unwrap();
-        let waited = ("g".to_owned(), 2, 2_000);
+        let waited = seen_of("g", 2, 2_000);
         assert_eq!(seen().await, [expected[0].clone(), expected[1].clone(), waited]);
         bed.advance(MINUTE);
         bed.queue.sample_once().await.unwrap();
         let next = samples(&bed.queue, SampleFilter::default()).await;
-        assert_eq!((next[1].depth, next[1].oldest_ms), (5, 67_000));
+        assert_eq!((next[1].depth, next[1].oldest_ms), (Some(5), Some(67_000)));
         let longer = SampleFilter { step: secs(600), ..SampleFilter::default() };
-        assert_eq!(samples(&bed.queue, longer).await.iter().map(|sample| sample.depth).collect::<Vec<_>>(), [8]);
+        assert_eq!(samples(&bed.queue, longer).await.iter().map(|sample| sample.depth).collect::<Vec<_>>(), [Some(8)]);
+    }
+
+    async fn where_nobody_looked_there_is_no_depth(bed) {
+        publish_many(&bed.queue, "t", 3).await;
+        bed.queue.sample_once().await.unwrap();
+        bed.advance(MINUTE);
+        publish(&bed.queue, "t").await;
+        bed.advance(MINUTE);
+        for delivery in take_all(&bed.queue).await {
+            done(&bed.queue, &delivery).await;
+        }
+        bed.queue.flush_samples_once().await.unwrap();
+        let looked = [bed.queue.sample_once().await, bed.queue.sample_once().await];
+        assert_eq!(looked, [Ok(1), Ok(1)]);
+        bed.advance(MINUTE);
+        // Once more to see that it is still empty; then there is nothing to look at.
+        bed.queue.sample_once().await.unwrap();
+        bed.advance(MINUTE);
+        assert_eq!(bed.queue.sample_once().await, Ok(0));
+        let shown: Vec<_> =
+            samples(&bed.queue, SampleFilter::default()).await.iter().map(|s| (s.depth, s.oldest_ms)).collect();
+        let (most, empty) = ((Some(3), Some(0)), (Some(0), Some(0)));
+        assert_eq!(shown, [most, (None, None), empty, empty]);
+        // So it stays where it is put together with others.
+        bed.advance(3 * DAY);
+        bed.queue.thin_samples_once().await.unwrap();
+        assert_eq!(since(&bed.queue, 4 * DAY).await[0].depth, Some(3));
     }
 
     async fn namespaces_are_counted_apart(bed) {
@@ -354,7 +385,7 @@ conformance! {
         other.sample_once().await.unwrap();
         assert_eq!(other.flush_samples_once().await, Ok(2));
         assert_eq!((written(bed, "default").await[0], written(bed, "ns").await[0]), (2, 3));
-        assert_eq!((since(&bed.queue, DAY).await[0].depth, since(&other, DAY).await[0].depth), (0, 3));
+        assert_eq!((since(&bed.queue, DAY).await[0].depth, since(&other, DAY).await[0].depth), (None, Some(3)));
         let nowhere = bed.queue.in_namespace("nowhere").unwrap();
         let code = |error: Error| error.code();
         assert_eq!(nowhere.samples(SampleFilter::default()).await.map_err(code), Err("namespace_not_found"));
@@ -479,7 +510,7 @@ conformance! {
         let of_all = async || {
             let from = Some(began - chrono::TimeDelta::minutes(30));
             let all = samples(&bed.queue, SampleFilter { from, step: HOUR, ..SampleFilter::default() }).await;
-            all.into_iter().map(|sample| Sample { depth: 0, ..sample }).collect::<Vec<_>>()
+            all.into_iter().map(|sample| Sample { depth: None, ..sample }).collect::<Vec<_>>()
         };
         let (minutes, before) = (rows(bed, 60).await, of_all().await);
         assert!(minutes > 250 && counts(&before)[1] == 180, "{minutes} {before:?}");
@@ -503,7 +534,7 @@ conformance! {
         assert_eq!((rows(bed, 60).await, rows(bed, 600).await, rows(bed, 3600).await), (0, 0, 8));
         let depths = samples(&bed.queue, SampleFilter { from: Some(began), step: HOUR, by_type: true, ..SampleFilter::default() });
         let most = depths.await.iter().map(|sample| sample.depth).max().unwrap();
-        assert!(most > 0 && most <= deepest, "{most} of {deepest}");
+        assert!(most > Some(0) && most <= deepest, "{most:?} of {deepest:?}");
         // A step that is asked for more finely than they are kept says so.
         let fine = SampleFilter { from: Some(began), until: Some(after(began, 4 * HOUR)), ..SampleFilter::default() };
         assert!(samples(&bed.queue, fine).await.iter().all(|sample| sample.span_ms == 3_600_000));

@@ -1,4 +1,5 @@
--- What happened within so many seconds from an instant on. wait and run are histograms: counts by bucket.
+-- What happened within so many seconds from an instant on. depth and oldest_ms are NULL where nobody looked,
+-- wait and run are histograms: counts by bucket.
 CREATE TABLE windlass.samples (
     namespace  text NOT NULL,
     span_s     integer NOT NULL,
@@ -10,8 +11,8 @@ CREATE TABLE windlass.samples (
     retried    bigint NOT NULL,
     expired    bigint NOT NULL,
     cancelled  bigint NOT NULL,
-    depth      bigint NOT NULL,
-    oldest_ms  bigint NOT NULL,
+    depth      bigint,
+    oldest_ms  bigint,
     wait       bigint[] NOT NULL,
     run        bigint[] NOT NULL,
     PRIMARY KEY (namespace, span_s, at, event_type)

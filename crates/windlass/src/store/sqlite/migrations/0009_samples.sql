@@ -1,4 +1,5 @@
--- What happened within so many seconds from an instant on. wait and run are histograms: JSON arrays of counts.
+-- What happened within so many seconds from an instant on. depth and oldest_ms are NULL where nobody looked,
+-- wait and run are histograms: JSON arrays of counts.
 CREATE TABLE samples (
     namespace  TEXT NOT NULL,
     span_s     INTEGER NOT NULL,
@@ -10,8 +11,8 @@ CREATE TABLE samples (
     retried    INTEGER NOT NULL,
     expired    INTEGER NOT NULL,
     cancelled  INTEGER NOT NULL,
-    depth      INTEGER NOT NULL,
-    oldest_ms  INTEGER NOT NULL,
+    depth      INTEGER,
+    oldest_ms  INTEGER,
     wait       TEXT NOT NULL,
     run        TEXT NOT NULL,
     PRIMARY KEY (namespace, span_s, at, event_type)
