@@ -90,9 +90,16 @@ pub struct SampleFilter {
 impl Queue {
     /// What happened, step by step, the earliest first. Steps in which nothing did are left out.
     ///
-    /// Samples are for charts, not for accounting: a process that is killed takes with it what it counted in its last
-    /// ten seconds, and what another one counted is here up to ten seconds later. Minutes are kept for two days, ten
-    /// minutes for two weeks and hours for 400 days: a step before that is as long as [`Sample::span_ms`] says.
+    /// Samples are for charts, not for accounting. A process that is killed takes with it what it counted in its last
+    /// ten seconds, or since the database last answered; what another one counted is here up to ten seconds later. Where
+    /// the connection is lost after the commit, or [`Queue::flush_samples_once`] is given up on its way, the counts of
+    /// those seconds may be added twice. Quantiles are at most √2 times too large or too small, and waits and runs are
+    /// measured by the clock of the database; only how long handlers in transactions ran is measured by the process, if
+    /// that is longer.
+    ///
+    /// Minutes are kept for two days, ten minutes for two weeks and hours for 400 days: a step before that is as long as
+    /// [`Sample::span_ms`] says. Errors name `step_ms` where there would be too many samples, and `from` where too many
+    /// stored ones would have to be read: there is one for each type and minute, or longer span.
     pub async fn samples(&self, filter: SampleFilter) -> Result<Vec<Sample>> {
         self.topology().await?;
         let wanted = self.wanted(filter).await?;

@@ -46,8 +46,9 @@ struct SamplesBody {
 
 /// Count over time
 ///
-/// For charts, not for accounting: a server that is killed takes with it what it counted in its last ten seconds.
-/// Minutes are kept for two days, ten minutes for two weeks, hours for 400 days. At most 10000 samples are given at once.
+/// For charts, not for accounting: a server that is killed takes with it what it counted in its last ten seconds, and
+/// where a connection is lost just after a commit that much may be counted twice. Minutes are kept for two days, ten
+/// minutes for two weeks, hours for 400 days. At most 10000 samples are given at once, made of at most 100000 stored ones.
 #[utoipa::path(
     get, path = "/samples", tag = "inspect", security(("token" = ["read"])),
     params(SampleArgs),

@@ -42,7 +42,8 @@ pub struct Sample {
     /// For how long the one that had waited longest could have been taken, looked at once a minute; zero where none
     /// could, `None` where nobody looked.
     pub oldest_ms: Option<u64>,
-    /// From when it could be taken to its first claim; `None` where nothing was claimed.
+    /// From when it could be taken to its first claim; `None` where nothing was claimed. Without the past that a new
+    /// subscription was given.
     pub wait_ms: Option<Quantiles>,
     /// From a claim to the report of its end; `None` where nothing was reported.
     pub run_ms: Option<Quantiles>,
