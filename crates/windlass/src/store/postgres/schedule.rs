@@ -360,7 +360,13 @@ pub(super) async fn next_ticks(store: &PgStore, now: Option<Timestamp>) -> Resul
 
 macro_rules! after {
     ($next_at:literal, $schedule_id:literal) => {
-        concat!("(next_at, schedule_id) > (coalesce(", $next_at, ", '-infinity'), ", $schedule_id, "::uuid)")
+        concat!(
+            "(next_at, schedule_id) > (coalesce(",
+            $next_at,
+            "::timestamptz, '-infinity'), ",
+            $schedule_id,
+            "::uuid)"
+        )
     };
 }
 
