@@ -15,8 +15,9 @@ use crate::topology::Subscription;
 /// How long a node is remembered that is not heard of.
 const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long it is on record what a schedule fired.
-const FIRES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long it is on record what a schedule fired. One that ticks each second has 600,000 ticks in this time; and by as
+/// much the clock may be put back without that any of them happens again.
+const FIRES_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How many deliveries one statement of upkeep takes.
 const BATCH: usize = 500;
@@ -55,7 +56,7 @@ impl Queue {
     }
 
     /// Deletes what nobody needs any more: handler results of deliveries that are gone, nodes that were not heard of
-    /// for a week, keys whose window is over, and what schedules fired 30 days ago; how many.
+    /// for a week, keys whose window is over, and what schedules fired a week ago; how many.
     pub async fn prune_once(&self) -> Result<usize> {
         self.reload().await?;
         let mut pruned = 0;

@@ -299,7 +299,7 @@ impl Queue {
     }
 
     /// The ticks of a schedule that are on record, the latest first: `limit` of them, 20 if 0, earlier than `before`.
-    /// They are kept for 30 days.
+    /// They are kept for a week.
     pub async fn schedule_fires(
         &self,
         id: &str,
