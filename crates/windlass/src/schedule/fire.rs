@@ -362,3 +362,6 @@ fn no_lane() -> Error {
 fn is_about_one(error: &Error) -> bool {
     matches!(error.in_item(), Error::Invalid { .. } | Error::TooLarge { .. } | Error::Database { .. })
 }
+
+#[cfg(test)]
+mod tests;

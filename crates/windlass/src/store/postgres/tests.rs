@@ -448,6 +448,17 @@ async fn a_result_is_noted_only_with_the_lease_and_holds_the_delivery() {
     database.drop().await;
 }
 
+// C11
+#[tokio::test]
+async fn what_changed_since_it_was_read_is_not_fired() {
+    let database = database("changed").await;
+    let (clock, hand) = Clock::test("2025-12-24T10:30:00Z".parse().unwrap());
+    let queue = crate::Queue::options(&database.url).clock(clock).open().await.unwrap();
+    queue.leaves_alone_what_changed(&hand).await;
+    queue.close().await;
+    database.drop().await;
+}
+
 /// A hundred thousand schedules of one namespace, of which a few are due, and as many of another.
 const SCHEDULES: &str = "
 INSERT INTO windlass.schedules (schedule_id, namespace, name, cron, timezone, event_type, payload, next_at, created_at,

@@ -210,28 +210,6 @@ conformance! {
         }
     }
 
-    async fn what_changed_since_it_was_read_is_left_alone(bed) {
-        let id = add(&bed.queue, NewSchedule::new("a", "* * * * *", NewEvent::new("old"))).await.id;
-        bed.advance(MINUTE);
-        // Both at the same instant: whoever comes second finds another schedule than the first read.
-        let (queue, other) = (bed.queue.clone(), bed.other().await);
-        let edit = tokio::spawn({
-            let id = id.clone();
-            async move { other.put_schedule(&id, NewSchedule::new("a", "* * * * *", NewEvent::new("new"))).await }
-        });
-        let fired = fire(&queue).await;
-        edit.await.unwrap().unwrap();
-        let old = take_all(&bed.queue).await;
-        assert_eq!(old.len(), fired);
-        for delivery in &old {
-            done(&bed.queue, delivery).await;
-        }
-        bed.advance(MINUTE);
-        assert_eq!(fire(&bed.queue).await, 1);
-        let new = take_all(&bed.queue).await;
-        assert_eq!(new.iter().map(|delivery| &*delivery.event.event_type).collect::<Vec<_>>(), ["new"]);
-    }
-
     async fn nobody_waits_for_what_another_process_works_on(bed) {
         if bed.database.kind == Kind::Sqlite {
             return;
