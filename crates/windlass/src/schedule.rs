@@ -1,5 +1,6 @@
 //! Schedules: cron rules that publish events.
 
+use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -31,6 +32,9 @@ pub use view::{Runner, ScheduleFilter, ScheduleFire, ScheduleView};
 
 /// The most ticks that one preview shows.
 pub const PREVIEW_MAX: usize = 100;
+
+/// A preview does not look further ahead: rules may tick once in many years.
+const PREVIEW_AHEAD: TimeDelta = TimeDelta::days(100 * 366);
 
 /// What becomes of ticks that were missed, because nothing ran or the database was away. One that is late by no more
 /// than a minute was not missed.
@@ -313,7 +317,7 @@ impl Queue {
     }
 
     /// The first `count` ticks, [`PREVIEW_MAX`] at most, that such a schedule would have after `from`; after now if
-    /// that is `None`.
+    /// that is `None`. Of rules that tick once in many years there may be fewer: only a hundred years are looked through.
     pub async fn preview_schedule(
         &self,
         cron: &str,
@@ -329,7 +333,8 @@ impl Queue {
             Some(from) => from,
             None => self.store().now(self.now()).await?,
         };
-        Ok(std::iter::successors(rule.after(from), |tick| rule.after(*tick)).take(count).collect())
+        let next = |tick: &Timestamp| rule.after(*tick).filter(|next| *next - from < PREVIEW_AHEAD);
+        Ok(std::iter::successors(rule.after(from), next).take(count).collect())
     }
 }
 

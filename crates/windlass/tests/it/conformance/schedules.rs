@@ -357,6 +357,9 @@ conformance! {
         assert_eq!(ticks, Ok(vec![at("2026-03-29T01:00:00Z"), at("2026-03-30T00:30:00Z")]));
         let ticks = queue.preview_schedule("0 * * * *", "UTC", None, PREVIEW_MAX).await.unwrap();
         assert_eq!((ticks.len(), ticks[0]), (100, at("2025-12-24T11:00:00Z")));
+        // Each 28 years, or 40.
+        let rare = queue.preview_schedule("0 0 29 2 +MON", "UTC", None, PREVIEW_MAX).await.unwrap();
+        assert_eq!((rare.len(), rare[0], rare[2]), (3, at("2044-02-29T00:00:00Z"), at("2112-02-29T00:00:00Z")));
         let field = async |cron, zone, count| match queue.preview_schedule(cron, zone, None, count).await {
             Err(Error::Invalid { field, .. }) => field,
             other => panic!("not refused: {other:?}"),
