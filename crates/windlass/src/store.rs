@@ -284,13 +284,15 @@ pub(crate) struct Firing {
 }
 
 /// A tick to be recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tick {
     pub at: Timestamp,
     /// So many before it were passed over.
     pub skipped: u32,
     /// The place of its event among those that were given; `None`: it is passed over.
     pub event: Option<usize>,
+    /// Why it cannot have one.
+    pub error: Option<String>,
 }
 
 /// What became of a firing.

@@ -69,7 +69,7 @@ on_each_database! {
         let fires = server.get(&format!("/schedules/{id}/fires")).await.expect(200);
         let fire = json!({
             "tick_at": "2025-12-24T10:31:00Z", "manual": false, "fired_at": "2025-12-24T10:31:00Z",
-            "event_id": shown["last_event_id"], "skipped": 0
+            "event_id": shown["last_event_id"], "skipped": 0, "error": null
         });
         assert_eq!(fires, json!({ "fires": [fire] }));
         let earlier = server.get(&format!("/schedules/{id}/fires?before=2025-12-24T10:31:00Z&limit=5")).await;

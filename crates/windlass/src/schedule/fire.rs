@@ -9,7 +9,6 @@ use super::plan::{Part, Plan, Rules, firing, flat};
 use super::{ScheduleView, checked_id};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::event::NewEvent;
 use crate::publish::{self, Published, ROUNDS_MAX};
 use crate::queue::Queue;
 use crate::store::{DueSchedules, Fires, Moved, Prepared, Tick};
@@ -150,15 +149,20 @@ impl Queue {
                 && bytes < BYTES
                 && let Some(planned) = plan.ticks.pop_front()
             {
-                let event = if planned.happens { self.event_of(&plan, planned.at, now) } else { None };
-                bytes += event.as_ref().map_or(0, |event| event.payload.get().len());
+                let mut tick = Tick { at: planned.at, skipped: planned.skipped, event: None, error: None };
+                if planned.happens {
+                    match plan.view.event(&plan.rule, planned.at, now, self.limits()) {
+                        Ok(event) => {
+                            tick.event = Some(of_plan.len());
+                            bytes += event.payload.get().len();
+                            of_plan.push(event);
+                        }
+                        // Passed over, so that nobody waits for it.
+                        Err(error) => tick.error = Some(self.passed_over(&plan.view, &error)),
+                    }
+                }
                 events += 1;
-                ticks.push(Tick {
-                    at: planned.at,
-                    skipped: planned.skipped,
-                    event: event.as_ref().map(|_| of_plan.len()),
-                });
-                of_plan.extend(event);
+                ticks.push(tick);
             }
             let then_at = plan.ticks.front().map_or(plan.next_at, |next| Some(next.at));
             batch.push(Part { firing: firing(&plan.view, ticks, then_at), events: of_plan, rest: plan });
@@ -166,15 +170,11 @@ impl Queue {
         batch
     }
 
-    /// The event of a tick. One that can no longer be published is passed over, so that nobody waits for it.
-    fn event_of(&self, plan: &Plan, tick: Timestamp, now: Timestamp) -> Option<NewEvent> {
-        let made = plan.view.event(&plan.rule, tick, now, self.limits());
-        made.map_err(|error| self.passed_over(&plan.view, &error)).ok()
-    }
-
-    fn passed_over(&self, schedule: &ScheduleView, error: &Error) {
+    /// Tells of it, and what is to be on record.
+    fn passed_over(&self, schedule: &ScheduleView, error: &Error) -> String {
         let (namespace, id, name) = (self.namespace(), &schedule.id, &schedule.name);
         tracing::warn!(namespace, id, name, %error, "the event of a schedule cannot be published; its tick is passed over");
+        error.in_item().to_string()
     }
 
     /// One that is not understood here. Others may know more zones, or be newer.
@@ -216,9 +216,11 @@ impl Queue {
                 } else if part.events.is_empty() {
                     return Err(error);
                 } else {
-                    self.passed_over(&part.rest.view, &error);
+                    let why = self.passed_over(&part.rest.view, &error);
                     part.events.clear();
-                    part.firing.ticks.iter_mut().for_each(|tick| tick.event = None);
+                    for tick in part.firing.ticks.iter_mut().filter(|tick| tick.event.is_some()) {
+                        (tick.event, tick.error) = (None, Some(why.clone()));
+                    }
                     batches.push(batch);
                 }
             }
@@ -332,7 +334,7 @@ impl Queue {
             let rule = Arc::new(view.rule()?);
             let event = view.event(&rule, at, now, self.limits())?;
             let next_at = view.next_at;
-            let firing = firing(&view, vec![Tick { at, skipped: 0, event: Some(0) }], next_at);
+            let firing = firing(&view, vec![Tick { at, skipped: 0, event: Some(0), error: None }], next_at);
             let rest = Plan { view, rule, ticks: VecDeque::new(), next_at };
             let (moved, mut events) = match self.submit(&[Part { firing, events: vec![event], rest }], true).await? {
                 Submitted::Done(moved, events) => (moved, events),

@@ -145,6 +145,8 @@ pub struct ScheduleFire {
     pub event_id: Option<i64>,
     /// How many ticks before it were passed over; no more than 1,000 are counted.
     pub skipped: u32,
+    /// Why its event could not be published.
+    pub error: Option<String>,
 }
 
 /// Which schedules to list; what is `None` does not filter.

@@ -212,6 +212,7 @@ CREATE TABLE schedule_fires (
     fired_at    INTEGER NOT NULL,
     event_id    INTEGER,
     skipped     INTEGER NOT NULL DEFAULT 0,
+    error       TEXT,
     PRIMARY KEY (schedule_id, tick_at, manual)
 ) WITHOUT ROWID;
 

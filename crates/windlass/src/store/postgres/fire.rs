@@ -66,16 +66,19 @@ const LOCK_WAITING: &str = as_read!("FOR UPDATE");
 
 // Ids are drawn before, so that a record is written once.
 pub(super) const RECORD: &str = "
-INSERT INTO windlass.schedule_fires AS f (schedule_id, tick_at, manual, namespace, fired_at, event_id, skipped)
-SELECT i.schedule_id::uuid, i.tick_at, $3, $1, coalesce($2, now()), i.event_id, i.skipped
-FROM unnest($4::text[], $5::timestamptz[], $6::bigint[], $7::integer[]) AS i(schedule_id, tick_at, event_id, skipped)
+INSERT INTO windlass.schedule_fires AS f (schedule_id, tick_at, manual, namespace, fired_at, event_id, skipped, error)
+SELECT i.schedule_id::uuid, i.tick_at, $3, $1, coalesce($2, now()), i.event_id, i.skipped, i.error
+FROM unnest($4::text[], $5::timestamptz[], $6::bigint[], $7::integer[], $8::text[])
+  AS i(schedule_id, tick_at, event_id, skipped, error)
 ON CONFLICT (schedule_id, tick_at, manual) DO NOTHING
 RETURNING f.schedule_id::text AS schedule_id, f.tick_at";
 
 pub(super) const MOVE: &str = concat!(
     "
-UPDATE windlass.schedules s SET next_at = i.next_at, last_at = coalesce(i.last_at, s.last_at),
-    last_event_id = coalesce(i.last_event_id, s.last_event_id), updated_at = ",
+UPDATE windlass.schedules s SET next_at = i.next_at, last_at = greatest(i.last_at, s.last_at),
+    last_event_id = CASE WHEN s.last_at > i.last_at THEN s.last_event_id
+                         ELSE coalesce(i.last_event_id, s.last_event_id) END,
+    updated_at = ",
     changed_at!("$2"),
     "
 FROM unnest($3::text[], $4::timestamptz[], $5::timestamptz[], $6::bigint[])
@@ -95,7 +98,7 @@ struct Fire<'a> {
 /// A tick with the id that its event will have.
 struct Due<'a> {
     schedule_id: &'a str,
-    tick: Tick,
+    tick: &'a Tick,
     event_id: Option<i64>,
 }
 
@@ -151,7 +154,7 @@ impl Fire<'_> {
         for firing in firings {
             for tick in &firing.ticks {
                 let event_id = tick.event.and_then(|_| ids.next());
-                due.push(Due { schedule_id: &firing.schedule_id, tick: *tick, event_id });
+                due.push(Due { schedule_id: &firing.schedule_id, tick, event_id });
             }
         }
         Ok(due)
@@ -169,7 +172,8 @@ impl Fire<'_> {
             .bind(column(due, |due| due.schedule_id))
             .bind(column(due, |due| due.tick.at))
             .bind(column(due, |due| due.event_id))
-            .bind(column(due, |due| signed(due.tick.skipped)));
+            .bind(column(due, |due| signed(due.tick.skipped)))
+            .bind(column(due, |due| due.tick.error.as_deref()));
         let mut new: HashSet<(String, Timestamp)> = HashSet::new();
         for row in record.fetch_all(connection).await.map_err(from_sqlx)? {
             new.insert((get(&row, "schedule_id")?, get(&row, "tick_at")?));

@@ -306,7 +306,7 @@ pub(super) async fn list(store: &PgStore, namespace: &str, filter: &ScheduleFilt
 }
 
 const FIRES: &str = "
-SELECT tick_at, manual, fired_at, event_id, skipped FROM windlass.schedule_fires
+SELECT tick_at, manual, fired_at, event_id, skipped, error FROM windlass.schedule_fires
 WHERE schedule_id = $2::uuid AND namespace = $1 AND tick_at < coalesce($3, 'infinity')
 ORDER BY tick_at DESC, manual DESC LIMIT $4";
 
@@ -328,6 +328,7 @@ pub(super) async fn fires(
             fired_at: get(row, "fired_at")?,
             event_id: get(row, "event_id")?,
             skipped: count(row, "skipped")?,
+            error: get(row, "error")?,
         })
     };
     rows.iter().map(fire).collect()

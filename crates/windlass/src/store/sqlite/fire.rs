@@ -37,11 +37,13 @@ SELECT 1 FROM schedules WHERE schedule_id = ?2 AND namespace = ?1 AND next_at IS
 const ON_RECORD: &str = "SELECT 1 FROM schedule_fires WHERE schedule_id = ?1 AND tick_at = ?2 AND manual = ?3";
 
 const RECORD: &str = "
-INSERT INTO schedule_fires (schedule_id, tick_at, manual, namespace, fired_at, event_id, skipped)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+INSERT INTO schedule_fires (schedule_id, tick_at, manual, namespace, fired_at, event_id, skipped, error)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 const MOVE: &str = "
-UPDATE schedules SET next_at = ?3, last_at = coalesce(?4, last_at), last_event_id = coalesce(?5, last_event_id),
+UPDATE schedules SET next_at = ?3,
+    last_at = CASE WHEN last_at > ?4 THEN last_at ELSE coalesce(?4, last_at) END,
+    last_event_id = CASE WHEN last_at > ?4 THEN last_event_id ELSE coalesce(?5, last_event_id) END,
     updated_at = max(?6, updated_at + 1)
 WHERE schedule_id = ?2 AND namespace = ?1
 RETURNING updated_at";
@@ -78,7 +80,7 @@ impl Fire<'_> {
             stored = Some((place, publish::store(self.conn, self.namespace, &self.events[place], self.now)?));
         }
         let event_id = stored.map(|(_, event)| event.event_id);
-        let values = (id, at, self.manual, self.namespace, self.now, event_id, tick.skipped);
+        let values = (id, at, self.manual, self.namespace, self.now, event_id, tick.skipped, &tick.error);
         self.conn.prepare_cached(RECORD)?.execute(values)?;
         Ok(stored)
     }

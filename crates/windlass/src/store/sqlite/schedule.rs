@@ -216,7 +216,7 @@ pub(super) fn list(conn: &Connection, namespace: &str, filter: &ScheduleFilter) 
 }
 
 const FIRES: &str = "
-SELECT tick_at, manual, fired_at, event_id, skipped FROM schedule_fires
+SELECT tick_at, manual, fired_at, event_id, skipped, error FROM schedule_fires
 WHERE schedule_id = ?2 AND namespace = ?1 AND tick_at < ?3 ORDER BY tick_at DESC, manual DESC LIMIT ?4";
 
 pub(super) fn fires(
@@ -233,6 +233,7 @@ pub(super) fn fires(
             fired_at: row::instant(row, 2)?,
             event_id: row.get(3)?,
             skipped: row.get(4)?,
+            error: row.get(5)?,
         })
     };
     let mut select = conn.prepare_cached(FIRES)?;

@@ -279,13 +279,18 @@ conformance! {
         assert_eq!(fire(&queue).await, 4);
         // Recorded as passed over, and moved on.
         assert_eq!(record(&queue, &large).await, [line("10:31:00", false, 0)]);
-        let mut without = 0;
+        let why = fires(&queue, &large).await.remove(0).error;
+        assert!(why.as_ref().is_some_and(|why| why.starts_with("payload") && why.contains("50 bytes")), "{why:?}");
+        let (mut without, mut with_error) = (0, 0);
         for id in &lanes {
             let view = queue.schedule(id).await.unwrap();
             assert_eq!(view.next_at, Some(at("2025-12-24T10:32:00Z")));
+            let error = fires(&queue, id).await.remove(0).error;
             without += usize::from(record(&queue, id).await == [line("10:31:00", false, 0)]);
+            assert!(error.as_ref().is_none_or(|error| error.contains("combinations")), "{error:?}");
+            with_error += usize::from(error.is_some());
         }
-        assert_eq!(without, 2);
+        assert_eq!((without, with_error), (2, 2));
         assert_eq!((fire(&queue).await, total(&queue).await), (0, 4));
         // By hand, whoever asks is told.
         assert_eq!(queue.run_schedule(&large).await.unwrap_err().code(), "too_large");

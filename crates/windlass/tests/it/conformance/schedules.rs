@@ -106,7 +106,7 @@ conformance! {
         assert_eq!(fire(&bed.queue).await, 0);
         let fire = ScheduleFire {
             tick_at: at("2025-12-24T10:31:00Z"), manual: false, fired_at: bed.now(),
-            event_id: Some(delivery.event.id), skipped: 0,
+            event_id: Some(delivery.event.id), skipped: 0, error: None,
         };
         assert_eq!(fires(&bed.queue, &id).await, [fire]);
     }
@@ -338,6 +338,13 @@ conformance! {
         assert_eq!(fire(&bed.queue).await, 1);
         let kinds: Vec<bool> = self::fires(&bed.queue, &id).await.iter().map(|fire| fire.manual).collect();
         assert_eq!(kinds, [true, false, true]);
+        // A tick that was late does not make the last time an earlier one.
+        bed.advance(secs(90));
+        let by_hand = bed.queue.run_schedule(&id).await.unwrap().event.id;
+        let last = at("2025-12-24T10:32:30Z");
+        assert_eq!(fire(&bed.queue).await, 1);
+        let view = bed.queue.schedule(&id).await.unwrap();
+        assert_eq!((view.last_at, view.last_event_id), (Some(last), Some(by_hand)));
     }
 
     async fn fires_are_shown_page_by_page(bed) {

@@ -28,7 +28,7 @@ CREATE TABLE windlass.schedules (
 CREATE INDEX schedules_due ON windlass.schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
 
 -- The key is what makes a tick happen once, whoever fires it and whatever the clock does. Without an event, the tick
--- was passed over, and so many before it.
+-- was passed over, and so many before it; the error says why it could not be published.
 CREATE TABLE windlass.schedule_fires (
     schedule_id uuid NOT NULL,
     tick_at     timestamptz NOT NULL,
@@ -37,6 +37,7 @@ CREATE TABLE windlass.schedule_fires (
     fired_at    timestamptz NOT NULL,
     event_id    bigint,
     skipped     integer NOT NULL DEFAULT 0,
+    error       text,
     PRIMARY KEY (schedule_id, tick_at, manual)
 );
 CREATE INDEX schedule_fires_by_time ON windlass.schedule_fires (namespace, fired_at);
@@ -127,7 +128,8 @@ BEGIN
     VALUES (p_task_id, tick, by_hand, schedule.namespace, now(), new_id);
     -- Whoever read it before notices, even where the clock stood still or went back.
     changed_at := greatest(now(), schedule.updated_at + interval '1 microsecond');
-    UPDATE windlass.schedules s SET last_at = tick, last_event_id = new_id, updated_at = changed_at
+    UPDATE windlass.schedules s SET last_at = greatest(tick, s.last_at),
+        last_event_id = CASE WHEN s.last_at > tick THEN s.last_event_id ELSE new_id END, updated_at = changed_at
     WHERE s.schedule_id = p_task_id AND s.namespace = schedule.namespace;
     RETURN new_id;
 END $$;

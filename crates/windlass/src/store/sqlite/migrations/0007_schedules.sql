@@ -28,7 +28,7 @@ CREATE TABLE schedules (
 CREATE INDEX schedules_due ON schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
 
 -- The key is what makes a tick happen once, whoever fires it and whatever the clock does. Without an event, the tick
--- was passed over, and so many before it.
+-- was passed over, and so many before it; the error says why it could not be published.
 CREATE TABLE schedule_fires (
     schedule_id TEXT NOT NULL,
     tick_at     INTEGER NOT NULL,
@@ -37,6 +37,7 @@ CREATE TABLE schedule_fires (
     fired_at    INTEGER NOT NULL,
     event_id    INTEGER,
     skipped     INTEGER NOT NULL DEFAULT 0,
+    error       TEXT,
     PRIMARY KEY (schedule_id, tick_at, manual)
 ) WITHOUT ROWID;
 CREATE INDEX schedule_fires_by_time ON schedule_fires (namespace, fired_at);
