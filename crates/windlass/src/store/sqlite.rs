@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Ahead, Applied, Change, Claim, DueSchedules, Fires, Firing, Head, Holder, Look, NewDelivery, NewSubscription, Past,
-    Place, Prepared, PreparedNode, PreparedSchedule, PreparedToken, Put, Recent, Rescheduled, Since, Store, Stored,
+    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
+    PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
@@ -25,7 +25,6 @@ use crate::policy::NamespacePolicy;
 use crate::register::NodeView;
 use crate::samples::thin::Level;
 use crate::samples::{Depth, Points, SampleRow};
-use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
@@ -61,6 +60,7 @@ mod retain;
 mod row;
 mod samples;
 mod schedule;
+mod schedules;
 mod seen;
 mod stats;
 mod token;
@@ -309,115 +309,6 @@ impl Store for SqliteStore {
     async fn nodes(&self, namespace: &str, node_id: Option<&str>) -> Result<Vec<NodeView>> {
         let (namespace, node_id) = (namespace.to_owned(), node_id.map(str::to_owned));
         self.read(move |conn| register::nodes(conn, &namespace, node_id.as_deref())).await
-    }
-
-    async fn count_schedules(&self, namespace: &str) -> Result<u64> {
-        let namespace = namespace.to_owned();
-        self.read(move |conn| schedule::count_all(conn, &namespace)).await
-    }
-
-    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
-        let (namespace, new) = (namespace.to_owned(), new.clone());
-        self.write(now, move |conn, now| schedule::add(conn, &namespace, &new, now)).await
-    }
-
-    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
-        let (namespace, new) = (namespace.to_owned(), new.clone());
-        self.write(now, move |conn, now| schedule::replace(conn, &namespace, &new, now)).await
-    }
-
-    async fn declare_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
-        let (namespace, new) = (namespace.to_owned(), new.clone());
-        self.write(now, move |conn, now| schedule::declare(conn, &namespace, &new, now)).await
-    }
-
-    async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool> {
-        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
-        self.write(now, move |conn, now| schedule::pause(conn, &namespace, &id, now)).await
-    }
-
-    async fn resume_schedule(
-        &self,
-        namespace: &str,
-        schedule_id: &str,
-        updated_at: Timestamp,
-        next_at: Option<Timestamp>,
-        now: Option<Timestamp>,
-    ) -> Result<bool> {
-        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
-        self.write(now, move |conn, now| schedule::resume(conn, &namespace, &id, updated_at, next_at, now)).await
-    }
-
-    async fn remove_schedule(&self, namespace: &str, schedule_id: &str) -> Result<bool> {
-        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
-        self.write(None, move |conn, _| schedule::remove(conn, &namespace, &id)).await
-    }
-
-    async fn schedule(&self, namespace: &str, schedule_id: &str) -> Result<Option<ScheduleView>> {
-        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
-        self.read(move |conn| schedule::one(conn, &namespace, &id)).await
-    }
-
-    async fn schedules(&self, namespace: &str, filter: &ScheduleFilter) -> Result<Page<ScheduleView>> {
-        let (namespace, filter) = (namespace.to_owned(), filter.clone());
-        self.read(move |conn| schedule::list(conn, &namespace, &filter)).await
-    }
-
-    async fn schedule_fires(
-        &self,
-        namespace: &str,
-        schedule_id: &str,
-        before: Option<Timestamp>,
-        limit: usize,
-    ) -> Result<Vec<ScheduleFire>> {
-        let (namespace, id) = (namespace.to_owned(), schedule_id.to_owned());
-        self.read(move |conn| schedule::fires(conn, &namespace, &id, before, limit)).await
-    }
-
-    async fn next_ticks(&self, now: Option<Timestamp>) -> Result<Vec<(String, Duration)>> {
-        let now = self.now(now);
-        self.read(move |conn| schedule::next_ticks(conn, now)).await
-    }
-
-    async fn due_schedules(
-        &self,
-        namespace: &str,
-        after: Option<&Place>,
-        limit: usize,
-        bytes: usize,
-        now: Option<Timestamp>,
-    ) -> Result<DueSchedules> {
-        let (namespace, after, now) = (namespace.to_owned(), after.cloned(), SqliteStore::now(self, now));
-        self.read(move |conn| schedule::due(conn, &namespace, after, limit, bytes, now)).await
-    }
-
-    async fn schedules_from_the_future(
-        &self,
-        namespace: &str,
-        after: &str,
-        limit: usize,
-        now: Option<Timestamp>,
-    ) -> Result<Ahead> {
-        let (namespace, after, now) = (namespace.to_owned(), after.to_owned(), SqliteStore::now(self, now));
-        self.read(move |conn| reschedule::ahead(conn, &namespace, &after, limit, now)).await
-    }
-
-    async fn reschedule(&self, namespace: &str, schedules: &[Rescheduled], now: Option<Timestamp>) -> Result<usize> {
-        let (namespace, schedules) = (namespace.to_owned(), schedules.to_vec());
-        self.write(now, move |conn, now| reschedule::move_back(conn, &namespace, &schedules, now)).await
-    }
-
-    async fn fire(
-        &self,
-        namespace: &str,
-        version: i64,
-        firings: &[Firing],
-        events: &[Prepared],
-        manual: bool,
-        now: Option<Timestamp>,
-    ) -> Result<Fires> {
-        let (namespace, firings, events) = (namespace.to_owned(), firings.to_vec(), events.to_vec());
-        self.write(now, move |conn, now| fire::fire(conn, &namespace, version, &firings, &events, manual, now)).await
     }
 
     async fn publish(
