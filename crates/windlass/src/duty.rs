@@ -222,7 +222,8 @@ impl Queue {
         let took = begun.elapsed();
         match &error {
             Some(error) => tracing::warn!(%error, namespace, duty = name, "upkeep failed"),
-            None if done > 0 => tracing::info!(namespace, duty = name, done, ?took, "upkeep"),
+            // Samples are taken every minute, and change nothing.
+            None if done > 0 && duty != Duty::Sample => tracing::info!(namespace, duty = name, done, ?took, "upkeep"),
             None => tracing::debug!(namespace, duty = name, ?took, "upkeep: nothing to do"),
         }
         DutyRun { duty, done, took, more, error }

@@ -19,8 +19,7 @@ const TICKS_UNSEEN_MAX: Duration = Duration::from_secs(5);
 
 impl Queue {
     /// Does the upkeep of all namespaces, and fires their schedules, for as long as this is awaited; looks `every` so
-    /// often for what is due.
-    /// For servers; a [`Node`](crate::Node) sees to its own namespace.
+    /// often for what is due. For servers; a [`Node`](crate::Node) sees to its own namespace.
     pub async fn maintain_all(&self, every: Duration) {
         self.keep_up(None, every).await;
     }
