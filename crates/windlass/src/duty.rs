@@ -74,8 +74,8 @@ impl Duty {
         match self {
             Duty::Sweep | Duty::Expire => 10 * SECOND,
             Duty::Backfill => 30 * SECOND,
-            Duty::Sample => MINUTE,
-            Duty::Prune | Duty::Reschedule | Duty::Retain => 5 * MINUTE,
+            Duty::Sample | Duty::Reschedule => MINUTE,
+            Duty::Prune | Duty::Retain => 5 * MINUTE,
             Duty::ThinSamples => 10 * MINUTE,
             Duty::Partitions => 60 * MINUTE,
         }
