@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use chrono::{TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use clap::Args;
 use serde::Serialize;
 use sqlx::{Connection, PgConnection};
@@ -73,12 +73,13 @@ async fn measure(options: &Options, backend: Backend, ticks: &mut Vec<Tick>) -> 
     let _ = queue.run_schedule(&first.id).await?;
     eprintln!("{}: making {} schedules", backend.name(), options.schedules);
     fill(backend, &database.url, options.schedules).await?;
+    let later = queue.clock().now() + TimeDelta::days(300);
     for due in DUE {
         let mut times = Vec::new();
         for _ in 0..options.rounds {
             // Each tick is later than all before, and due for so many.
             hand.advance(std::time::Duration::from_secs(60));
-            set_due(backend, &database.url, due, queue.clock().now() - TimeDelta::seconds(1)).await?;
+            set_due(backend, &database.url, due, queue.clock().now() - TimeDelta::seconds(1), later).await?;
             let begun = Instant::now();
             let fired = queue.fire_schedules_once().await?;
             times.push(begun.elapsed().as_secs_f64() * 1e3);
@@ -122,20 +123,26 @@ INSERT INTO windlass.schedules (schedule_id, namespace, name, cron, timezone, ev
 SELECT gen_random_uuid(), namespace, n, '* * * * *', timezone, event_type, payload, next_at, created_at, updated_at
 FROM windlass.schedules, generate_series(1, $1 - 1) AS n";
 
-/// Lets so many of them be due at an instant, and all others a year later.
-async fn set_due(backend: Backend, url: &str, due: usize, at: chrono::DateTime<Utc>) -> Result<(), AnyError> {
+/// Lets so many of them be due at an instant, and all others not for long.
+async fn set_due(
+    backend: Backend,
+    url: &str,
+    due: usize,
+    at: DateTime<Utc>,
+    later: DateTime<Utc>,
+) -> Result<(), AnyError> {
     // On a whole minute, as their rule has it.
-    let at = at - TimeDelta::milliseconds(at.timestamp_millis() % 60_000);
+    let at = at - TimeDelta::microseconds(at.timestamp_micros() % 60_000_000);
     match backend {
         Backend::Sqlite => {
             let connection = rusqlite::Connection::open(url.trim_start_matches("sqlite://"))?;
             connection.busy_timeout(std::time::Duration::from_secs(10))?;
-            connection.execute(SQLITE_PUT_OFF, [(at + TimeDelta::days(300)).timestamp_micros()])?;
+            connection.execute(SQLITE_PUT_OFF, [later.timestamp_micros()])?;
             connection.execute(SQLITE_DUE, (at.timestamp_micros(), due as i64))?;
         }
         Backend::Postgres => {
             let mut connection = PgConnection::connect(url).await?;
-            sqlx::query(POSTGRES_PUT_OFF).bind(at + TimeDelta::days(300)).execute(&mut connection).await?;
+            sqlx::query(POSTGRES_PUT_OFF).bind(later).execute(&mut connection).await?;
             sqlx::query(POSTGRES_DUE).bind(at).bind(due as i64).execute(&mut connection).await?;
             connection.close().await?;
         }
