@@ -54,7 +54,7 @@ const CONCURRENCY_MAX: usize = 10_000;
 /// How long a stopping node waits for its handlers, unless it is told otherwise.
 const GRACE: Duration = Duration::from_secs(20);
 /// How often a node looks for upkeep of its namespace that is due.
-const UPKEEP: Duration = Duration::from_secs(10);
+const UPKEEP: Duration = Duration::from_secs(20);
 /// How long giving back what was not finished may take.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 
