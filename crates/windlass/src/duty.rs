@@ -269,6 +269,26 @@ mod tests {
         assert!("idle".parse::<Duty>().is_err());
     }
 
+    #[cfg(feature = "sqlite")]
+    #[tokio::test(start_paused = true)]
+    async fn a_duty_stays_held_while_the_work_goes_on() {
+        let (clock, hand) = crate::Clock::test("2026-01-01T00:00:00Z".parse().unwrap());
+        let queue = Queue::options("sqlite::memory:").clock(clock).open().await.unwrap();
+        let take = async |worker_id: &str| {
+            queue.store().take_duties("default", &[Duty::Prune], worker_id, queue.now()).await.unwrap()
+        };
+        assert_eq!(take(&queue.core().process).await, [Duty::Prune]);
+        let work = async {
+            hand.advance(Duty::PATIENCE - SECOND);
+            tokio::time::sleep(Duty::PATIENCE / 2).await;
+        };
+        queue.hold_while(Duty::Prune, work).await;
+        hand.advance(Duty::PATIENCE - SECOND);
+        assert_eq!(take("other").await, []);
+        hand.advance(SECOND);
+        assert_eq!(take("other").await, [Duty::Prune]);
+    }
+
     #[test]
     fn a_duty_comes_again_about_when_it_should() {
         for (more, every) in [(false, Duty::Retain.every()), (true, SECOND)] {

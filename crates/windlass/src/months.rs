@@ -92,7 +92,7 @@ pub(crate) fn is_ahead(month: Month, now: Timestamp) -> bool {
     month.begins() - now > TimeDelta::days(1)
 }
 
-/// The months, the oldest first, that were over before everything in them was.
+/// The months that ended before this instant, the oldest first.
 pub(crate) fn over(found: &[Part], of: Kept, before: Timestamp) -> Vec<Month> {
     let of_them = found.iter().filter(|(kept, month)| *kept == of && month.ends() <= before);
     let mut months: Vec<Month> = of_them.map(|(_, month)| *month).collect();

@@ -140,8 +140,7 @@ async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Resul
         let stored = core.store.publish(namespace, topology.version, &refs, core.clock.overridden()).await?;
         match stored {
             Some(stored) => {
-                wake(core, namespace, prepared, &stored);
-                core.count_published(namespace, prepared.iter().zip(&stored));
+                announce(core, namespace, prepared.iter().zip(&stored));
                 return Ok(stored);
             }
             None => drop(core.reload(namespace).await?),
@@ -154,8 +153,14 @@ pub(crate) fn keeps_changing(namespace: &str) -> Error {
     Error::Database { detail: format!("namespace '{namespace}' keeps changing; try again") }
 }
 
-fn wake(core: &Core, namespace: &str, prepared: &[Prepared], stored: &[Stored]) {
-    let new = prepared.iter().zip(stored).filter(|(_, stored)| !stored.duplicate);
+/// Wakes whoever waits for what is new among this, and counts it.
+pub(crate) fn announce<'a>(
+    core: &Core,
+    namespace: &str,
+    stored: impl Iterator<Item = (&'a Prepared, &'a Stored)> + Clone,
+) {
+    let new = stored.filter(|(_, stored)| !stored.duplicate);
+    core.count_published(namespace, new.clone());
     let lanes: HashSet<i64> = new.flat_map(|(p, _)| &p.deliveries).map(|delivery| delivery.lane_id).collect();
     if !lanes.is_empty() {
         core.wakes.ring(namespace, &lanes.into_iter().collect::<Vec<_>>());
@@ -177,13 +182,13 @@ pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prep
 }
 
 /// The deliveries that events of one kind get, and how long they may wait.
-type Rules = (Vec<NewDelivery>, Option<Duration>);
+type Routes = (Vec<NewDelivery>, Option<Duration>);
 
 /// The deliveries of all events, or the lanes they still need, as far as there may be so many.
 pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
     let mut missing = HashSet::new();
     // Events of one batch are often alike: each kind is routed once.
-    let mut known: HashMap<(String, String, i16), Rules> = HashMap::new();
+    let mut known: HashMap<(String, String, i16), Routes> = HashMap::new();
     for prepared in prepared {
         let event = &prepared.event;
         let kind = (event.event_type.clone(), event.tags.clone(), event.priority);

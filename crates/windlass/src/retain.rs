@@ -60,7 +60,8 @@ impl Queue {
         if rules.archives() && self.core().archive.is_none() {
             tracing::info!(
                 namespace = self.namespace(),
-                "no retention: history must be archived, and nobody said where to"
+                "nothing is deleted: history must be archived first, and this process was not told where to; \
+                 start a server with --archive-dir, or open the queue with archive_to"
             );
             return Ok(Retained { withheld: true, ..Retained::default() });
         }
@@ -68,8 +69,10 @@ impl Queue {
             return Ok(Retained { withheld: true, ..Retained::default() });
         }
         // What is archived is read row by row, and may as well be deleted so.
-        let by_months = self.store().has_months() && !rules.archives();
-        let longest_ms = if by_months { longest_ms(&self.store().rules().await?.of) } else { None };
+        let longest_ms = match self.store().by_months() {
+            Some(months) if !rules.archives() => longest_ms(&months.rules().await?.of),
+            _ => None,
+        };
         let (pending, done) = (Vec::new(), Retained::default());
         let mut round = Round { queue: self, topology, rules, hash, now, longest_ms, pages: 0, pending, done };
         round.leftovers().await?;

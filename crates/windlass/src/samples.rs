@@ -205,12 +205,8 @@ const FROM_DEFAULT_US: i64 = FROM_DEFAULT.as_micros() as i64;
 const LAST_US: i64 = 253_402_300_800_000_000;
 
 impl Core {
-    pub(crate) fn count_published<'a>(
-        &self,
-        namespace: &str,
-        stored: impl Iterator<Item = (&'a Prepared, &'a Stored)>,
-    ) {
-        let new = stored.filter(|(_, stored)| !stored.duplicate);
+    /// Counts events that were stored just now.
+    pub(crate) fn count_published<'a>(&self, namespace: &str, new: impl Iterator<Item = (&'a Prepared, &'a Stored)>) {
         let noted = new.map(|(new, stored)| (new.event.event_type.as_str(), stored.created_at, Noted::Published));
         self.counters.count(namespace, noted);
     }

@@ -36,7 +36,9 @@ mod schedules;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-pub(crate) use history::{AllRules, Dropping, EndedPage, HistoryStore, Imported, Over, Retain, Step, Taken};
+#[cfg(feature = "postgres")]
+pub(crate) use history::AllRules;
+pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Step, Taken};
 pub(crate) use look::{LaneLook, Look};
 pub(crate) use schedules::{
     Ahead, AheadSchedule, DueSchedules, Fires, Firing, Moved, Place, PreparedSchedule, Put, Rescheduled, ScheduleStore,

@@ -290,12 +290,7 @@ impl Queue {
             match fired {
                 Fires::Done(moved) => {
                     let stored = moved.iter().flatten().flat_map(|moved| &moved.stored);
-                    core.count_published(namespace, stored.clone().map(|(place, stored)| (&events[*place], stored)));
-                    let deliveries = stored.flat_map(|(place, _)| &events[*place].deliveries);
-                    let lanes: HashSet<i64> = deliveries.map(|delivery| delivery.lane_id).collect();
-                    if !lanes.is_empty() {
-                        core.wakes.ring(namespace, &lanes.into_iter().collect::<Vec<_>>());
-                    }
+                    publish::announce(core, namespace, stored.map(|(place, stored)| (&events[*place], stored)));
                     return Ok(Submitted::Done(moved, events));
                 }
                 Fires::Blocked(error) => return Ok(Submitted::Blocked(error)),

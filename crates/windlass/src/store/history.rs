@@ -105,11 +105,10 @@ pub(crate) trait HistoryStore {
     /// How many deliveries one transaction of retention takes.
     fn retain_batch(&self) -> usize;
 
-    /// Whether history is kept by months, which are dropped as a whole.
-    fn has_months(&self) -> bool;
-
-    /// What each namespace of the database, and each of its subscriptions, says about keeping.
-    async fn rules(&self) -> Result<AllRules>;
+    /// The months, where history is kept by them.
+    fn by_months(&self) -> Option<&dyn MonthStore> {
+        None
+    }
 
     /// What the database remembers of its clock; `None`: nothing yet.
     async fn seen(&self) -> Result<Option<Seen>>;
@@ -139,27 +138,6 @@ pub(crate) trait HistoryStore {
     /// to. `None`: the version or the mark is another by now, and nothing was done.
     async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>>;
 
-    // -- months of history, of the whole database; where there are none, nothing happens
-
-    /// The months that have a part of their own.
-    async fn months(&self) -> Result<Vec<Part>>;
-
-    /// Makes the part, if that is possible in a moment. Without one, its rows are kept all the same. There are none yet of
-    /// one that lies ahead.
-    async fn add_month(&self, part: Part, ahead: bool) -> Result<bool>;
-
-    /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
-    /// ended since `before`, attempts of deliveries that are, and all that belongs to the namespaces that are spared.
-    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping>;
-
-    /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many. One that is in
-    /// use is left for the next time.
-    async fn finish_dropping(&self) -> Result<usize>;
-
-    /// Deletes a batch of events of months that are over, or of none, which nothing refers to; how many. `None`: none of
-    /// them has lost its attempts with a month since this was last asked.
-    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>>;
-
     // -- history in files
 
     /// The events of these deliveries, by id, with the attempts that `retain` would delete.
@@ -179,4 +157,30 @@ pub(crate) trait HistoryStore {
 
     /// Stores events, unless their ids are taken, and attempts that are not there. Retention will look at all of them.
     async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported>;
+}
+
+/// History by months, of the whole database: they are dropped as a whole.
+#[async_trait]
+pub(crate) trait MonthStore: Send + Sync {
+    /// What each namespace of the database, and each of its subscriptions, says about keeping.
+    async fn rules(&self) -> Result<AllRules>;
+
+    /// The months that have a part of their own.
+    async fn months(&self) -> Result<Vec<Part>>;
+
+    /// Makes the part, if that is possible in a moment. Without one, its rows are kept all the same. There are none yet of
+    /// one that lies ahead.
+    async fn add_month(&self, part: Part, ahead: bool) -> Result<bool>;
+
+    /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
+    /// ended since `before`, attempts of deliveries that are, and all that belongs to the namespaces that are spared.
+    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping>;
+
+    /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many. One that is in
+    /// use is left for the next time.
+    async fn finish_dropping(&self) -> Result<usize>;
+
+    /// Deletes a batch of events of months that are over, or of none, which nothing refers to; how many. `None`: none of
+    /// them has lost its attempts with a month since this was last asked.
+    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>>;
 }

@@ -129,7 +129,9 @@ pub(crate) struct Moved {
 pub(crate) enum Fires {
     /// Of each; `None` for one that is not as it was read, or that somebody else works on.
     Done(Vec<Option<Moved>>),
-    /// Nothing was changed: somebody else holds what one of them needs, and did not let go of it soon.
+    /// Nothing was changed: somebody else holds what one of them needs, and did not let go of it soon. SQLite has no
+    /// locks on rows.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code))]
     Blocked(Error),
     /// Nothing was changed: the version is not the namespace's.
     OtherVersion,

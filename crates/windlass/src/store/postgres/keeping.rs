@@ -11,7 +11,7 @@ use crate::history::HistoryFilter;
 use crate::months::Part;
 use crate::retention::{Ended, Leftover, Mark, Place, Walk};
 use crate::seen::Seen;
-use crate::store::{AllRules, Dropping, EndedPage, HistoryStore, Imported, Over, Retain, Taken};
+use crate::store::{AllRules, Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Taken};
 
 #[async_trait]
 impl HistoryStore for PgStore {
@@ -19,12 +19,8 @@ impl HistoryStore for PgStore {
         retain::BATCH
     }
 
-    fn has_months(&self) -> bool {
-        true
-    }
-
-    async fn rules(&self) -> Result<AllRules> {
-        retain::rules(self).await
+    fn by_months(&self) -> Option<&dyn MonthStore> {
+        Some(self)
     }
 
     async fn seen(&self) -> Result<Option<Seen>> {
@@ -59,26 +55,6 @@ impl HistoryStore for PgStore {
         despite_deadlocks!(retain::retain(self, namespace, retain))
     }
 
-    async fn months(&self) -> Result<Vec<Part>> {
-        partitions::months(self).await
-    }
-
-    async fn add_month(&self, part: Part, ahead: bool) -> Result<bool> {
-        partitions::add_month(self, part, ahead).await
-    }
-
-    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping> {
-        drop_month::drop_month(self, part, over).await
-    }
-
-    async fn finish_dropping(&self) -> Result<usize> {
-        partitions::finish_dropping(self).await
-    }
-
-    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>> {
-        despite_deadlocks!(partitions::delete_strays(self, over))
-    }
-
     async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {
         history::history_of(self, namespace, due).await
     }
@@ -99,5 +75,32 @@ impl HistoryStore for PgStore {
 
     async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
         despite_deadlocks!(history::import(self, namespace, events))
+    }
+}
+
+#[async_trait]
+impl MonthStore for PgStore {
+    async fn rules(&self) -> Result<AllRules> {
+        retain::rules(self).await
+    }
+
+    async fn months(&self) -> Result<Vec<Part>> {
+        partitions::months(self).await
+    }
+
+    async fn add_month(&self, part: Part, ahead: bool) -> Result<bool> {
+        partitions::add_month(self, part, ahead).await
+    }
+
+    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping> {
+        drop_month::drop_month(self, part, over).await
+    }
+
+    async fn finish_dropping(&self) -> Result<usize> {
+        partitions::finish_dropping(self).await
+    }
+
+    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>> {
+        despite_deadlocks!(partitions::delete_strays(self, over))
     }
 }

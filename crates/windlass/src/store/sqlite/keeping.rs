@@ -9,23 +9,14 @@ use crate::archive::PastEvent;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::history::HistoryFilter;
-use crate::months::Part;
 use crate::retention::{Ended, Leftover, Mark, Place, Walk};
 use crate::seen::Seen;
-use crate::store::{AllRules, Dropping, EndedPage, HistoryStore, Imported, Over, Retain, Taken};
+use crate::store::{EndedPage, HistoryStore, Imported, Retain, Taken};
 
 #[async_trait]
 impl HistoryStore for SqliteStore {
     fn retain_batch(&self) -> usize {
         retain::BATCH
-    }
-
-    fn has_months(&self) -> bool {
-        false
-    }
-
-    async fn rules(&self) -> Result<AllRules> {
-        self.read(retain::rules).await
     }
 
     async fn seen(&self) -> Result<Option<Seen>> {
@@ -64,26 +55,6 @@ impl HistoryStore for SqliteStore {
         // What a power cut brings back is deleted again.
         let work = move |conn: &Connection, _| retain::retain(conn, &namespace, &retain);
         self.writer.write(Durability::Relaxed, None, work).await
-    }
-
-    async fn months(&self) -> Result<Vec<Part>> {
-        Ok(Vec::new())
-    }
-
-    async fn add_month(&self, _part: Part, _ahead: bool) -> Result<bool> {
-        Ok(false)
-    }
-
-    async fn drop_month(&self, _part: Part, _over: &Over) -> Result<Dropping> {
-        Ok(Dropping::Busy)
-    }
-
-    async fn finish_dropping(&self) -> Result<usize> {
-        Ok(0)
-    }
-
-    async fn delete_strays(&self, _over: &Over) -> Result<Option<usize>> {
-        Ok(None)
     }
 
     async fn history_of(&self, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {

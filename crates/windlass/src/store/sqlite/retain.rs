@@ -1,41 +1,20 @@
 //! Deleting history whose time is over.
 
-use std::collections::BTreeMap;
-
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::record;
 use super::results;
 use super::row::{self, INFINITY};
 use crate::error::Result;
-use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::results::Clear;
-use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
-use crate::store::{AllRules, EndedPage, Retain, Step, Taken};
+use crate::retention::{Ended, Leftover, Mark, Place, Walk};
+use crate::store::{EndedPage, Retain, Step, Taken};
 
 /// The writer has others to serve meanwhile.
 pub(super) const BATCH: usize = 100;
 
 /// So many attempts, also of other namespaces, are looked at for a page.
 const SCAN: usize = 2_000;
-
-const RULES: &str = "
-SELECT n.namespace, n.policy, s.subscription, s.policy
-FROM namespaces n JOIN subscriptions s ON s.namespace = n.namespace";
-
-pub(super) fn rules(conn: &Connection) -> Result<AllRules> {
-    let mut found: BTreeMap<String, (NamespacePolicy, BTreeMap<String, PolicyOverrides>)> = BTreeMap::new();
-    let mut select = conn.prepare_cached(RULES)?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let policy = row::parsed(row, 1)?;
-        let (_, subscriptions) = found.entry(row.get(0)?).or_insert_with(|| (policy, BTreeMap::new()));
-        subscriptions.insert(row.get(2)?, row::parsed(row, 3)?);
-    }
-    let rules = |(namespace, (policy, subscriptions))| (namespace, Rules::new(policy, subscriptions));
-    // Nothing is decided by it that has no other guard.
-    Ok(AllRules { of: found.into_iter().map(rules).collect(), version: 0 })
-}
 
 const MARKS: &str = "SELECT keep_ms, rules, at, id, lane_id FROM retention_marks WHERE namespace = ?1 AND walk = ?2";
 
