@@ -1,7 +1,6 @@
 //! `cargo xtask`: what the project does to itself. Parses the command and maps its result to an
 //! exit code; each command has its own file.
 
-mod ci;
 mod install;
 mod openapi;
 mod postgres;
@@ -14,9 +13,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask <command>
 
-  test [--fast] [-- ARGS]   formatting, tidy, clippy, every test (ARGS go to `cargo test`), docs;
-                            --fast: only the tests
-  ci                        the same, then the library with each backend alone
+  test [--fast] [-- ARGS]   formatting, tidy, clippy, the library with each store alone, every test
+                            (ARGS go to `cargo test`), docs; --fast: only the tests
   tidy                      the rules of CONTRIBUTING.md that a program can check
   postgres [--durable] [-- COMMAND]
                             a throw-away PostgreSQL for COMMAND, or until Ctrl-C;
@@ -25,8 +23,8 @@ cargo xtask <command>
                             Schemathesis (ARGS go to it), which is installed under target/
 
 Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
-databases). If it is not set, `test` and `ci` start a throw-away server of their own. `postgres`
-always starts its own. PostgreSQL, pg_cron, curl, python3 and node are installed by apt-get where
+databases). If it is not set, `test` starts a throw-away server of its own. `postgres` always
+starts its own. PostgreSQL, pg_cron, curl, python3 and node are installed by apt-get where
 they are missing and that asks nothing. Without pg_cron its tests are left out, and that is said.
 
 Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
@@ -46,7 +44,6 @@ fn main() -> ExitCode {
         }
         (["test"], args) => test::test(args),
         (["test", "--fast"], args) => test::fast(args),
-        (["ci"], []) => ci::ci(),
         (["tidy"], []) => tidy::tidy(),
         (["openapi-check"], args) => openapi::check(args),
         (["postgres"], command) => postgres::postgres(false, command),

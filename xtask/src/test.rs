@@ -21,11 +21,20 @@ pub fn all(steps: &mut Steps, args: &[String]) {
     steps.step("format", || run(&mut cargo(["fmt", "--all", "--check"])));
     steps.step("tidy", tidy::tidy);
     steps.step("clippy", || run(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
+    steps.step("the library on SQLite alone", || library_on("sqlite"));
+    steps.step("the library on PostgreSQL alone", || library_on("postgres"));
     steps.step("tests", || tests(args));
     steps.step("docs", || {
         let mut doc = cargo(["doc", "--workspace", "--no-deps"]);
         run(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
+}
+
+/// Its tests need both, so this is about the library itself.
+fn library_on(store: &str) -> Result {
+    let lone =
+        ["clippy", "-p", "windlass", "--lib", "--no-default-features", "--features", store, "--", "-D", "warnings"];
+    run(&mut cargo(lone))
 }
 
 /// PostgreSQL and the programs that the documentation's examples call are part of the tests: without
