@@ -1,10 +1,13 @@
 //! The `windlass` command: parses the command line and maps the result to an exit code.
 
+mod api;
 mod commands;
 mod database;
+mod exit;
 mod logging;
 mod output;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -27,19 +30,25 @@ const AFTER_HELP: &str = "\
 Examples:
   windlass serve
   windlass serve --database postgres://me:secret@localhost/events --listen 127.0.0.1:8080
+  windlass get 1001 --server https://events.example.com --token wl_…
   windlass migrate status --json
   windlass token create --scope publish,consume --namespace orders --expires-in 90d
   windlass history export --to backup
 
 Environment:
   WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
+  WINDLASS_SERVER, WINDLASS_TOKEN      defaults for --server, which goes before any database, and --token
+  WINDLASS_NAMESPACE                   default for --namespace
   WINDLASS_LOG, or else RUST_LOG       what is logged, such as `debug` or `windlass=debug,sqlx=warn`
+  NO_COLOR                             no colours, also on a terminal
 
-Exit codes: 0 fine, 1 something failed, 2 wrong usage.";
+Exit codes: 0 fine, 1 something failed, 2 wrong usage or input, 3 not found, 4 not allowed, 5 the database or
+server cannot be reached.";
 
 #[derive(Subcommand)]
 enum Command {
     Serve(commands::serve::Serve),
+    Get(commands::get::Get),
     Migrate(commands::migrate::Migrate),
     Token(commands::token::Token),
     History(commands::history::History),
@@ -51,8 +60,12 @@ async fn main() -> ExitCode {
     match run(cli.command).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            // Whoever read our output has seen enough.
+            if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+                return ExitCode::SUCCESS;
+            }
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(exit::code(&*error))
         }
     }
 }
@@ -61,6 +74,7 @@ async fn run(command: Command) -> Result {
     logging::start()?;
     match command {
         Command::Serve(serve) => serve.run().await,
+        Command::Get(get) => get.run().await,
         Command::Migrate(migrate) => migrate.run().await,
         Command::Token(token) => token.run().await,
         Command::History(history) => history.run().await,

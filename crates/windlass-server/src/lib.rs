@@ -6,6 +6,7 @@ mod app;
 mod auth;
 mod error;
 mod extract;
+mod inside;
 mod listen;
 mod metrics;
 mod openapi;
@@ -16,5 +17,6 @@ mod stream;
 mod tls;
 
 pub use auth::Access;
+pub use inside::Inside;
 pub use serve::{ServeOptions, serve};
 pub use tls::{Tls, TlsError};

@@ -10,8 +10,11 @@ use serde_json::Value;
 /// The binary, untouched by the environment of whoever runs the tests.
 pub fn windlass(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-    command.args(args).env_remove("WINDLASS_DATABASE").env_remove("WINDLASS_LISTEN");
-    command.env_remove("WINDLASS_LOG").env_remove("RUST_LOG").env_remove("WINDLASS_ARCHIVE_DIR");
+    command.args(args);
+    let ours = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("WINDLASS_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name) || name == "RUST_LOG") {
+        command.env_remove(name);
+    }
     command
 }
 

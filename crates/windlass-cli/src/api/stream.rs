@@ -1,0 +1,102 @@
+//! Server-sent events, as they come.
+
+use axum::body::Body;
+use http_body_util::BodyExt;
+
+use super::Unreachable;
+use crate::Result;
+
+/// One of them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StreamEvent {
+    pub name: String,
+    pub data: String,
+}
+
+/// What a path tells as it happens.
+pub struct Stream {
+    body: Body,
+    parser: Parser,
+}
+
+impl Stream {
+    pub(super) fn new(body: Body) -> Stream {
+        Stream { body, parser: Parser::default() }
+    }
+
+    /// The next event; `None` when the other side has ended.
+    pub async fn next(&mut self) -> Result<Option<StreamEvent>> {
+        loop {
+            if let Some(event) = self.parser.next() {
+                return Ok(Some(event));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(Unreachable(format!("the stream broke off: {error}")).into()),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        self.parser.buffer.extend_from_slice(&bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that came and were not read yet; a line may come in pieces.
+#[derive(Default)]
+struct Parser {
+    buffer: Vec<u8>,
+    name: String,
+    data: Vec<String>,
+}
+
+impl Parser {
+    fn next(&mut self) -> Option<StreamEvent> {
+        while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            if let Some(event) = self.take(line.trim_end_matches(['\r', '\n'])) {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// An empty line ends an event; one that begins with a colon is a comment.
+    fn take(&mut self, line: &str) -> Option<StreamEvent> {
+        if line.is_empty() {
+            let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
+            return (!data.is_empty()).then(|| StreamEvent { name, data: data.join("\n") });
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => self.name = value.to_owned(),
+            "data" => self.data.push(value.to_owned()),
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_however_they_are_cut() {
+        let text =
+            ": hello\n\nevent: activity\ndata: {\"a\":1}\n\nevent: two\r\ndata: x\r\ndata: y\r\n\r\nevent: half\n";
+        let expected = [("activity", "{\"a\":1}"), ("two", "x\ny")];
+        for size in 1..text.len() {
+            let (mut parser, mut found) = (Parser::default(), Vec::new());
+            for piece in text.as_bytes().chunks(size) {
+                parser.buffer.extend_from_slice(piece);
+                found.extend(std::iter::from_fn(|| parser.next()));
+            }
+            let found: Vec<_> = found.iter().map(|event| (event.name.as_str(), event.data.as_str())).collect();
+            assert_eq!(found, expected, "pieces of {size}");
+        }
+    }
+}
