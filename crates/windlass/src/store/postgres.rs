@@ -62,6 +62,7 @@ mod marks;
 mod migrate;
 mod notify;
 mod partitions;
+mod pooler;
 mod prune;
 mod publish;
 mod publish_in;
@@ -159,6 +160,7 @@ impl PgStore {
     pub async fn open(url: &str, clock: Clock, migrate: bool) -> Result<PgStore> {
         let options = options(url)?;
         let reads = Arc::new(Connections::new(options.clone(), COLD, READS));
+        pooler::check(&reads).await?;
         let mut connection = reads.get().await?;
         migrate::migrate(&mut connection, migrate).await?;
         partitions::add_ahead(&mut connection).await?;

@@ -17,6 +17,7 @@ mod node;
 mod node_crash;
 mod partitions;
 mod pg_cron;
+mod pooler;
 mod run_scheduled_task;
 mod schedule_race;
 mod schema;
