@@ -1,6 +1,7 @@
 //! Exit codes: what a script can tell without reading the sentence.
 
 use std::error::Error;
+use std::fmt;
 
 use crate::api::{Refusal, Unreachable};
 
@@ -10,8 +11,23 @@ const NOT_FOUND: u8 = 3;
 const NOT_ALLOWED: u8 = 4;
 const UNREACHABLE: u8 = 5;
 
+/// What was asked for cannot be done so.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Usage {}
+
 /// The code of an error that ends a command.
 pub fn code(error: &(dyn Error + 'static)) -> u8 {
+    if error.is::<Usage>() {
+        return USAGE;
+    }
     if error.is::<Unreachable>() {
         return UNREACHABLE;
     }
@@ -43,6 +59,7 @@ mod tests {
     #[test]
     fn scripts_can_tell_errors_apart() {
         assert_eq!(code(&Unreachable("away".into())), UNREACHABLE);
+        assert_eq!(code(&Usage("no".into())), USAGE);
         assert_eq!(code(&windlass::Error::NodeNotFound { namespace: "a".into(), node_id: "b".into() }), NOT_FOUND);
         assert_eq!(code(&std::io::Error::other("pipe")), FAILED);
         let statuses = [(400, USAGE), (401, NOT_ALLOWED), (404, NOT_FOUND), (409, FAILED), (503, UNREACHABLE)];

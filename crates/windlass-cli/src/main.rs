@@ -6,6 +6,7 @@ mod database;
 mod exit;
 mod logging;
 mod output;
+mod when;
 
 use std::io;
 use std::process::ExitCode;
@@ -64,7 +65,7 @@ async fn main() -> ExitCode {
             if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
                 return ExitCode::SUCCESS;
             }
-            eprintln!("error: {error}");
+            eprintln!("error: {}", output::clean_lines(&error.to_string()));
             ExitCode::from(exit::code(&*error))
         }
     }

@@ -1,26 +1,73 @@
 //! What is printed for people and programs: results, to stdout.
 
-use std::fmt::Display;
-use std::io::Write;
+mod clean;
+mod confirm;
+mod paint;
+mod table;
 
+use std::fmt::Display;
+use std::io::{IsTerminal, Write, stdout};
+
+use terminal_size::{Width, terminal_size_of};
+
+pub use self::clean::{clean, clean_lines};
+pub use self::confirm::confirm;
+pub use self::paint::{BAD, BUSY, FAINT, GOOD, HEADING, WARN, of_status};
+pub use self::table::{Cell, Column, Table, cut, left, paint, right, text};
 use crate::Result;
 
-/// Unlike `println!`, a reader that has gone away is an error here and not a panic.
+/// Unlike `println!`, a reader that has gone away is an error here and not a panic. Colours are left out where they are
+/// not wanted: away from a terminal, or with `NO_COLOR`.
 pub fn print(line: &dyn Display) -> Result {
-    writeln!(std::io::stdout(), "{line}")?;
+    writeln!(anstream::stdout(), "{line}")?;
     Ok(())
 }
 
 /// JSON from the API, as it came, in one line.
 pub fn print_json(text: &str) -> Result {
-    print(&text.trim_end())
+    let text = text.trim_end();
+    match stdout().is_terminal() {
+        true => writeln!(stdout(), "{}", clean::clean_json(text))?,
+        false => writeln!(stdout(), "{text}")?,
+    }
+    Ok(())
 }
 
-/// Names and values below each other; what has no value is left out.
+/// A table, no wider than the terminal.
+pub fn print_table<const COLUMNS: usize>(table: &Table<COLUMNS>) -> Result {
+    print(&table.render(width()))
+}
+
+/// How wide the terminal is; `None` where there is none, so that nothing is cut in files and pipes.
+pub fn width() -> Option<usize> {
+    if !stdout().is_terminal() {
+        return None;
+    }
+    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    let seen = || terminal_size_of(stdout()).map(|(Width(width), _)| usize::from(width)).filter(|width| *width > 0);
+    told.or_else(seen).or(Some(WIDTH_DEFAULT))
+}
+
+const WIDTH_DEFAULT: usize = 80;
+
+/// Names and values below each other; what has no value is left out. Values may have several lines.
 pub fn fields(facts: &[(&str, Option<String>)]) -> String {
-    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let line = |(name, value): &(&str, Option<String>)| value.as_ref().map(|value| format!("{name:width$}  {value}"));
+    let width = facts.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&str, Option<String>)| {
+        let value = value.as_ref()?.replace('\n', &format!("\n{:width$}  ", ""));
+        Some(format!("{}  {value}", paint(&format!("{name:width$}"), FAINT)))
+    };
     facts.iter().filter_map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A heading and what stands below it.
+pub fn section(heading: &str, body: &str) -> String {
+    format!("{}\n{body}", paint(heading, HEADING))
+}
+
+/// "1 event", "2 events".
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// An instant of the API, to the second.
@@ -31,7 +78,7 @@ pub fn instant(text: &str) -> String {
     }
 }
 
-/// Columns as wide as their longest cell, two spaces apart; the first row is the head.
+/// Columns as wide as their longest cell; the first row is the head, and nothing is cut.
 pub fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; COLUMNS] = std::array::from_fn(width);
@@ -47,9 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_by_characters() {
-        let rows = [["ID", "NAME", "LAST"], ["1", "Zoë", "a"], ["22", "Łukasz K.", ""]];
-        let rows = rows.map(|row| row.map(str::to_owned));
-        assert_eq!(table(&rows), "ID  NAME       LAST\n1   Zoë        a\n22  Łukasz K.");
+    fn values_of_several_lines_stand_below_each_other() {
+        let facts = [("event", Some("7".to_owned())), ("not shown", None), ("why", Some("one\ntwo".to_owned()))];
+        let plain = anstream::adapter::strip_str(&fields(&facts)).to_string();
+        assert_eq!(plain, "event  7\nwhy    one\n       two");
     }
 }

@@ -10,7 +10,8 @@ use windlass::{ExportedHistory, HistoryFilter, ImportedHistory, Queue, Timestamp
 
 use crate::Result;
 use crate::database::Database;
-use crate::output::print;
+use crate::output::{counted, print};
+use crate::when;
 
 /// Export history to files, or import it
 ///
@@ -49,10 +50,10 @@ struct Export {
     #[arg(long)]
     namespace: Option<String>,
     /// Only events published then or later: a day, or an instant as in 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "WHEN", value_parser = instant)]
+    #[arg(long, value_name = "WHEN", value_parser = when::instant)]
     from: Option<Timestamp>,
     /// Only events published before then
-    #[arg(long, value_name = "WHEN", value_parser = instant)]
+    #[arg(long, value_name = "WHEN", value_parser = when::instant)]
     until: Option<Timestamp>,
     /// Only these types, exact or by prefix ending in `*`; several with commas
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
@@ -155,16 +156,6 @@ fn summary(imported: &ImportedHistory) -> String {
     summary
 }
 
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// A day is its beginning, in UTC.
-fn instant(text: &str) -> std::result::Result<Timestamp, &'static str> {
-    let whole = if text.len() == "2026-01-31".len() { format!("{text}T00:00:00Z") } else { text.to_owned() };
-    whole.parse().map_err(|_| "give a day, as in 2026-01-31, or an instant, as in 2026-01-31T12:00:00Z")
-}
-
 /// For people only.
 fn progress(what: &str) -> ProgressBar {
     if !stderr().is_terminal() {
@@ -181,18 +172,4 @@ fn progress(what: &str) -> ProgressBar {
 fn advance(bar: &ProgressBar, done: u64, of: u64) {
     bar.set_length(of);
     bar.set_position(done);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_day_begins_at_midnight_in_utc() {
-        assert_eq!(instant("2026-01-31").unwrap().to_rfc3339(), "2026-01-31T00:00:00+00:00");
-        assert_eq!(instant("2026-01-31T12:00:00+01:00").unwrap().to_rfc3339(), "2026-01-31T11:00:00+00:00");
-        for bad in ["", "today", "2026-02-30", "2026-01-31T12:00", "20260131"] {
-            assert!(instant(bad).is_err(), "{bad}");
-        }
-    }
 }

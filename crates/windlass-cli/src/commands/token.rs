@@ -8,7 +8,8 @@ use windlass::{CreatedToken, NewToken, Queue, Scope, Timestamp};
 
 use crate::Result;
 use crate::database::Database;
-use crate::output::{print, table};
+use crate::output::{Table, left, print, print_table, text};
+use crate::when;
 
 /// Create, list and revoke API tokens
 ///
@@ -64,7 +65,7 @@ struct Create {
     #[arg(long)]
     name: Option<String>,
     /// How long it is valid, as in 30m, 12h or 90d; forever if not given
-    #[arg(long, value_name = "SPAN", value_parser = span)]
+    #[arg(long, value_name = "SPAN", value_parser = when::span)]
     expires_in: Option<Duration>,
     /// Print JSON
     #[arg(long)]
@@ -151,9 +152,11 @@ impl List {
         if tokens.is_empty() {
             return print(&"There are no tokens; `windlass token create` makes one.");
         }
-        let head = ["ID", "NAME", "SCOPES", "NAMESPACES", "CREATED", "EXPIRES"].map(str::to_owned);
-        let rows: Vec<_> = [head].into_iter().chain(tokens.iter().map(|token| cells(token, now))).collect();
-        print(&table(&rows))
+        let columns = ["SCOPES", "NAMESPACES", "CREATED", "EXPIRES"].map(left);
+        let [scopes, namespaces, created, expires] = columns;
+        let mut table = Table::new([left("ID"), text("NAME"), scopes, namespaces, created, expires]);
+        tokens.iter().for_each(|token| table.row(cells(token, now).map(Into::into)));
+        print_table(&table)
     }
 }
 
@@ -163,14 +166,10 @@ fn cells(token: &windlass::Token, now: Timestamp) -> [String; 6] {
     let namespaces = if token.namespaces.is_empty() { "all".to_owned() } else { token.namespaces.join(",") };
     let expires = match token.expires_at {
         None => "never".to_owned(),
-        Some(at) if token.is_expired(now) => format!("{} (expired)", instant(at)),
-        Some(at) => instant(at),
+        Some(at) if token.is_expired(now) => format!("{} (expired)", when::shown(at)),
+        Some(at) => when::shown(at),
     };
-    [token.token_id.clone(), token.name.clone(), scopes.join(","), namespaces, instant(token.created_at), expires]
-}
-
-fn instant(at: Timestamp) -> String {
-    at.format("%Y-%m-%dT%H:%M:%SZ").to_string()
+    [token.token_id.clone(), token.name.clone(), scopes.join(","), namespaces, when::shown(token.created_at), expires]
 }
 
 impl Revoke {
@@ -181,35 +180,5 @@ impl Revoke {
         queue.revoke_token(token_id).await?;
         queue.close().await;
         print(&format!("Token {token_id} was revoked."))
-    }
-}
-
-/// A whole number of minutes, hours or days.
-fn span(text: &str) -> std::result::Result<Duration, &'static str> {
-    let seconds = || {
-        let (at, unit) = text.char_indices().next_back()?;
-        let unit = match unit {
-            'm' => 60,
-            'h' => 3600,
-            'd' => 24 * 3600,
-            _ => return None,
-        };
-        text[..at].parse::<u64>().ok()?.checked_mul(unit)
-    };
-    seconds().map(Duration::from_secs).ok_or("give a number and a unit, as in 30m, 12h or 90d")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_have_a_unit() {
-        assert_eq!(span("30m"), Ok(Duration::from_secs(1_800)));
-        assert_eq!(span("12h"), Ok(Duration::from_secs(43_200)));
-        assert_eq!(span("90d"), Ok(Duration::from_secs(7_776_000)));
-        for bad in ["", "d", "90", "90 d", "-1d", "1.5h", "1w", "90D", "1hd", "9ä", "18446744073709551615d"] {
-            assert!(span(bad).is_err(), "{bad}");
-        }
     }
 }
