@@ -116,7 +116,12 @@ impl Queue {
         }
         let detail =
             serde_json::value::to_raw_value(errors).map_err(|error| Error::invalid("errors", error.to_string()))?;
-        self.finish(held, Report::new(Outcome::DoneWithErrors).error(errors.join("; ")).detail(detail)).await
+        let mut report = Report::new(Outcome::DoneWithErrors).error(errors.join("; "));
+        // Too long as a list, they are still there as text, as far as it is kept.
+        if detail.get().len() <= self.limits().detail_bytes_max {
+            report = report.detail(detail);
+        }
+        self.finish(held, report).await
     }
 }
 
@@ -136,7 +141,7 @@ fn check_report(report: &Report, limits: &Limits) -> Result<()> {
     }
     results::check(&report.handler_results, limits)?;
     match &report.detail {
-        Some(detail) => check_json("detail", detail.get(), limits.payload_bytes_max, limits),
+        Some(detail) => check_json("detail", detail.get(), limits.detail_bytes_max, limits),
         None => Ok(()),
     }
 }

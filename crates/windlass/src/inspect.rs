@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::clock::{SPAN_MAX, Timestamp, after};
 use crate::delivery::Status;
@@ -64,7 +65,7 @@ pub struct DeliveryView {
 }
 
 /// One line of an event's log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct LogEntry {
     /// Unique, and growing within an event.
     pub id: i64,
@@ -84,6 +85,8 @@ pub struct LogEntry {
     pub error_message: Option<String>,
     /// How long it took, as reported.
     pub execution_time_ms: Option<u64>,
+    /// What else was reported at the end of the attempt, as JSON.
+    pub detail: Option<Box<RawValue>>,
     /// When it happened.
     pub created_at: Timestamp,
 }

@@ -15,6 +15,8 @@ pub struct Limits {
     pub description_bytes_max: usize,
     /// The longest error message kept, in bytes; a longer one is cut.
     pub error_bytes_max: usize,
+    /// The largest detail of a report, in bytes of JSON.
+    pub detail_bytes_max: usize,
     /// The most tags of one event, or of one filter.
     pub tags_max: usize,
     /// The most event types of one filter.
@@ -64,6 +66,7 @@ impl Default for Limits {
             title_bytes_max: 1_000,
             description_bytes_max: 10_000,
             error_bytes_max: 64 << 10,
+            detail_bytes_max: 64 << 10,
             tags_max: 32,
             types_max: 1_000,
             tags_bytes_max: 2_000,

@@ -205,6 +205,10 @@ pub(super) struct LogBody {
     /// How long it took, as reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     execution_time_ms: Option<u64>,
+    /// What else was reported, as it was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    detail: Option<Box<RawValue>>,
     created_at: DateTime<Utc>,
 }
 
@@ -218,6 +222,7 @@ impl From<LogEntry> for LogBody {
             status_code: entry.status_code,
             error_message: entry.error_message,
             execution_time_ms: entry.execution_time_ms,
+            detail: entry.detail,
             created_at: entry.created_at,
         }
     }

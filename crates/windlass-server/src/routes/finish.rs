@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -43,6 +44,9 @@ struct CompleteRequest {
     status_code: Option<i32>,
     /// It is done, but not without errors: it ends COMPLETED_WITH_ERRORS.
     error_message: Option<String>,
+    /// Anything else to keep with the attempt: JSON, at most 64 KiB. The log shows it.
+    #[schema(value_type = Option<serde_json::Value>)]
+    detail: Option<Box<RawValue>>,
 }
 
 /// The work failed.
@@ -65,6 +69,9 @@ struct FailRequest {
     status_code: Option<i32>,
     /// What went wrong.
     error_message: Option<String>,
+    /// Anything else to keep with the attempt: JSON, at most 64 KiB. The log shows it.
+    #[schema(value_type = Option<serde_json::Value>)]
+    detail: Option<Box<RawValue>>,
     /// `false`: it will never work, so it becomes a dead letter at once.
     retry: Option<bool>,
     /// When to try again, instead of the policy's backoff.
@@ -147,9 +154,9 @@ async fn complete(
     EventId(id): EventId,
     JsonBody(request, _room): JsonBody<CompleteRequest>,
 ) -> Result<Json<ReportBody>, ApiError> {
-    let CompleteRequest { worker_id, lease, subscription, execution_time_ms, status_code, error_message } = request;
-    let item = FinishItem::new(id, Ending::Complete, worker_id, lease, subscription);
-    report_one(&queue, FinishItem { execution_time_ms, status_code, error_message, ..item }).await
+    let item = FinishItem::new(id, Ending::Complete, request.worker_id, request.lease, request.subscription);
+    let CompleteRequest { execution_time_ms, status_code, error_message, detail, .. } = request;
+    report_one(&queue, FinishItem { execution_time_ms, status_code, error_message, detail, ..item }).await
 }
 
 /// The work failed
@@ -173,8 +180,8 @@ async fn fail(
     JsonBody(request, _room): JsonBody<FailRequest>,
 ) -> Result<Json<ReportBody>, ApiError> {
     let item = FinishItem::new(id, Ending::Fail, request.worker_id, request.lease, request.subscription);
-    let FailRequest { execution_time_ms, status_code, error_message, retry, retry_after_ms, .. } = request;
-    let item = FinishItem { execution_time_ms, status_code, error_message, retry, retry_after_ms, ..item };
+    let FailRequest { execution_time_ms, status_code, error_message, detail, retry, retry_after_ms, .. } = request;
+    let item = FinishItem { execution_time_ms, status_code, error_message, detail, retry, retry_after_ms, ..item };
     report_one(&queue, item).await
 }
 
@@ -292,6 +299,9 @@ struct FinishItem {
     execution_time_ms: Option<u64>,
     status_code: Option<i32>,
     error_message: Option<String>,
+    /// Anything else to keep with the attempt.
+    #[schema(value_type = Option<serde_json::Value>)]
+    detail: Option<Box<RawValue>>,
     /// With `fail`: `false` makes it a dead letter at once.
     retry: Option<bool>,
     /// With `fail`: instead of the policy's backoff.
@@ -387,6 +397,7 @@ impl FinishItem {
             execution_time_ms: None,
             status_code: None,
             error_message: None,
+            detail: None,
             retry: None,
             retry_after_ms: None,
             delay_ms: None,
@@ -409,6 +420,9 @@ impl FinishItem {
         }
         if let Some(error) = self.error_message {
             report = report.error(error);
+        }
+        if let Some(detail) = self.detail {
+            report = report.detail(detail);
         }
         let FinishItem { event_id, worker_id, lease, subscription, .. } = self;
         let holder = Holder { event_id, worker_id, lease, subscription };

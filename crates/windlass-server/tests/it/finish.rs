@@ -86,6 +86,29 @@ on_each_database! {
         assert_eq!(server.get("/dead-letters").await.expect(200)["total"], 1);
     }
 
+    async fn what_else_is_reported_is_kept_and_shown(server) {
+        let id = server.publish_taken("a").await;
+        let detail = json!({ "exit_code": 1, "stderr": "ü\n\u{0}" });
+        let report = json!({ "worker_id": "w:1", "retry_after_ms": 0, "detail": detail });
+        server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
+        server.subscribe("a", "w:1").await.unwrap();
+        server.post(&format!("/events/{id}/complete"), &json!({ "worker_id": "w:1", "detail": [1] })).await.expect(200);
+        let logs = server.show(id).await["logs"].clone();
+        let details: Vec<_> = logs.as_array().unwrap().iter().map(|entry| entry.get("detail")).collect();
+        assert_eq!(details, [None, Some(&detail), None, Some(&json!([1]))]);
+    }
+
+    async fn more_than_is_kept_is_refused(server) {
+        let id = server.publish_taken("a").await;
+        let report = json!({ "worker_id": "w:1", "detail": "x".repeat(65_535) });
+        let refused = server.post(&format!("/events/{id}/complete"), &report).await.expect(413);
+        let error = "detail is 65537 bytes; the limit is 65536 bytes";
+        assert_eq!(refused, json!({ "error": error, "code": "too_large", "field": "detail" }));
+        assert_eq!(server.actions(id).await, ["PICKED"]);
+        let report = json!({ "worker_id": "w:1", "detail": "x".repeat(65_534) });
+        server.post(&format!("/events/{id}/complete"), &report).await.expect(200);
+    }
+
     // H10
     async fn a_repeated_completion_answers_with_the_recorded_one(server) {
         let id = server.publish_taken("a").await;

@@ -11,7 +11,7 @@ on_each_database! {
         let waiting = server.publish("d").await;
         let request = json!({ "worker_id": "w:1", "items": [
             { "event_id": good, "outcome": "complete", "status_code": 200, "execution_time_ms": 7 },
-            { "event_id": failing, "outcome": "fail", "error_message": "no", "retry_after_ms": 1000 },
+            { "event_id": failing, "outcome": "fail", "error_message": "no", "retry_after_ms": 1000, "detail": {} },
             { "event_id": last, "outcome": "fail" },
             { "event_id": waiting, "outcome": "complete" },
             { "event_id": 4711, "outcome": "complete" },

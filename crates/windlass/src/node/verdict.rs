@@ -10,6 +10,7 @@ use super::error::Failure;
 use crate::clock::SPAN_MAX;
 use crate::error::panic_text;
 use crate::finish::fit;
+use crate::limits::Limits;
 use crate::outcome::{HandlerResult, Outcome, Report};
 
 /// How long an event waits for a database that went away under it: at first, and at most.
@@ -87,9 +88,16 @@ fn detail(runs: &[Run]) -> Option<Box<RawValue>> {
     if runs.iter().all(|run| run.failure.is_none()) {
         return None;
     }
+    let max = Limits::default().detail_bytes_max;
+    let lengths = std::iter::successors(Some(ERROR_BYTES_MAX), |length| (*length > 0).then_some(length / 2));
+    lengths.filter_map(|length| each_handler(runs, length)).find(|detail| detail.get().len() <= max)
+}
+
+/// Errors are cut to this length.
+fn each_handler(runs: &[Run], error_bytes_max: usize) -> Option<Box<RawValue>> {
     let each = runs.iter().map(|run| {
         let ended = run.failure.as_ref().map_or("done", Failure::name);
-        let error = run.failure.as_ref().and_then(Failure::error).map(|error| fit(error, ERROR_BYTES_MAX));
+        let error = run.failure.as_ref().and_then(Failure::error).map(|error| fit(error, error_bytes_max));
         json!({ "handler": run.handler, "result": ended, "error": error })
     });
     to_raw_value(&json!({ "handlers": each.collect::<Vec<_>>() })).ok()
@@ -178,6 +186,14 @@ mod tests {
             let runs: Vec<Run> = failures.into_iter().map(|failure| run("h", failure)).collect();
             assert_eq!(report(&runs, &known).outcome, expected, "{runs:?} {known:?}");
         }
+    }
+
+    #[test]
+    fn many_long_errors_fit_into_the_record() {
+        let wordy = || Some(Failure::Retry { after: None, error: "\u{1}".repeat(100_000) });
+        let runs: Vec<Run> = (0..100).map(|n| run(&format!("{n}"), wordy())).collect();
+        let detail = report(&runs, &[]).detail.unwrap();
+        assert!((32 << 10..=64 << 10).contains(&detail.get().len()), "{}", detail.get().len());
     }
 
     #[test]

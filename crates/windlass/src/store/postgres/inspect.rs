@@ -9,7 +9,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
 use super::error::from_sqlx;
-use super::row::{count, count_or_none, event, get};
+use super::row::{count, count_or_none, event, get, json};
 use crate::clock::{Timestamp, micros};
 use crate::decide::status_after;
 use crate::delivery::Status;
@@ -138,8 +138,12 @@ fn ended_view(row: &PgRow) -> Result<DeliveryView> {
 }
 
 const LOG: &str = "
-SELECT event_id, subscription, attempt, worker_id, action, status_code, error_message, execution_time_ms, created_at
-FROM windlass.event_log WHERE namespace = $1 AND event_id = $2 ORDER BY created_at, entry, step";
+SELECT l.event_id, l.subscription, l.attempt, l.worker_id, l.action, l.status_code, l.error_message,
+       l.execution_time_ms, l.created_at, a.detail::text AS detail
+FROM windlass.event_log l
+LEFT JOIN windlass.event_attempts a
+       ON l.step = 2 AND a.namespace = $1 AND a.event_id = $2 AND a.id = l.entry
+WHERE l.namespace = $1 AND l.event_id = $2 ORDER BY l.created_at, l.entry, l.step";
 
 pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>> {
     let mut connection = store.reads.get().await?;
@@ -157,6 +161,7 @@ pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Resu
             status_code: get(row, "status_code")?,
             error_message: get(row, "error_message")?,
             execution_time_ms: get::<Option<i64>>(row, "execution_time_ms")?.map(i64::unsigned_abs),
+            detail: get::<Option<String>>(row, "detail")?.map(json).transpose()?,
             created_at: get(row, "created_at")?,
         })
     };

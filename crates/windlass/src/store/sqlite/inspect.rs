@@ -102,7 +102,7 @@ fn live(row: &Row) -> rusqlite::Result<DeliveryView> {
 
 const ATTEMPTS: &str = "
 SELECT subscription, attempt, worker_id, picked_at, started_at, finished_at, action, status_code, error_message,
-       execution_time_ms
+       execution_time_ms, detail
 FROM event_attempts INDEXED BY event_attempts_by_event
 WHERE event_id = ?1 AND namespace = ?2 ORDER BY rowid";
 const RUNNING: &str = "
@@ -121,6 +121,7 @@ pub(super) fn log(conn: &Connection, namespace: &str, event_id: i64) -> Result<V
             status_code: row.get(7)?,
             error_message: row.get(8)?,
             execution_time_ms: row.get::<_, Option<i64>>(9)?.map(i64::unsigned_abs),
+            detail: row::json_if_any(row, 10)?,
             ..entry(event_id, row, row::word(row, 6)?, row::instant(row, 5)?)?
         });
     }
@@ -154,6 +155,7 @@ fn entry(event_id: i64, row: &Row, action: Action, created_at: Timestamp) -> rus
         status_code: None,
         error_message: None,
         execution_time_ms: None,
+        detail: None,
         created_at,
     })
 }

@@ -149,7 +149,7 @@ conformance! {
         let reason = |reason: String| Report::new(Outcome::Dead { reason });
         invalid(refused(reason("a\0b".into())).await, "reason");
         assert_eq!(refused(reason("x".repeat(1_001))).await.code(), "too_large");
-        let detail = serde_json::value::to_raw_value(&"x".repeat(1 << 20)).unwrap();
+        let detail = serde_json::value::to_raw_value(&"x".repeat(64 << 10)).unwrap();
         assert_eq!(refused(Report::done().detail(detail)).await.code(), "too_large");
         invalid(bed.queue.finish(Held::by_worker(event, ""), Report::done()).await.unwrap_err(), "worker_id");
         invalid(bed.queue.extend(&delivery, Some(Duration::ZERO)).await.unwrap_err(), "lease_ms");
