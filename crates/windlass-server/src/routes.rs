@@ -17,6 +17,7 @@ mod publish;
 mod reset;
 mod samples;
 mod schedules;
+mod search;
 mod stream;
 mod subscription;
 
@@ -47,6 +48,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick, cancel::routes()))
         .merge(timed(quick, reset::routes()))
         .merge(timed(quick, inspect::routes()))
+        .merge(timed(quick, search::routes()))
         .merge(timed(quick, samples::routes()))
         // Redriving many, or giving a new subscription its past, takes a while.
         .merge(timed(quick + LONG_WORK, dead_letters::routes()))

@@ -35,6 +35,10 @@ pub struct Limits {
     pub filters_max: usize,
     /// The longest page of a list.
     pub page_max: usize,
+    /// The longest text to search for, in bytes.
+    pub search_text_bytes_max: usize,
+    /// The most events or deliveries that one page of a search looks at.
+    pub search_rows_max: usize,
     /// The most distinct combinations of type, tag set and priority in a namespace.
     pub lanes_max: usize,
     /// The most subscriptions in a namespace.
@@ -76,6 +80,8 @@ impl Default for Limits {
             handlers_max: 100,
             filters_max: 20_000,
             page_max: 1_000,
+            search_text_bytes_max: 1_000,
+            search_rows_max: 20_000,
             lanes_max: 10_000,
             subscriptions_max: 100,
             nodes_max: 10_000,

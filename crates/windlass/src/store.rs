@@ -33,6 +33,7 @@ mod look;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod schedules;
+mod search;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
@@ -44,6 +45,8 @@ pub(crate) use schedules::{
     Ahead, AheadSchedule, DueSchedules, Fires, Firing, Moved, Place, PreparedSchedule, Put, Rescheduled, ScheduleStore,
     Tick,
 };
+
+pub(crate) use search::{Contents, SearchStore, Source, Walked};
 
 /// An event with everything resolved, ready to be stored.
 #[derive(Debug, Clone)]
@@ -261,7 +264,7 @@ pub(crate) enum Closed {
 }
 
 #[async_trait]
-pub(crate) trait Store: HistoryStore + ScheduleStore + Send + Sync + 'static {
+pub(crate) trait Store: HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static {
     /// The store itself, for transactions that are shared with its users.
     #[cfg(feature = "postgres")]
     fn postgres(&self) -> Option<&postgres::PgStore> {

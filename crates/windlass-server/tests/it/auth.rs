@@ -34,7 +34,7 @@ async fn refused(server: &Server, token: &str, reason: &str) -> u64 {
 }
 
 /// One path of each kind, with the scope that it needs.
-const PATHS: [(&str, &str, Scope); 24] = [
+const PATHS: [(&str, &str, Scope); 25] = [
     ("POST", "/events", Scope::Publish),
     ("POST", "/events/batch", Scope::Publish),
     ("GET", "/events/subscribe", Scope::Consume),
@@ -44,6 +44,7 @@ const PATHS: [(&str, &str, Scope); 24] = [
     ("POST", "/events/finish", Scope::Consume),
     ("GET", "/events", Scope::Read),
     ("GET", "/events/1", Scope::Read),
+    ("GET", "/events/search", Scope::Read),
     ("GET", "/dead-letters", Scope::Read),
     ("GET", "/samples", Scope::Read),
     ("GET", "/stats", Scope::Read),

@@ -43,7 +43,7 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
 }
 
 /// The paths within a namespace, with their methods.
-const WITHIN: [&str; 50] = [
+const WITHIN: [&str; 51] = [
     "DELETE /dead-letters/{id}",
     "DELETE /nodes/{node_id}",
     "DELETE /schedules/{schedule_id}",
@@ -51,6 +51,7 @@ const WITHIN: [&str; 50] = [
     "GET /dead-letters",
     "GET /dead-letters/{id}",
     "GET /events",
+    "GET /events/search",
     "GET /events/stream",
     "GET /events/subscribe",
     "GET /events/{id}",

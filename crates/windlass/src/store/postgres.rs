@@ -74,6 +74,7 @@ mod row;
 mod samples;
 mod schedule;
 mod schedules;
+mod search;
 mod seen;
 #[cfg(test)]
 mod tests;

@@ -61,6 +61,7 @@ mod row;
 mod samples;
 mod schedule;
 mod schedules;
+mod search;
 mod seen;
 mod stats;
 mod token;

@@ -27,6 +27,7 @@ mod retention;
 mod retry;
 mod samples;
 mod schedules;
+mod search;
 mod subscriptions;
 mod tokens;
 mod wake;

@@ -8,6 +8,19 @@ CREATE TABLE api_tokens (
     expires_at  INTEGER
 ) WITHOUT ROWID;
 
+CREATE TABLE askers (
+    namespace    TEXT NOT NULL,
+    process      TEXT NOT NULL,
+    filter_id    INTEGER NOT NULL,
+    subscription TEXT NOT NULL,
+    types        TEXT NOT NULL,
+    except_types TEXT NOT NULL,
+    tags         TEXT NOT NULL,
+    worker_id    TEXT NOT NULL,
+    seen_at      INTEGER NOT NULL,
+    PRIMARY KEY (namespace, process, filter_id)
+) WITHOUT ROWID;
+
 CREATE TABLE dead_letters (
     event_id     INTEGER NOT NULL,
     lane_id      INTEGER NOT NULL,
@@ -261,6 +274,8 @@ CREATE TABLE windlass_migrations (
     name       TEXT NOT NULL,
     applied_at INTEGER NOT NULL
 );
+
+CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id);
 
 CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
 

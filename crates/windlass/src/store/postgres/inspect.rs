@@ -80,6 +80,21 @@ pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Re
 
 async fn views(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
     let events = events(connection, namespace, ids).await?;
+    let mut deliveries = deliveries(connection, namespace, ids).await?;
+    let mut views: HashMap<i64, EventView> = HashMap::new();
+    for event in events {
+        let deliveries = deliveries.remove(&event.id).unwrap_or_default();
+        views.insert(event.id, EventView { event, deliveries });
+    }
+    Ok(ids.iter().map(|id| views.remove(id)).collect())
+}
+
+/// How the events stand with each subscription, in the order of their names.
+pub(super) async fn deliveries(
+    connection: &mut PgConnection,
+    namespace: &str,
+    ids: &[i64],
+) -> Result<HashMap<i64, Vec<DeliveryView>>> {
     let live = sqlx::query(LIVE).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let ended = sqlx::query(ENDED).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let mut deliveries: HashMap<i64, Vec<DeliveryView>> = HashMap::new();
@@ -89,13 +104,8 @@ async fn views(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> R
     for row in &ended {
         deliveries.entry(get(row, "event_id")?).or_default().push(ended_view(row)?);
     }
-    let mut views: HashMap<i64, EventView> = HashMap::new();
-    for event in events {
-        let mut deliveries = deliveries.remove(&event.id).unwrap_or_default();
-        deliveries.sort_by(|a, b| a.subscription.cmp(&b.subscription));
-        views.insert(event.id, EventView { event, deliveries });
-    }
-    Ok(ids.iter().map(|id| views.remove(id)).collect())
+    deliveries.values_mut().for_each(|of_event| of_event.sort_by(|a, b| a.subscription.cmp(&b.subscription)));
+    Ok(deliveries)
 }
 
 fn live_view(row: &PgRow) -> Result<DeliveryView> {

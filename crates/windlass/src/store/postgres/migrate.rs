@@ -9,7 +9,7 @@ use crate::policy::NamespacePolicy;
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// Number, name, statements.
-const MIGRATIONS: [(i64, &str, &str); 10] = [
+const MIGRATIONS: [(i64, &str, &str); 11] = [
     (1, "engine", include_str!("migrations/0001_engine.sql")),
     (2, "tokens", include_str!("migrations/0002_tokens.sql")),
     (3, "activity", include_str!("migrations/0003_activity.sql")),
@@ -20,6 +20,7 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
     (8, "retention", include_str!("migrations/0008_retention.sql")),
     (9, "samples", include_str!("migrations/0009_samples.sql")),
     (10, "publish", include_str!("migrations/0010_publish.sql")),
+    (11, "askers", include_str!("migrations/0011_askers.sql")),
 ];
 
 pub(super) const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;

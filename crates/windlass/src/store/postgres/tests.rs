@@ -12,6 +12,8 @@ use crate::delivery::{Lease, Live};
 use crate::months::Kept;
 use crate::outcome::HandlerResult;
 
+mod search;
+
 /// A migrated database of its own, with a connection of the hot path and a plain one.
 struct Database {
     name: String,

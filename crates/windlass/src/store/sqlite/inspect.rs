@@ -20,13 +20,19 @@ pub(super) fn exists(conn: &Connection, namespace: &str, event_id: i64) -> Resul
 
 pub(super) fn view(conn: &Connection, namespace: &str, event_id: i64) -> Result<Option<EventView>> {
     let Some(event) = row::event(conn, namespace, event_id)? else { return Ok(None) };
-    let mut deliveries = BTreeMap::new();
-    add_ended(conn, namespace, event_id, &mut deliveries)?;
-    add_live(conn, namespace, event_id, &mut deliveries)?;
-    Ok(Some(EventView { event, deliveries: deliveries.into_values().collect() }))
+    let deliveries = deliveries(conn, namespace, event_id)?.into_values().collect();
+    Ok(Some(EventView { event, deliveries }))
 }
 
 type Views = BTreeMap<String, DeliveryView>;
+
+/// How the event stands with each subscription, by its name.
+pub(super) fn deliveries(conn: &Connection, namespace: &str, event_id: i64) -> Result<Views> {
+    let mut deliveries = BTreeMap::new();
+    add_ended(conn, namespace, event_id, &mut deliveries)?;
+    add_live(conn, namespace, event_id, &mut deliveries)?;
+    Ok(deliveries)
+}
 
 const ENDED: &str = "
 SELECT subscription, action, attempt, retry_count, max_retries, error_message, finished_at

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// In the order of their versions, which begin with 1.
-const MIGRATIONS: [(&str, &str); 10] = [
+const MIGRATIONS: [(&str, &str); 11] = [
     ("engine", include_str!("migrations/0001_engine.sql")),
     ("tokens", include_str!("migrations/0002_tokens.sql")),
     ("activity", include_str!("migrations/0003_activity.sql")),
@@ -21,6 +21,7 @@ const MIGRATIONS: [(&str, &str); 10] = [
     ("retention", include_str!("migrations/0008_retention.sql")),
     ("samples", include_str!("migrations/0009_samples.sql")),
     ("publish", include_str!("migrations/0010_publish.sql")),
+    ("askers", include_str!("migrations/0011_askers.sql")),
 ];
 
 /// The version this build needs.

@@ -42,7 +42,7 @@ async fn stats(queue: &Queue, since: Timestamp) -> Vec<StatRow> {
 }
 
 /// One event in each state, in the order of the states.
-async fn one_of_each(bed: &crate::bed::Bed) -> [i64; 7] {
+pub async fn one_of_each(bed: &crate::bed::Bed) -> [i64; 7] {
     let queue = &bed.queue;
     let expired = publish_new(queue, NewEvent::new("expired").expires_at(after(bed.now(), secs(1)))).await.id;
     bed.advance(secs(1));

@@ -1,0 +1,222 @@
+//! Finding events. Walks go by index from the newest event on, whatever the statistics say.
+
+use std::collections::{HashMap, HashSet};
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{Connection as _, PgConnection, Postgres};
+
+use super::error::from_sqlx;
+use super::inspect::{SNAPSHOT, deliveries};
+use super::row::get;
+use super::{PgStore, fix_planner};
+use crate::error::Result;
+use crate::search::FoundEvent;
+use crate::store::{Contents, SearchStore, Source, Walked};
+
+const BY_INDEX: &str = concat!("BEGIN; ", fix_planner!("SET LOCAL"));
+
+macro_rules! events_below {
+    () => {
+        "(SELECT e.id FROM windlass.events e WHERE e.namespace = $1 AND e.id < $2 ORDER BY e.id DESC LIMIT $3) AS e"
+    };
+}
+
+pub(super) const ALL: &str = concat!("SELECT e.id, true AS meant FROM ", events_below!());
+
+pub(super) const TOLD: &str = concat!(
+    "SELECT e.id, q.found IS NOT NULL OR a.found IS NOT NULL AS meant FROM ",
+    events_below!(),
+    "
+LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
+    WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $4 LIMIT 1) AS q ON true
+LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
+    WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $4 LIMIT 1) AS a ON true
+ORDER BY e.id DESC"
+);
+
+pub(super) const LIVE: &str = concat!(
+    "SELECT e.id, q.found IS NOT NULL AS meant FROM ",
+    events_below!(),
+    "
+LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
+    WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $4 AND (q.lease IS NOT NULL) = ($5 = 'PROCESSING')
+    LIMIT 1) AS q ON true
+ORDER BY e.id DESC"
+);
+
+// No delivery ends twice in one of these states.
+pub(super) const ENDED: &str = concat!(
+    "SELECT e.id, a.found IS NOT NULL AS meant FROM ",
+    events_below!(),
+    "
+LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
+    WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $4 AND a.action = $5 LIMIT 1) AS a ON true
+ORDER BY e.id DESC"
+);
+
+pub(super) const DEAD: &str = "
+SELECT d.event_id AS id, d.status = $5 AS meant FROM windlass.dead_letters d
+WHERE d.namespace = $1 AND d.subscription = $4 AND d.event_id < $2 ORDER BY d.event_id DESC LIMIT $3";
+
+// A lane's deliveries are in the order of time there: all are read, and the caller says how many at most.
+pub(super) const LIVE_IDS: &str = "
+SELECT q.event_id FROM windlass.lanes l CROSS JOIN LATERAL (
+    SELECT q.event_id FROM windlass.event_queue q
+    WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.event_id < $4 AND (q.lease IS NOT NULL) = $3
+    LIMIT $5) AS q
+WHERE l.namespace = $1 AND l.subscription = $2 LIMIT $5";
+
+const EVENT_OF_KEY: &str = "SELECT event_id FROM windlass.event_keys WHERE namespace = $1 AND key = $2";
+
+pub(super) const MATCHING: &str = "
+SELECT e.id FROM windlass.events e
+WHERE e.namespace = $1 AND e.id = ANY($2)
+  AND (cardinality($3::text[]) = 0 OR EXISTS (
+        SELECT FROM unnest($3::text[]) AS p
+        WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
+  AND (cardinality($4::text[]) = 0 OR regexp_split_to_array(btrim(e.tags, E' \\t\\n\\f\\r'), '\\s*,\\s*') && $4::text[])
+  AND ($5::text IS NULL OR e.group_id = $5)
+  AND ($6::text IS NULL OR e.key = $6)
+  AND ($7::timestamptz IS NULL OR e.created_at >= $7)
+  AND ($8::timestamptz IS NULL OR e.created_at < $8)
+  AND ($9::text IS NULL OR e.title ILIKE $9 OR e.event_type ILIKE $9 OR e.description ILIKE $9 OR e.payload::text ILIKE $9)";
+
+const HEADS: &str = "
+SELECT e.id, e.event_type, e.title, e.tags, e.group_id, e.created_at
+FROM windlass.events e WHERE e.namespace = $1 AND e.id = ANY($2)";
+
+/// The text as a pattern in which nothing stands for anything else.
+fn pattern(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len() + 2);
+    pattern.push('%');
+    for c in text.chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
+}
+
+async fn by_index(store: &PgStore, query: sqlx::query::Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>> {
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin_with(BY_INDEX).await.map_err(from_sqlx)?;
+    let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(rows)
+}
+
+#[async_trait]
+impl SearchStore for PgStore {
+    async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<Walked> {
+        let query = |sql| sqlx::query(sql).bind(namespace).bind(before).bind(rows as i64);
+        let query = match source {
+            Source::All => query(ALL),
+            Source::Told { subscription } => query(TOLD).bind(subscription),
+            Source::Live { subscription, held: false } => query(LIVE).bind(subscription).bind("PENDING"),
+            Source::Live { subscription, held: true } => query(LIVE).bind(subscription).bind("PROCESSING"),
+            Source::Dead { subscription, status } => query(DEAD).bind(subscription).bind(status.as_str()),
+            Source::Ended { subscription, status } => query(ENDED).bind(subscription).bind(status.as_str()),
+        };
+        let found = by_index(self, query).await?;
+        let mut walked = Walked { looked_at: found.len(), ..Walked::default() };
+        for row in &found {
+            let id: i64 = get(row, "id")?;
+            walked.next = Some(id);
+            if get(row, "meant")? {
+                walked.ids.push(id);
+            }
+        }
+        walked.next.take_if(|_| found.len() < rows);
+        Ok(walked)
+    }
+
+    async fn live_ids(
+        &self,
+        namespace: &str,
+        subscription: &str,
+        held: bool,
+        before: i64,
+        limit: usize,
+    ) -> Result<Vec<i64>> {
+        let query = sqlx::query(LIVE_IDS).bind(namespace).bind(subscription).bind(held).bind(before).bind(limit as i64);
+        by_index(self, query).await?.iter().map(|row| get(row, "event_id")).collect()
+    }
+
+    async fn event_of_key(&self, namespace: &str, key: &str) -> Result<Option<i64>> {
+        let mut connection = self.reads.get().await?;
+        let query = sqlx::query_scalar(EVENT_OF_KEY).bind(namespace).bind(key);
+        let found = query.fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(found)
+    }
+
+    async fn matching(&self, namespace: &str, contents: &Contents, mut ids: Vec<i64>) -> Result<Vec<i64>> {
+        let query = sqlx::query(MATCHING)
+            .bind(namespace)
+            .bind(&ids)
+            .bind(&contents.types)
+            .bind(&contents.tags)
+            .bind(&contents.group_id)
+            .bind(&contents.key)
+            .bind(contents.created_from)
+            .bind(contents.created_before)
+            .bind(contents.text.as_deref().map(pattern));
+        let rows = by_index(self, query).await?;
+        let meant: HashSet<i64> = rows.iter().map(|row| get(row, "id")).collect::<Result<_>>()?;
+        ids.retain(|id| meant.contains(id));
+        Ok(ids)
+    }
+
+    async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<FoundEvent>> {
+        let mut connection = self.reads.get().await?;
+        let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
+        let found = found(&mut snapshot, namespace, subscription, ids).await?;
+        snapshot.commit().await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(found)
+    }
+}
+
+async fn found(
+    connection: &mut PgConnection,
+    namespace: &str,
+    subscription: &str,
+    ids: &[i64],
+) -> Result<Vec<FoundEvent>> {
+    let heads = sqlx::query(HEADS).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let mut deliveries = deliveries(connection, namespace, ids).await?;
+    let mut found = HashMap::with_capacity(heads.len());
+    for row in &heads {
+        let event_id: i64 = get(row, "id")?;
+        let of_event = deliveries.remove(&event_id).unwrap_or_default();
+        let Some(delivery) = of_event.into_iter().find(|delivery| delivery.subscription == subscription) else {
+            continue;
+        };
+        let event = FoundEvent {
+            event_id,
+            event_type: get(row, "event_type")?,
+            title: get(row, "title")?,
+            tags: get(row, "tags")?,
+            group_id: get(row, "group_id")?,
+            created_at: get(row, "created_at")?,
+            delivery,
+        };
+        found.insert(event_id, event);
+    }
+    Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pattern;
+
+    #[test]
+    fn nothing_in_a_text_stands_for_anything_else() {
+        assert_eq!(pattern("a"), "%a%");
+        assert_eq!(pattern(r"50%_\"), r"%50\%\_\\%");
+    }
+}

@@ -1,0 +1,59 @@
+//! A search reads the rows it says, and no others.
+
+use sqlx::Executor;
+
+use super::super::search;
+use super::{Database, database, explain};
+
+/// A hundred thousand events of one namespace, most of them done, and a few of another between them; as many dead
+/// letters and live deliveries of the first, and a few of the second.
+const MANY: &str = "
+INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
+VALUES ('busy', 'main', 't', '', 0), ('quiet', 'main', 't', '', 0);
+INSERT INTO windlass.events (id, namespace, event_type, tags, payload, priority, created_at)
+SELECT n, CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 't', '', '{}', 0,
+       date_trunc('month', now()) + (n % 3) * interval '1 month'
+FROM generate_series(1, 100000) n;
+INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action, retry_count)
+SELECT id, 1, 1, namespace, 'main', created_at, 'COMPLETED', 0 FROM windlass.events;
+INSERT INTO windlass.dead_letters (event_id, lane_id, namespace, subscription, status, reason, attempts, retry_count,
+    failed_at, created_at)
+SELECT id, 1, namespace, 'main', 'FAILED', 'x', 1, 0, created_at, created_at FROM windlass.events;
+INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, updated_at, created_at)
+SELECT id, CASE namespace WHEN 'busy' THEN 1 ELSE 2 END, namespace, 'main', created_at, 20, created_at, created_at
+FROM windlass.events";
+
+#[tokio::test]
+async fn a_search_reads_no_more_than_it_looks_at() {
+    let mut database = database("search").await;
+    let Database { hot, plain, .. } = &mut database;
+    plain.execute("ALTER TABLE windlass.dead_letters SET (autovacuum_enabled = off); ANALYZE").await.unwrap();
+    plain.execute(MANY).await.unwrap();
+    let ids = "'{100,200,300}'";
+    let none = ["'{}'", "'{}'", "NULL", "NULL", "NULL", "NULL"];
+    let like = |last: &'static str| [&["'busy'", ids][..], &none, &[last]].concat();
+    // With the rows that they give and the most that may be read for them: each row, and the indexes of three months.
+    let statements = [
+        ("all", search::ALL, vec!["'busy'", "90000", "100"], 100.0, 120),
+        ("all of few", search::ALL, vec!["'quiet'", "90000", "100"], 8.0, 60),
+        ("told", search::TOLD, vec!["'busy'", "90000", "100", "'main'"], 100.0, 3_000),
+        ("live", search::LIVE, vec!["'busy'", "90000", "100", "'main'", "'PENDING'"], 100.0, 1_000),
+        ("ended", search::ENDED, vec!["'busy'", "90000", "100", "'main'", "'CANCELLED'"], 100.0, 3_000),
+        ("dead", search::DEAD, vec!["'busy'", "90000", "100", "'main'", "'EXPIRED'"], 100.0, 120),
+        ("dead of few", search::DEAD, vec!["'quiet'", "90000", "100", "'main'", "'FAILED'"], 8.0, 30),
+        ("live ids", search::LIVE_IDS, vec!["'busy'", "'main'", "false", "90000", "100"], 100.0, 200),
+        ("live ids of few", search::LIVE_IDS, vec!["'quiet'", "'main'", "false", "90000", "100"], 8.0, 40),
+        ("matching", search::MATCHING, like("'%nowhere%'"), 0.0, 60),
+    ];
+    for state in ["analysed while empty", "analysed"] {
+        for (name, sql, arguments, rows, most) in &statements {
+            let plan = explain(hot, sql, arguments, true).await;
+            let blocks = |key: &str| plan[0]["Plan"][key].as_u64().unwrap();
+            let buffers = blocks("Shared Hit Blocks") + blocks("Shared Read Blocks");
+            assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(*rows), "{name}, {state}");
+            assert!(buffers <= *most, "{name}, {state}: {buffers} buffers in {plan:#}");
+        }
+        plain.execute("ANALYZE").await.unwrap();
+    }
+    database.drop().await;
+}
