@@ -100,15 +100,53 @@ impl Gate {
         if self.access == Access::Local && !self.seen_any.load(Ordering::Relaxed) {
             return self.check_site(parts).map(|()| None);
         }
-        let text = self.bearer(parts)?;
+        self.find(&known, queue, self.bearer(parts)?).map(Some)
+    }
+
+    /// Who sits at a browser, by the token that its cookie holds. What changes something must come from
+    /// a page of ours, whatever the cookie: see [`Gate::check_origin`].
+    pub async fn admit_browser(&self, queue: &Queue, parts: &Parts, cookie: Option<&str>) -> Result<Caller, ApiError> {
+        if parts.method != Method::GET && parts.method != Method::HEAD {
+            self.check_origin(parts)?;
+        }
+        if self.access == Access::Open {
+            return Ok(Caller(None));
+        }
+        let known = self.known(queue).await?;
+        if self.access == Access::Local && !self.seen_any.load(Ordering::Relaxed) {
+            // A link on another site may lead here; a name that another site made point here may not.
+            return if is_local(host(parts)) { Ok(Caller(None)) } else { Err(self.cross_site()) };
+        }
+        match cookie {
+            Some(text) => self.find(&known, queue, text).map(|token| Caller(Some(token))),
+            None => Err(unauthorized("no_token", "an API token is needed to sign in")),
+        }
+    }
+
+    fn find(&self, known: &Known, queue: &Queue, text: &str) -> Result<Token, ApiError> {
         let token = Token::id_of(text).and_then(|id| known.tokens.get(id)).filter(|token| token.matches(text));
         match token {
-            Some(token) if !token.is_expired(queue.clock().now()) => Ok(Some(token.clone())),
+            Some(token) if !token.is_expired(queue.clock().now()) => Ok(token.clone()),
             _ => {
                 self.refused.wrong_token.increment(1);
                 Err(unauthorized("wrong_token", "the API token is not known here, was revoked or has expired"))
             }
         }
+    }
+
+    /// Whether a browser says that a page of ours sent this. Browsers say so by `Sec-Fetch-Site` or, where the
+    /// connection is neither encrypted nor local, by `Origin` alone; a page cannot forge either.
+    fn check_origin(&self, parts: &Parts) -> Result<(), ApiError> {
+        let own = match parts.headers.get("sec-fetch-site") {
+            Some(site) => site == "same-origin",
+            None => origin(parts).is_some_and(|origin| is_origin_of(origin, host(parts))),
+        };
+        if own {
+            return Ok(());
+        }
+        self.refused.cross_site.increment(1);
+        let error = "this was not sent by a page of this dashboard; nothing was changed";
+        Err(ApiError::new(StatusCode::FORBIDDEN, "cross_site", error))
     }
 
     /// Whether the caller would still be admitted.
@@ -123,20 +161,18 @@ impl Gate {
     fn check_site(&self, parts: &Parts) -> Result<(), ApiError> {
         let site = parts.headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
         let at_home = site.is_none_or(|site| matches!(site, b"none" | b"same-origin"));
-        // One that cannot be read is nobody's.
-        let host = parts.headers.get(HOST).map_or("localhost", |host| host.to_str().unwrap_or_default());
-        let origin = parts.headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-        let own = origin.is_none_or(|origin| origin.split_once("://").is_some_and(|(_, name)| name == host));
-        if at_home && own && is_local(host) {
-            return Ok(());
-        }
+        let own = origin(parts).is_none_or(|origin| is_origin_of(origin, host(parts)));
+        if at_home && own && is_local(host(parts)) { Ok(()) } else { Err(self.cross_site()) }
+    }
+
+    fn cross_site(&self) -> ApiError {
         self.refused.cross_site.increment(1);
-        Err(ApiError::new(
+        ApiError::new(
             StatusCode::FORBIDDEN,
             "cross_site",
             "without API tokens the server answers only requests to localhost that no web page of another site made; \
              `windlass token create` makes a token",
-        ))
+        )
     }
 
     fn bearer<'a>(&self, parts: &'a Parts) -> Result<&'a str, ApiError> {
@@ -163,7 +199,8 @@ impl Gate {
     }
 
     /// Whether the token allows this.
-    fn check(&self, token: &Token, scope: Scope, namespace: Option<&str>) -> Result<(), ApiError> {
+    pub fn check(&self, caller: &Caller, scope: Scope, namespace: Option<&str>) -> Result<(), ApiError> {
+        let Some(token) = &caller.0 else { return Ok(()) };
         if !token.allows(scope) {
             self.refused.wrong_scope.increment(1);
             let error = format!("this needs a token with the scope '{scope}'");
@@ -200,6 +237,20 @@ impl Gate {
     }
 }
 
+/// The name that the request was sent to. One that cannot be read is nobody's.
+fn host(parts: &Parts) -> &str {
+    parts.headers.get(HOST).map_or("localhost", |host| host.to_str().unwrap_or_default())
+}
+
+/// The site of the page that sent the request.
+fn origin(parts: &Parts) -> Option<&str> {
+    parts.headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default())
+}
+
+fn is_origin_of(origin: &str, host: &str) -> bool {
+    origin.split_once("://").is_some_and(|(_, name)| name == host)
+}
+
 fn unauthorized(code: &'static str, error: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, code, error)
 }
@@ -219,8 +270,8 @@ fn is_local(host: &str) -> bool {
 pub(crate) async fn check(State((app, needs)): State<(App, Arc<Needs>)>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     match admit(&app, &needs, &mut parts).await {
-        Ok(token) => {
-            parts.extensions.insert(Caller(token));
+        Ok(caller) => {
+            parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => {
@@ -234,19 +285,19 @@ pub(crate) async fn check(State((app, needs)): State<(App, Arc<Needs>)>, request
     }
 }
 
-async fn admit(app: &App, needs: &Needs, parts: &mut Parts) -> Result<Option<Token>, ApiError> {
+async fn admit(app: &App, needs: &Needs, parts: &mut Parts) -> Result<Caller, ApiError> {
     let path = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
     let need = needs.get(&(method, path.clone())).copied().unwrap_or(Need::Scope(Scope::Admin));
-    let Need::Scope(scope) = need else { return Ok(None) };
+    let Need::Scope(scope) = need else { return Ok(Caller(None)) };
     let limit = app.options.request_timeout;
     let admitted = tokio::time::timeout(limit, app.gate.admit(&app.queue, parts)).await;
-    let token = admitted.map_err(|_| ApiError::timed_out(limit))??;
-    if let Some(token) = &token {
+    let caller = Caller(admitted.map_err(|_| ApiError::timed_out(limit))??);
+    if caller.0.is_some() {
         let namespace = namespace_of(&path, parts).await?;
-        app.gate.check(token, scope, namespace.as_deref())?;
+        app.gate.check(&caller, scope, namespace.as_deref())?;
     }
-    Ok(token)
+    Ok(caller)
 }
 
 /// The namespace that a request is about; `None` for what is about all of them, or none.
@@ -266,6 +317,21 @@ impl Caller {
     /// Whether the caller may know of this namespace.
     pub fn covers(&self, namespace: &str) -> bool {
         self.0.as_ref().is_none_or(|token| token.covers(namespace))
+    }
+
+    /// Whether the caller may do this, where it may do anything.
+    pub fn allows(&self, scope: Scope) -> bool {
+        self.0.as_ref().is_none_or(|token| token.allows(scope))
+    }
+
+    /// A namespace that the caller's token names, if it names any.
+    pub fn namespace(&self) -> Option<&str> {
+        self.0.as_ref().and_then(|token| token.namespaces.first()).map(String::as_str)
+    }
+
+    /// What the caller's token is called; `None` where none is asked for.
+    pub fn name(&self) -> Option<&str> {
+        self.0.as_ref().map(|token| token.name.as_str())
     }
 }
 

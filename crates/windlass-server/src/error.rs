@@ -60,16 +60,16 @@ pub(crate) struct ApiError {
 }
 
 /// What went wrong.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(example = json!({ "error": "max: must be from 1 to 1000", "code": "invalid", "field": "max" }))]
 pub(crate) struct ErrorBody {
     /// A sentence for people.
-    error: String,
+    pub error: String,
     /// A word for programs; it stays the same across versions. See docs/errors.md.
     pub code: &'static str,
     /// The field that is not acceptable.
     #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<&'static str>,
+    pub field: Option<&'static str>,
     /// With `max_retries_exceeded`: the failures that were reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_count: Option<u32>,
@@ -175,7 +175,9 @@ fn of_database(error: &Error) -> ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, later) = (self.status, matches!(self.status.as_u16(), 429 | 503));
-        let mut response = (status, Json(self.body)).into_response();
+        let mut response = (status, Json(&self.body)).into_response();
+        // For the dashboard, which says the same on a page.
+        response.extensions_mut().insert(self.body);
         if later {
             response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
         }

@@ -115,6 +115,28 @@ pub(crate) struct JsonBody<T>(pub T, pub Room);
 /// The same for a body with many events in it.
 pub(crate) struct BatchBody<T>(pub T, pub Room);
 
+/// What a form holds, in the order of its fields, and the room it takes up.
+pub(crate) struct FormBody(pub Vec<(String, String)>, pub Room);
+
+impl FromRequest<App> for FormBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<FormBody, ApiError> {
+        if content_type(request.headers()) != "application/x-www-form-urlencoded" {
+            let error = "the body must be a form: `Content-Type: application/x-www-form-urlencoded`";
+            return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", error));
+        }
+        // Each byte of a payload may take three in a form.
+        let max = event_bytes_max(app.queue.limits()).saturating_mul(3);
+        let (bytes, room) = read_all(request, app, max).await?;
+        let fields: Vec<(String, String)> = form_urlencoded::parse(&bytes).into_owned().collect();
+        if fields.iter().any(|(_, value)| value.contains('\0')) {
+            return Err(bad_request("invalid", "the form must not contain the character U+0000".to_owned()));
+        }
+        Ok(FormBody(fields, room))
+    }
+}
+
 /// Given back when the request is done.
 pub(crate) struct Room {
     permit: OwnedSemaphorePermit,
@@ -167,12 +189,7 @@ async fn read_json<T: DeserializeOwned + Send + 'static>(
     max: usize,
 ) -> Result<(T, Room), ApiError> {
     check_content_type(request.headers())?;
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let reading = read(request.into_body(), app, announced.unwrap_or(0).min(max), max);
-    let (bytes, room) = timeout(BODY_TIME, reading).await.map_err(|_| {
-        let error = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
-        ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_request", error)
-    })??;
+    let (bytes, room) = read_all(request, app, max).await?;
     if bytes.len() <= PARSED_AT_ONCE {
         return Ok((parse(&bytes)?, room));
     }
@@ -181,6 +198,16 @@ async fn read_json<T: DeserializeOwned + Send + 'static>(
         Ok(parsed) => Ok((parsed?, room)),
         Err(error) => Err(bad_request("invalid", format!("the body could not be read: {error}"))),
     }
+}
+
+/// The body's bytes, within the limits of size, room and time.
+async fn read_all(request: Request, app: &App, max: usize) -> Result<(Vec<u8>, Room), ApiError> {
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let reading = read(request.into_body(), app, announced.unwrap_or(0).min(max), max);
+    timeout(BODY_TIME, reading).await.map_err(|_| {
+        let error = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_request", error)
+    })?
 }
 
 /// A body that is not larger than this is parsed in a millisecond or two.
@@ -194,9 +221,13 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+fn content_type(headers: &HeaderMap) -> String {
     let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let kind = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let kind = content_type(headers);
     if kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json")) {
         return Ok(());
     }

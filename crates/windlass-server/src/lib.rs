@@ -1,9 +1,10 @@
 //! The HTTP server of Windlass: the source document's paths and all that goes with them, at the root for
-//! the namespace `default` and under `/namespaces/{namespace}` for any; and the upkeep that a running
-//! queue needs.
+//! the namespace `default` and under `/namespaces/{namespace}` for any; a dashboard at `/`; and the upkeep
+//! that a running queue needs.
 
 mod app;
 mod auth;
+mod dashboard;
 mod error;
 mod extract;
 mod inside;
@@ -17,6 +18,7 @@ mod stream;
 mod tls;
 
 pub use auth::Access;
+pub use dashboard::Dashboard;
 pub use inside::Inside;
 pub use serve::{ServeOptions, serve};
 pub use tls::{Tls, TlsError};

@@ -35,6 +35,7 @@ use windlass::WAIT_MAX;
 
 use crate::app::App;
 use crate::auth;
+use crate::dashboard;
 use crate::error::ApiError;
 use crate::openapi;
 
@@ -68,6 +69,7 @@ pub(crate) fn router(app: App) -> Router {
     let needs = Arc::new(openapi::needs(&api));
     router
         .route_layer(from_fn_with_state((app.clone(), needs), auth::check))
+        .merge(dashboard::router(&app))
         .route("/openapi.json", routing::get(move || async move { show(document) }))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
@@ -78,7 +80,7 @@ pub(crate) fn router(app: App) -> Router {
 }
 
 /// What long work may take beyond the usual.
-const LONG_WORK: Duration = Duration::from_secs(600);
+pub(crate) const LONG_WORK: Duration = Duration::from_secs(600);
 
 /// Whoever has no answer by then is told so.
 fn timed(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {

@@ -11,6 +11,7 @@ use windlass::Queue;
 
 use crate::app::App;
 use crate::auth::Access;
+use crate::dashboard::Dashboard;
 use crate::tls::Tls;
 use crate::{listen, routes};
 
@@ -21,6 +22,8 @@ pub struct ServeOptions {
     pub access: Access,
     /// Speaks TLS; plain HTTP unless set.
     pub tls: Option<Tls>,
+    /// Whether there is a dashboard, and whether it can change anything; on unless set.
+    pub dashboard: Dashboard,
     /// How often it looks for upkeep that is due: run-out leases, deadlines, retention. Every second unless set.
     pub maintain_every: Duration,
     /// How long requests that are under way may still take once the server stops. 30 s unless set.
@@ -47,6 +50,7 @@ impl Default for ServeOptions {
         ServeOptions {
             access: Access::Local,
             tls: None,
+            dashboard: Dashboard::On,
             maintain_every: Duration::from_secs(1),
             shutdown_grace: Duration::from_secs(30),
             request_timeout: Duration::from_secs(30),

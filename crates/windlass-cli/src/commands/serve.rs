@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use windlass::{Limits, Queue, schema_version};
-use windlass_server::{Access, ServeOptions, Tls};
+use windlass_server::{Access, Dashboard, ServeOptions, Tls};
 
 use crate::Result;
 use crate::database::Database;
@@ -38,6 +38,9 @@ pub struct Serve {
     /// The certificate's private key
     #[arg(long, value_name = "PEM", env = "WINDLASS_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// The dashboard at /: with actions, for looking only, or none
+    #[arg(long, value_name = "MODE", env = "WINDLASS_DASHBOARD", value_enum, default_value_t = Mode::On)]
+    dashboard: Mode,
     /// Where to write history before it is deleted, in namespaces whose policy says `archive`
     #[arg(long, value_name = "DIR", env = "WINDLASS_ARCHIVE_DIR")]
     archive_dir: Option<PathBuf>,
@@ -59,6 +62,23 @@ pub struct Serve {
     shutdown_grace: u64,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    On,
+    ReadOnly,
+    Off,
+}
+
+impl From<Mode> for Dashboard {
+    fn from(mode: Mode) -> Dashboard {
+        match mode {
+            Mode::On => Dashboard::On,
+            Mode::ReadOnly => Dashboard::ReadOnly,
+            Mode::Off => Dashboard::Off,
+        }
+    }
+}
+
 impl Serve {
     pub async fn run(self) -> Result {
         let tls = self.tls()?;
@@ -78,6 +98,7 @@ impl Serve {
         let options = ServeOptions {
             access,
             tls,
+            dashboard: self.dashboard.into(),
             connections_max: connections_max as usize,
             waiting_claims_max: connections_max as usize,
             request_timeout: Duration::from_secs(self.request_timeout),

@@ -8,6 +8,7 @@ mod auth;
 mod batch;
 mod cancel;
 mod claim;
+mod dashboard;
 mod dead_letters;
 mod errors;
 mod finish;

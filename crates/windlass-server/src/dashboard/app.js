@@ -1,0 +1,269 @@
+// Keeps pages up to date, and lets them be used by keyboard. Everything works without this file, too.
+"use strict";
+
+(() => {
+  const home = document.body.dataset.home;
+  const $ = (selector, within = document) => within.querySelector(selector);
+  const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+  // Times: the exact instant in the reader's own zone when pointed at, and clocks in that zone.
+
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+  const day = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric" });
+
+  function localTimes(within) {
+    for (const time of $$("time[datetime]", within)) {
+      const at = new Date(time.dateTime);
+      if (Number.isNaN(at.getTime()) || time.dataset.local) continue;
+      time.dataset.local = "yes";
+      if (time.title) time.title = `${exact.format(at)} · ${time.title}`;
+      if (time.dataset.as === "clock") time.textContent = clock.format(at);
+      if (time.dataset.as === "day") time.textContent = day.format(at);
+    }
+  }
+
+  // Live: the server says when to look again.
+
+  const liveSwitch = $("#live-switch");
+  let source = null;
+  let looking = false;
+  let again = false;
+
+  const isPaused = () => sessionStorage.getItem("paused") === "yes";
+
+  function showLive(state, text) {
+    liveSwitch.dataset.state = state;
+    liveSwitch.setAttribute("aria-pressed", String(!isPaused()));
+    $(".live-text", liveSwitch).textContent = text;
+  }
+
+  // Whether somebody is at work in there, and must not have it changed under the hands.
+  function isBusy(element) {
+    const focused = document.activeElement;
+    if (element.contains(focused) && focused.matches("input:not([type=checkbox]), select, textarea")) return true;
+    if ($("input[type=checkbox]:checked", element)) return true;
+    const selection = getSelection();
+    return Boolean(selection && !selection.isCollapsed && selection.anchorNode && element.contains(selection.anchorNode));
+  }
+
+  async function look() {
+    if (looking) { again = true; return; }
+    if ($("dialog[open]")) return;
+    looking = true;
+    try {
+      const response = await fetch(location.href, { headers: { "x-windlass-live": "1" } });
+      if (response.redirected) { location.reload(); return; }
+      if (response.ok) replace(new DOMParser().parseFromString(await response.text(), "text/html"));
+    } catch {
+      // The server is away; the stream says so as well.
+    } finally {
+      looking = false;
+      if (again) { again = false; setTimeout(look, 250); }
+    }
+  }
+
+  function replace(page) {
+    for (const old of $$("[data-live][id]")) {
+      const fresh = page.getElementById(old.id);
+      if (!fresh || isBusy(old)) continue;
+      localTimes(fresh);
+      if (fresh.isEqualNode(unmarked(old))) continue;
+      const focused = old.contains(document.activeElement) ? pathTo(document.activeElement) : null;
+      const marked = $(".marked", old)?.dataset.key;
+      const scrolled = $$(".scroll, pre", old).map((box) => [box.scrollLeft, box.scrollTop]);
+      for (const details of $$("details[open][id]", old)) {
+        const same = $(`#${CSS.escape(details.id)}`, fresh);
+        if (same) same.open = true;
+      }
+      old.replaceWith(document.adoptNode(fresh));
+      if (marked) $(`[data-key="${CSS.escape(marked)}"]`, fresh)?.classList.add("marked");
+      $$(".scroll, pre", fresh).forEach((box, at) => { if (scrolled[at]) [box.scrollLeft, box.scrollTop] = scrolled[at]; });
+      if (focused) $(focused, fresh)?.focus({ preventScroll: true });
+    }
+    watchSelections();
+  }
+
+  // The element as the server sent it: without the mark of the keyboard.
+  function unmarked(element) {
+    const copy = element.cloneNode(true);
+    for (const row of $$(".marked", copy)) {
+      row.classList.remove("marked");
+      if (!row.classList.length) row.removeAttribute("class");
+    }
+    return copy;
+  }
+
+  function pathTo(element) {
+    if (element.id) return `#${CSS.escape(element.id)}`;
+    const href = element.getAttribute("href");
+    return href ? `${element.localName}[href="${CSS.escape(href)}"]` : null;
+  }
+
+  function connect() {
+    source?.close();
+    source = null;
+    if (isPaused()) { showLive("paused", "Paused"); return; }
+    if (document.hidden) return;
+    showLive("waiting", "Connecting");
+    const own = new EventSource(`${home}/live`);
+    source = own;
+    own.addEventListener("open", () => showLive("live", "Live"));
+    own.addEventListener("changed", look);
+    own.addEventListener("tick", look);
+    own.addEventListener("bye", (event) => {
+      own.close();
+      if (event.data === "wrong_token") { location.reload(); return; }
+      showLive("broken", "Server stopping");
+      setTimeout(() => { if (source === own) connect(); }, 3000);
+    });
+    own.addEventListener("error", () => {
+      showLive("broken", "Reconnecting");
+      // Browsers try again by themselves, but not after a refusal.
+      if (own.readyState === EventSource.CLOSED) setTimeout(() => { if (source === own) { connect(); look(); } }, 5000);
+    });
+  }
+
+  function toggleLive() {
+    sessionStorage.setItem("paused", isPaused() ? "no" : "yes");
+    connect();
+    if (!isPaused()) look();
+  }
+
+  if (liveSwitch) {
+    liveSwitch.hidden = false;
+    liveSwitch.addEventListener("click", toggleLive);
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) { source?.close(); source = null; return; }
+      connect();
+      if (!isPaused()) look();
+    });
+    addEventListener("pagehide", () => source?.close());
+    addEventListener("pageshow", (event) => { if (event.persisted) { connect(); look(); } });
+    connect();
+  }
+
+  // Selections: a box in the head takes all, and the buttons say how many.
+
+  function watchSelections() {
+    for (const form of $$("form[data-select]")) {
+      const boxes = $$("input[name=id]", form);
+      const chosen = boxes.filter((box) => box.checked).length;
+      const all = $("input[data-all]", form);
+      if (all) {
+        all.hidden = false;
+        all.checked = chosen > 0 && chosen === boxes.length;
+        all.indeterminate = chosen > 0 && chosen < boxes.length;
+      }
+      for (const count of $$("[data-chosen]", form)) count.textContent = chosen ? ` (${chosen})` : "";
+      for (const button of $$("button[data-needs-choice]", form)) button.disabled = chosen === 0;
+    }
+  }
+
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest?.("form[data-select]");
+    if (!form) return;
+    if (event.target.matches("input[data-all]")) {
+      for (const box of $$("input[name=id]", form)) box.checked = event.target.checked;
+    }
+    watchSelections();
+  });
+
+  // Questions: the page that asks is shown as a dialog.
+
+  const ask = $("#ask");
+
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (form.id === "ask-form" || !form.matches("[data-ask]")) return;
+    event.preventDefault();
+    const button = event.submitter;
+    const body = new URLSearchParams(new FormData(form));
+    if (button?.name) body.append(button.name, button.value);
+    const action = button?.getAttribute("formaction") || form.getAttribute("action");
+    let page = null;
+    try {
+      const response = await fetch(action, { method: "POST", body });
+      page = new DOMParser().parseFromString(await response.text(), "text/html");
+    } catch {
+      page = null;
+    }
+    const question = page && $("#ask-content", page);
+    if (question) {
+      ask.replaceChildren(...document.adoptNode(question).childNodes);
+      ask.showModal();
+      return;
+    }
+    const sentence = page && $(".sentence", page)?.textContent;
+    notify("bad", sentence || "The server did not answer; nothing is known to have changed.");
+  });
+
+  document.addEventListener("click", (event) => {
+    const close = event.target.closest?.("[data-close]");
+    if (close && ask.open && ask.contains(close)) { event.preventDefault(); ask.close(); }
+    if (event.target === ask) ask.close();
+    if (event.target.id === "help") event.target.close();
+  });
+
+  function notify(kind, text) {
+    const notice = document.createElement("p");
+    notice.className = `notice ${kind}`;
+    notice.textContent = text;
+    $("#notices").replaceChildren(notice);
+    notice.scrollIntoView({ block: "nearest" });
+  }
+
+  // Keys.
+
+  const help = $("#help");
+  let going = 0;
+
+  const rows = () => $$("[data-key]");
+
+  function move(by) {
+    const all = rows();
+    if (!all.length) return;
+    const now = all.findIndex((row) => row.classList.contains("marked"));
+    const next = all[now < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, now + by))];
+    for (const row of all) row.classList.toggle("marked", row === next);
+    next.scrollIntoView({ block: "nearest" });
+  }
+
+  const KEYS = {
+    "/": () => { const field = $("[data-search]"); field?.focus(); field?.select(); },
+    "?": () => { if (!help.open) help.showModal(); },
+    j: () => move(1),
+    k: () => move(-1),
+    p: () => toggleLive(),
+    x: () => { const box = $(".marked input[name=id]"); if (box) box.click(); },
+    Enter: () => { const link = $(".marked a[data-open]"); if (link) link.click(); return Boolean(link); },
+    Escape: () => { for (const row of $$(".marked")) row.classList.remove("marked"); for (const open of $$(".switch[open]")) open.open = false; },
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    const field = event.target.closest?.("input:not([type=checkbox]), select, textarea");
+    if (field) {
+      if (event.key === "Escape") field.blur();
+      return;
+    }
+    if ($("dialog[open]")) return;
+    if (event.key === "g") { going = Date.now(); return; }
+    const goes = Date.now() - going < 1500 && $(`[data-go="${CSS.escape(event.key)}"]`);
+    going = 0;
+    if (goes) { event.preventDefault(); goes.click(); return; }
+    // Enter on a link or button is the browser's.
+    if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
+    const act = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;
+    if (act && act() !== false) event.preventDefault();
+  });
+
+  const helpOpen = $("#help-open");
+  if (helpOpen) {
+    helpOpen.hidden = false;
+    helpOpen.addEventListener("click", KEYS["?"]);
+  }
+
+  localTimes(document);
+  watchSelections();
+})();

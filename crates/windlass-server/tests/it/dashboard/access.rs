@@ -1,0 +1,135 @@
+//! Who may look, and who may act.
+
+use windlass::{NewToken, Scope};
+use windlass_server::Dashboard;
+
+use super::{Browser, FORM, SAME_ORIGIN, html, location, token};
+use crate::bed::until;
+
+on_each_database! {
+    async fn who_is_not_signed_in_is_asked_to(server) {
+        let secret = token(server, [Scope::Admin]).await;
+        let stranger = Browser::without_token();
+        let response = until(async || {
+            let response = stranger.get(server, "/ui/default/nothing?a=b").await;
+            (response.status == 303).then_some(response)
+        })
+        .await;
+        assert_eq!(location(&response), "/ui/sign-in?next=%2fui%2fdefault%2fnothing%3fa%3db");
+        html(&stranger.get(server, "/ui/sign-in").await, 200);
+        let form = format!("token={secret}&next=%2Fui%2Fdefault%3Frange%3D6h");
+        let response = stranger.post(server, "/ui/sign-in", &form).await;
+        assert_eq!(location(&response), "/ui/default?range=6h");
+        let cookie = response.header("set-cookie").unwrap();
+        assert!(cookie.contains("; path=/ui; ") && cookie.contains("httponly; samesite=strict"), "{cookie}");
+        html(&Browser::with_token(&secret).get(server, "/ui/default").await, 200);
+        // The API wants the header.
+        let response = server.send("GET", "/events", &format!("cookie: windlass_token={secret}\r\n"), "").await;
+        response.error(401, "no_token");
+    }
+
+    async fn a_wrong_token_is_told_and_not_kept(server) {
+        let secret = token(server, [Scope::Admin]).await;
+        let wrong = format!("{}x", &secret[..secret.len() - 1]);
+        let response = Browser::without_token().post(server, "/ui/sign-in", &format!("token={wrong}&next=//evil")).await;
+        let body = html(&response, 401);
+        assert!(body.contains("not known here, was revoked or has expired") && !body.contains(&wrong), "{body}");
+        assert!(response.header("set-cookie").is_none());
+        assert_eq!(location(&Browser::with_token(&wrong).get(server, "/ui/default").await), "/ui/sign-in?next=%2fui%2fdefault");
+    }
+
+    async fn signing_out_takes_the_cookie_away(server) {
+        let browser = Browser::with_token(&token(server, [Scope::Read]).await);
+        let response = browser.post(server, "/ui/sign-out", "").await;
+        assert_eq!(location(&response), "/ui/sign-in");
+        assert!(response.header("set-cookie").unwrap().starts_with("windlass_token=; path=/ui; max-age=0"));
+    }
+
+    async fn a_revoked_token_ends_the_session(server) {
+        token(server, [Scope::Read]).await;
+        let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
+        let browser = Browser::with_token(&created.secret);
+        html(&browser.get(server, "/ui/default").await, 200);
+        server.queue.revoke_token(&created.token.token_id).await.unwrap();
+        until(async || (browser.get(server, "/ui/default").await.status == 303).then_some(())).await;
+    }
+
+    async fn a_token_sees_its_namespaces_only(server) {
+        server.put_namespace("orders").await;
+        server.put_namespace("payroll").await;
+        let new = NewToken::new([Scope::Read]).namespaces(["orders"]);
+        let secret = server.queue.create_token(new).await.unwrap().secret;
+        let browser = Browser::with_token(&secret);
+        let response = browser.get(server, "/ui/orders").await;
+        assert!(!html(&response, 200).contains("payroll"));
+        let response = browser.get(server, "/ui/payroll").await;
+        assert!(html(&response, 403).contains("the token is not for the namespace"), "{response:?}");
+        let form = format!("token={secret}");
+        assert_eq!(location(&Browser::without_token().post(server, "/ui/sign-in", &form).await), "/ui/orders");
+    }
+
+    async fn who_may_only_read_sees_no_buttons_and_changes_nothing(server) {
+        let reader = Browser::with_token(&token(server, [Scope::Read]).await);
+        assert!(!html(&reader.get(server, "/ui/default").await, 200).contains("/pause"));
+        let response = reader.post(server, "/ui/default/pause", "confirmed=yes").await;
+        assert!(html(&response, 403).contains("admin"), "{response:?}");
+        assert!(!server.queue.describe().await.unwrap().paused);
+    }
+
+    async fn a_read_only_dashboard_changes_nothing(server) {
+        server.restart_with(|options| options.dashboard = Dashboard::ReadOnly).await;
+        let browser = Browser::without_token();
+        assert!(!html(&browser.get(server, "/ui/default").await, 200).contains("/pause"));
+        let response = browser.post(server, "/ui/default/pause", "confirmed=yes").await;
+        assert!(html(&response, 403).contains("read-only"), "{response:?}");
+        assert!(!server.queue.describe().await.unwrap().paused);
+    }
+
+    async fn without_a_dashboard_there_is_nothing(server) {
+        server.restart_with(|options| options.dashboard = Dashboard::Off).await;
+        for path in ["/", "/ui", "/ui/default", "/ui/sign-in", "/ui/assets/style.css"] {
+            server.get(path).await.error(404, "unknown_path");
+        }
+    }
+
+    async fn other_sites_cannot_act(server) {
+        let path = "/ui/default/pause";
+        let foreign = [
+            "",
+            "sec-fetch-site: cross-site\r\norigin: http://localhost\r\n",
+            "sec-fetch-site: same-site\r\n",
+            "sec-fetch-site: none\r\n",
+            "origin: http://evil.example\r\n",
+            "origin: null\r\n",
+        ];
+        for headers in foreign {
+            let response = server.send("POST", path, &format!("{headers}{FORM}"), "confirmed=yes").await;
+            assert!(html(&response, 403).contains("not sent by a page of this dashboard"), "{headers}");
+        }
+        assert!(!server.queue.describe().await.unwrap().paused);
+        // Where browsers do not say the first, the second is enough.
+        let own = format!("origin: http://localhost\r\n{FORM}");
+        assert_eq!(server.send("POST", path, &own, "confirmed=yes").await.status, 303);
+        assert!(server.queue.describe().await.unwrap().paused);
+    }
+
+    async fn a_name_that_points_here_is_not_enough(server) {
+        let response = server.send("GET", "/ui/default", "host: evil.example\r\n", "").await;
+        assert_ne!(response.status, 200, "{response:?}");
+        let rebound = format!("{SAME_ORIGIN}{FORM}host: evil.example\r\n");
+        assert_ne!(server.send("POST", "/ui/default/pause", &rebound, "confirmed=yes").await.status, 303);
+    }
+
+    async fn a_link_on_another_site_leads_to_where_the_cookie_is_sent(server) {
+        let secret = token(server, [Scope::Read]).await;
+        let elsewhere = "sec-fetch-site: cross-site\r\n";
+        let response = until(async || {
+            let response = server.send("GET", "/ui/default?range=6h", elsewhere, "").await;
+            (!response.body.contains("<main")).then_some(response)
+        })
+        .await;
+        assert!(html(&response, 200).contains("content=\"0;url=/ui/default?range=6h\""), "{response:?}");
+        let back = format!("sec-fetch-site: same-origin\r\ncookie: windlass_token={secret}\r\n");
+        html(&server.send("GET", "/ui/default?range=6h", &back, "").await, 200);
+    }
+}
