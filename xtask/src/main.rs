@@ -1,6 +1,7 @@
 //! `cargo xtask`: what the project does to itself. Parses the command and maps its result to an
 //! exit code; each command has its own file.
 
+mod chromium;
 mod install;
 mod openapi;
 mod postgres;
@@ -24,8 +25,9 @@ cargo xtask <command>
 
 Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
 databases). If it is not set, `test` starts a throw-away server of its own. `postgres` always
-starts its own. PostgreSQL, pg_cron, curl, python3 and node are installed by apt-get where
-they are missing and that asks nothing. Without pg_cron its tests are left out, and that is said.
+starts its own. They use the dashboard in the Chromium at $WINDLASS_TEST_CHROMIUM, or the one in PATH.
+PostgreSQL, pg_cron, Chromium, curl, python3 and node are installed by apt-get where they are missing
+and that asks nothing. Without pg_cron its tests are left out, and that is said.
 
 Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 ";

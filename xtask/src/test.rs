@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything the tests need, then all checks, tests and docs.
 
+use crate::chromium;
 use crate::install;
 use crate::postgres::{Cluster, URL_VARIABLE, cron, tell};
 use crate::run::{Result, Steps, cargo, run};
@@ -37,10 +38,11 @@ fn library_on(store: &str) -> Result {
     run(&mut cargo(lone))
 }
 
-/// PostgreSQL and the programs that the documentation's examples call are part of the tests: without
-/// them they fail, they are not skipped. Only tests of pg_cron are left out where there is none.
+/// PostgreSQL, Chromium and the programs that the documentation's examples call are part of the tests:
+/// without them they fail, they are not skipped. Only tests of pg_cron are left out where there is none.
 fn tests(args: &[String]) -> Result {
     install::programs(install::OF_THE_TESTS)?;
+    let chromium = chromium::program()?;
     // Tests start the `windlass` binary. Built together with the tests, and not by `-p`, it shares
     // their features, so that nothing is compiled twice.
     run(&mut cargo(["build", "--workspace", "--bins", "--tests", "--examples"]))?;
@@ -55,5 +57,5 @@ fn tests(args: &[String]) -> Result {
     };
     cron::install();
     let mut test = cargo(["test", "--workspace", "--no-fail-fast"]);
-    run(tell(test.args(args), &url))
+    run(tell(test.args(args), &url).env(chromium::VARIABLE, chromium))
 }
