@@ -6,6 +6,7 @@ mod http;
 
 mod auth;
 mod batch;
+mod browser;
 mod cancel;
 mod claim;
 mod dashboard;

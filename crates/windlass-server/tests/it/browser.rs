@@ -1,0 +1,46 @@
+//! The dashboard, used in a real browser.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::bed::{self, Database, Server};
+use page::Page;
+
+mod chromium;
+mod devtools;
+mod page;
+mod problems;
+
+mod watchful;
+
+/// Makes a test of each function on each of these databases. It fails also where anything goes wrong in the page.
+macro_rules! in_browser {
+    ($($database:ident)+: $(async fn $name:ident($server:ident, $page:ident) $body:block)*) => {
+        $(async fn $name($server: &mut crate::bed::Server, $page: &mut crate::browser::page::Page) $body)*
+        in_browser! { each [$($database)+] [$($name)*] }
+    };
+    (each [$($database:ident)+] $names:tt) => { $(in_browser! { on $database $names })+ };
+    (on $database:ident [$($name:ident)*]) => {
+        mod $database {
+            $(#[test] fn $name() {
+                let name = concat!(stringify!($name), "-", stringify!($database));
+                crate::browser::run(name, crate::bed::Database::$database(), super::$name)
+            })*
+        }
+    };
+}
+use in_browser;
+
+/// Browsers take much of a machine: one at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(name: &'static str, database: Database, test: impl AsyncFnOnce(&mut Server, &mut Page)) {
+    let _turn = turn();
+    bed::run(database, async |server| {
+        let mut page = Page::open(name, server.address).await;
+        test(server, &mut page).await;
+        page.check_problems(&[]).await;
+    });
+}

@@ -1,0 +1,75 @@
+//! The DevTools protocol of Chromium: commands one at a time, and what it tells meanwhile.
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{WebSocketStream, client_async};
+
+pub struct Devtools {
+    socket: WebSocketStream<TcpStream>,
+    /// The tab that commands go to.
+    session: Option<String>,
+    last_id: u64,
+    told: Vec<Value>,
+}
+
+impl Devtools {
+    /// A new tab.
+    pub async fn open(url: &str) -> Devtools {
+        let address = url.trim_start_matches("ws://").split('/').next().unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let (socket, _) = client_async(url, stream).await.unwrap();
+        let mut devtools = Devtools { socket, session: None, last_id: 0, told: Vec::new() };
+        let tab = devtools.call("Target.createTarget", json!({ "url": "about:blank" })).await.unwrap();
+        let attach = json!({ "targetId": tab["targetId"], "flatten": true });
+        let attached = devtools.call("Target.attachToTarget", attach).await.unwrap();
+        devtools.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
+        devtools
+    }
+
+    /// What a command answers, or why it was refused.
+    pub async fn call(&mut self, method: &str, params: Value) -> Result<Value, String> {
+        let id = self.send(method, params).await;
+        loop {
+            let mut heard = self.hear().await;
+            if heard["id"] == id {
+                return match heard["error"]["message"].as_str() {
+                    Some(error) => Err(format!("{method}: {error}")),
+                    None => Ok(heard["result"].take()),
+                };
+            }
+            // Everything stands still until somebody closes it.
+            if heard["method"] == "Page.javascriptDialogOpening" {
+                self.send("Page.handleJavaScriptDialog", json!({ "accept": true })).await;
+            }
+            if heard["method"].is_string() {
+                self.told.push(heard);
+            }
+        }
+    }
+
+    /// What it told since this was last asked.
+    pub fn told(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.told)
+    }
+
+    async fn send(&mut self, method: &str, params: Value) -> u64 {
+        self.last_id += 1;
+        let mut command = json!({ "id": self.last_id, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            command["sessionId"] = json!(session);
+        }
+        self.socket.send(Message::text(command.to_string())).await.unwrap();
+        self.last_id
+    }
+
+    async fn hear(&mut self) -> Value {
+        loop {
+            match self.socket.next().await.expect("Chromium is gone").unwrap() {
+                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+                _ => continue,
+            }
+        }
+    }
+}
