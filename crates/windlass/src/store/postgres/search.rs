@@ -24,6 +24,7 @@ macro_rules! events_below {
 
 pub(super) const ALL: &str = concat!("SELECT e.id, true AS meant FROM ", events_below!());
 
+// Asked for between an id and itself, in its order, rows can come by one index only.
 pub(super) const TOLD: &str = concat!(
     "SELECT e.id, q.found IS NOT NULL OR a.found IS NOT NULL AS meant FROM ",
     events_below!(),
@@ -31,7 +32,8 @@ pub(super) const TOLD: &str = concat!(
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
     WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $4 LIMIT 1) AS q ON true
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
-    WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $4 LIMIT 1) AS a ON true
+    WHERE a.event_id BETWEEN e.id AND e.id AND a.namespace = $1 AND a.subscription = $4
+    ORDER BY a.event_id LIMIT 1) AS a ON true
 ORDER BY e.id DESC"
 );
 
@@ -51,7 +53,8 @@ pub(super) const ENDED: &str = concat!(
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
-    WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $4 AND a.action = $5 LIMIT 1) AS a ON true
+    WHERE a.event_id BETWEEN e.id AND e.id AND a.namespace = $1 AND a.subscription = $4 AND a.action = $5
+    ORDER BY a.event_id LIMIT 1) AS a ON true
 ORDER BY e.id DESC"
 );
 
