@@ -4,6 +4,7 @@ mod cancel;
 mod claim;
 mod dead_letters;
 mod event;
+mod explain;
 mod finish;
 mod hand_over;
 mod health;
@@ -50,6 +51,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick, reset::routes()))
         .merge(timed(quick, inspect::routes()))
         .merge(timed(quick, search::routes()))
+        .merge(timed(quick, explain::routes()))
         .merge(timed(quick, samples::routes()))
         // Redriving many, or giving a new subscription its past, takes a while.
         .merge(timed(quick + LONG_WORK, dead_letters::routes()))

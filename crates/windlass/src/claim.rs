@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::askers::Asker;
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 use crate::inspect::{check_filter, check_types};
@@ -101,6 +102,17 @@ impl ClaimRequest {
         self
     }
 
+    fn into_filter(self, namespace: &str) -> Filter {
+        Filter {
+            namespace: namespace.to_owned(),
+            subscription: self.subscription,
+            types: sorted(self.types),
+            except_types: sorted(self.except_types),
+            tags: sorted(self.tags),
+            lease: self.lease,
+        }
+    }
+
     fn check(&self, limits: &Limits) -> Result<()> {
         names::check("worker_id", &self.worker_id)?;
         check_filter(&self.types, &self.tags, limits)?;
@@ -135,6 +147,12 @@ impl Filter {
         let excepted = |lane: &Lane| self.except_types.iter().any(|t| names::type_matches(t, &lane.key.event_type));
         lanes.retain(|lane| !excepted(lane));
         lanes
+    }
+
+    /// What it asks for, to be noted.
+    pub fn into_asker(self, worker_id: String) -> Asker {
+        let Filter { subscription, types, except_types, tags, .. } = self;
+        Asker { subscription, types, except_types, tags, worker_id }
     }
 
     #[cfg(test)]
@@ -172,6 +190,29 @@ struct Book {
     claimers: HashMap<Filter, Claimer>,
     /// Those that have ended are taken out when there are so many.
     clean_at: usize,
+    /// Somebody notes them now and then.
+    noting: bool,
+}
+
+impl Claimers {
+    /// What is asked for: each filter, and who did so last. A claimer lives on for half a minute after that.
+    pub fn asked(&self) -> Vec<(Filter, String)> {
+        let book = lock(&self.0);
+        let alive = book.claimers.iter().filter(|(_, claimer)| !claimer.has_ended());
+        alive.map(|(filter, claimer)| (filter.clone(), claimer.last_worker())).collect()
+    }
+
+    /// Whether nobody notes them yet; from now on, who asked does.
+    pub fn begins_to_note(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.0).noting, true)
+    }
+
+    /// Whether there are none to note; then nobody does any more.
+    pub fn stops_to_note(&self) -> bool {
+        let mut book = lock(&self.0);
+        book.noting = book.claimers.values().any(|claimer| !claimer.has_ended());
+        !book.noting
+    }
 }
 
 impl Book {
@@ -205,20 +246,22 @@ impl Queue {
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<Delivery>> {
         request.check(self.limits())?;
         self.topology_with(&request.subscription).await?;
-        let filter = Filter {
-            namespace: self.namespace().to_owned(),
-            subscription: request.subscription,
-            types: sorted(request.types),
-            except_types: sorted(request.except_types),
-            tags: sorted(request.tags),
-            lease: request.lease,
-        };
+        let (worker_id, max, wait) = (request.worker_id.clone(), request.max, request.wait);
+        let filter = request.into_filter(self.namespace());
         // A claimer that was idle may end just as we find it; a new one does not.
         loop {
             let claimer = self.claimer(&filter)?;
-            if let Some(answer) = claimer.ask(&request.worker_id, request.max, request.wait).await {
+            if let Some(answer) = claimer.ask(&worker_id, max, wait).await {
                 return answer;
             }
+        }
+    }
+
+    /// Lets it be known that the request is made again as soon as there is room for more.
+    pub(crate) fn goes_on_asking(&self, request: ClaimRequest) {
+        let worker_id = request.worker_id.clone();
+        if let Ok(claimer) = self.claimer(&request.into_filter(self.namespace())) {
+            claimer.note_worker(&worker_id);
         }
     }
 
@@ -236,6 +279,8 @@ impl Queue {
         }
         let claimer = Claimer::start(self.core().clone(), filter.clone());
         book.insert(filter, &claimer);
+        drop(book);
+        self.note_askers_later();
         Ok(claimer)
     }
 }

@@ -52,6 +52,7 @@ struct Guide;
 
 mod activity;
 mod archive;
+mod askers;
 mod busy;
 mod cancel;
 mod change;
@@ -63,6 +64,7 @@ mod delivery;
 mod duty;
 mod error;
 mod event;
+mod explain;
 mod finish;
 #[cfg(feature = "postgres")]
 mod hand_over;
@@ -104,12 +106,14 @@ mod upkeep;
 mod wake;
 
 pub use activity::{Activity, ActivityCursor, ActivityPage};
+pub use askers::AskerView;
 pub use claim::{ClaimRequest, WAIT_MAX};
 pub use clock::{Clock, ClockHand, Timestamp};
 pub use delivery::{Delivery, Lease, Status};
 pub use duty::{Duty, DutyRun, DutyView};
 pub use error::{Error, Result};
 pub use event::{Event, NewEvent};
+pub use explain::{Explanation, WaitReason};
 pub use finish::Held;
 pub use history::{ExportedHistory, HistoryFilter, ImportedHistory};
 pub use inspect::{

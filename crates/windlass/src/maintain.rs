@@ -19,6 +19,9 @@ const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// much the clock may be put back without that any of them happens again.
 const FIRES_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How long it is remembered that somebody asked for events.
+const ASKERS_KEPT: Duration = Duration::from_secs(3600);
+
 /// How many deliveries one statement of upkeep takes.
 const BATCH: usize = 500;
 
@@ -56,15 +59,17 @@ impl Queue {
     }
 
     /// Deletes what nobody needs any more: handler results of deliveries that are gone, nodes that were not heard of
-    /// for a week, keys whose window is over, and what schedules fired a week ago; how many.
+    /// for a week, keys whose window is over, what schedules fired a week ago, and who asked for events an hour ago; how
+    /// many.
     pub async fn prune_once(&self) -> Result<usize> {
         self.reload().await?;
         let mut pruned = 0;
         loop {
             let batch = self.store().prune(self.namespace(), NODE_KEPT, BATCH, self.now()).await?;
             let fires = self.store().prune_fires(self.namespace(), FIRES_KEPT, BATCH, self.now()).await?;
-            pruned += batch + fires;
-            if batch < BATCH && fires < BATCH {
+            let askers = self.store().prune_askers(self.namespace(), ASKERS_KEPT, BATCH, self.now()).await?;
+            pruned += batch + fires + askers;
+            if batch < BATCH && fires < BATCH && askers < BATCH {
                 return Ok(pruned);
             }
         }

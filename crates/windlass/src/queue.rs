@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -46,6 +46,18 @@ use crate::wake::{Wakes, lock};
 pub struct Queue {
     shared: Arc<Shared>,
     namespace: Arc<str>,
+}
+
+/// A queue that somebody else has to keep alive.
+pub(crate) struct WeakQueue {
+    shared: Weak<Shared>,
+    namespace: Arc<str>,
+}
+
+impl WeakQueue {
+    pub fn upgrade(&self) -> Option<Queue> {
+        Some(Queue { shared: self.shared.upgrade()?, namespace: self.namespace.clone() })
+    }
 }
 
 struct Shared {
@@ -283,6 +295,10 @@ impl Queue {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.shared.core
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakQueue {
+        WeakQueue { shared: Arc::downgrade(&self.shared), namespace: self.namespace.clone() }
     }
 
     pub(crate) fn claimers(&self) -> &Claimers {

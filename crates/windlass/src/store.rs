@@ -28,6 +28,7 @@ use crate::token::{Hash, Token};
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
+mod explain;
 mod history;
 mod look;
 #[cfg(feature = "postgres")]
@@ -37,6 +38,7 @@ mod search;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
+pub(crate) use explain::{ExplainStore, GroupHead, Standing};
 #[cfg(feature = "postgres")]
 pub(crate) use history::AllRules;
 pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Step, Taken};
@@ -264,7 +266,9 @@ pub(crate) enum Closed {
 }
 
 #[async_trait]
-pub(crate) trait Store: HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static {
+pub(crate) trait Store:
+    ExplainStore + HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static
+{
     /// The store itself, for transactions that are shared with its users.
     #[cfg(feature = "postgres")]
     fn postgres(&self) -> Option<&postgres::PgStore> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{DutyView, EventView, Limits, ListFilter, MAIN, StatRow, Status, StuckDelivery, WorkerView};
+use windlass::{AskerView, DutyView, EventView, Limits, ListFilter, MAIN, StatRow, Status, StuckDelivery, WorkerView};
 
 use super::event::EventBody;
 use super::names::Names;
@@ -212,17 +212,23 @@ async fn list_stuck(InNamespace(queue): InNamespace, Args(args): Args<StuckArgs>
 struct WorkersArgs {
     /// A worker that holds events and was silent for longer than this is stale; 30000 if absent.
     stale_after_ms: Option<u64>,
+    /// Whether to add who asks for events.
+    #[serde(default)]
+    include_askers: bool,
 }
 
 /// Who works.
 #[derive(Serialize, ToSchema)]
 struct WorkersBody {
     workers: Vec<WorkerView>,
+    /// Who asked for events within the last hour, and for which. Those who still ask were seen within a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    askers: Option<Vec<AskerView>>,
 }
 
 /// List workers
 ///
-/// Whoever holds events, or reported on one within the last hour.
+/// Whoever holds events, or reported on one within the last hour; and, if asked for, who waits for which events.
 #[utoipa::path(
     get, path = "/workers", tag = "inspect", security(("token" = ["read"])),
     params(WorkersArgs),
@@ -236,7 +242,8 @@ async fn list_workers(
     Args(args): Args<WorkersArgs>,
 ) -> Result<Json<WorkersBody>, ApiError> {
     let stale_after = args.stale_after_ms.map_or(LONG_SILENCE, Duration::from_millis);
-    Ok(Json(WorkersBody { workers: queue.workers(stale_after).await? }))
+    let askers = if args.include_askers { Some(queue.askers().await?) } else { None };
+    Ok(Json(WorkersBody { workers: queue.workers(stale_after).await?, askers }))
 }
 
 #[derive(Deserialize, IntoParams)]

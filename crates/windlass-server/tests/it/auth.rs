@@ -34,7 +34,7 @@ async fn refused(server: &Server, token: &str, reason: &str) -> u64 {
 }
 
 /// One path of each kind, with the scope that it needs.
-const PATHS: [(&str, &str, Scope); 25] = [
+const PATHS: [(&str, &str, Scope); 26] = [
     ("POST", "/events", Scope::Publish),
     ("POST", "/events/batch", Scope::Publish),
     ("GET", "/events/subscribe", Scope::Consume),
@@ -45,6 +45,7 @@ const PATHS: [(&str, &str, Scope); 25] = [
     ("GET", "/events", Scope::Read),
     ("GET", "/events/1", Scope::Read),
     ("GET", "/events/search", Scope::Read),
+    ("GET", "/events/1/explain", Scope::Read),
     ("GET", "/dead-letters", Scope::Read),
     ("GET", "/samples", Scope::Read),
     ("GET", "/stats", Scope::Read),

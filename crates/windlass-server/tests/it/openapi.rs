@@ -43,7 +43,7 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
 }
 
 /// The paths within a namespace, with their methods.
-const WITHIN: [&str; 51] = [
+const WITHIN: [&str; 52] = [
     "DELETE /dead-letters/{id}",
     "DELETE /nodes/{node_id}",
     "DELETE /schedules/{schedule_id}",
@@ -55,6 +55,7 @@ const WITHIN: [&str; 51] = [
     "GET /events/stream",
     "GET /events/subscribe",
     "GET /events/{id}",
+    "GET /events/{id}/explain",
     "GET /nodes",
     "GET /samples",
     "GET /schedules",

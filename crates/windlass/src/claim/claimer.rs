@@ -5,7 +5,7 @@
 //! should something come then the bell rings, or the [`watcher`] finds it within a second.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,7 +21,7 @@ use crate::maintain;
 use crate::queue::Core;
 use crate::store::{Claim, ClaimSlot, LaneClaim};
 use crate::topology::{Edition, Topology};
-use crate::wake::Place;
+use crate::wake::{Place, lock};
 
 /// Who waits this long sees a look before it gives up, and need not claim when it comes.
 const PATIENT: Duration = Duration::from_secs(2);
@@ -38,6 +38,7 @@ const REACH_MIN: usize = 64;
 #[derive(Clone)]
 pub(super) struct Claimer {
     asks: mpsc::UnboundedSender<Ask>,
+    last_worker: Arc<Mutex<String>>,
 }
 
 impl Claimer {
@@ -62,17 +63,30 @@ impl Claimer {
             calm_since: None,
         };
         tokio::spawn(task.run());
-        Claimer { asks }
+        Claimer { asks, last_worker: Arc::default() }
     }
 
     /// `None` if the task has ended.
     pub async fn ask(&self, worker_id: &str, max: usize, wait: Duration) -> Option<Result<Vec<Delivery>>> {
+        self.note_worker(worker_id);
         let (reply, answer) = oneshot::channel();
         let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
         let patient = wait >= PATIENT;
         self.asks.send(Ask { slot, until: Instant::now() + wait, patient, reply }).ok()?;
         let handed = answer.await.ok()?;
         Some(handed.map(Handed::keep))
+    }
+
+    pub fn note_worker(&self, worker_id: &str) {
+        let mut last = lock(&self.last_worker);
+        if *last != worker_id {
+            worker_id.clone_into(&mut last);
+        }
+    }
+
+    /// Who asked last.
+    pub fn last_worker(&self) -> String {
+        lock(&self.last_worker).clone()
     }
 
     pub fn has_ended(&self) -> bool {

@@ -22,6 +22,9 @@ const AHEAD: Duration = Duration::from_millis(100);
 /// No more than this is taken ahead.
 const AHEAD_MAX: u64 = 1_000;
 
+/// While there is no room, it lets it be known this often that it will ask again.
+const STILL_HERE: Duration = Duration::from_secs(20);
+
 /// The deliveries of one subscription: of one type that has slots of its own, or of all others.
 pub(super) struct Pool {
     pub node: Arc<Shared>,
@@ -120,6 +123,7 @@ impl Pool {
             tokio::select! {
                 () = self.load.eased.notified() => {}
                 () = freed => {}
+                () = tokio::time::sleep(STILL_HERE) => self.node.queue.goes_on_asking(self.node.request(self)),
                 () = self.node.is_stopping() => return None,
             }
         }

@@ -49,6 +49,7 @@ mod drop_month;
 mod duty;
 mod enqueue;
 mod error;
+mod explain;
 mod fire;
 mod group;
 pub(crate) mod hand_over;

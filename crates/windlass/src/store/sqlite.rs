@@ -36,6 +36,7 @@ mod dead_letters;
 mod duty;
 mod enqueue;
 mod error;
+mod explain;
 mod fire;
 mod group;
 mod handle;

@@ -9,6 +9,7 @@ mod concurrency;
 mod dead_letters;
 mod deadlines;
 mod duties;
+mod explain;
 mod finish;
 mod fire;
 mod groups;

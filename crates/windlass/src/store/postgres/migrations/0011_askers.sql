@@ -5,9 +5,9 @@ CREATE TABLE windlass.askers (
     process      text NOT NULL,
     filter_id    bigint NOT NULL,
     subscription text NOT NULL,
-    types        text[] NOT NULL,
-    except_types text[] NOT NULL,
-    tags         text[] NOT NULL,
+    types        json NOT NULL,
+    except_types json NOT NULL,
+    tags         json NOT NULL,
     worker_id    text NOT NULL,
     seen_at      timestamptz NOT NULL,
     PRIMARY KEY (namespace, process, filter_id)

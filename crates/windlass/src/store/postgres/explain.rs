@@ -1,0 +1,164 @@
+//! What is known of one delivery, and who asks for deliveries.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgConnection, Row};
+
+use super::error::from_sqlx;
+use super::inspect::{SNAPSHOT, deliveries};
+use super::row::get;
+use super::{PgStore, to_json};
+use crate::askers::{Asker, AskerView};
+use crate::clock::{Timestamp, micros};
+use crate::error::{Error, Result};
+use crate::store::{ExplainStore, GroupHead, Standing};
+use crate::topology::split_tags;
+
+// The first of a group in its index is whoever is ready or held.
+pub(super) const STANDING: &str = "
+SELECT coalesce($4, now()) AS now, e.event_type, e.tags, q.expires_at, d.reason, a.event_id, a.worker_id, a.ready_at
+FROM (SELECT e.event_type, e.tags FROM windlass.events e WHERE e.namespace = $1 AND e.id = $3 LIMIT 1) AS e
+LEFT JOIN LATERAL (SELECT q.expires_at, q.group_id FROM windlass.event_queue q
+    WHERE q.event_id = $3 AND q.namespace = $1 AND q.subscription = $2 LIMIT 1) AS q ON true
+LEFT JOIN LATERAL (SELECT d.reason FROM windlass.dead_letters d
+    WHERE d.event_id = $3 AND d.namespace = $1 AND d.subscription = $2 LIMIT 1) AS d ON true
+LEFT JOIN LATERAL (
+    SELECT g.event_id, CASE WHEN g.lease IS NOT NULL THEN g.worker_id END AS worker_id,
+           nullif(g.ready_at, 'infinity') AS ready_at
+    FROM windlass.event_queue g
+    WHERE g.group_id = q.group_id AND g.subscription = $2 AND g.namespace = $1
+    ORDER BY g.ready_at, g.event_id LIMIT 1) AS a ON a.event_id <> $3";
+
+async fn standing(
+    connection: &mut PgConnection,
+    namespace: &str,
+    subscription: &str,
+    event_id: i64,
+    now: Option<Timestamp>,
+) -> Result<Option<Standing>> {
+    let query = sqlx::query(STANDING).bind(namespace).bind(subscription).bind(event_id).bind(now);
+    let Some(row) = query.fetch_optional(&mut *connection).await.map_err(from_sqlx)? else { return Ok(None) };
+    let of_event = deliveries(connection, namespace, &[event_id]).await?.remove(&event_id).unwrap_or_default();
+    let Some(delivery) = of_event.into_iter().find(|delivery| delivery.subscription == subscription) else {
+        return Ok(None);
+    };
+    let ahead = match get::<Option<i64>>(&row, "event_id")? {
+        Some(event_id) => {
+            Some(GroupHead { event_id, worker_id: get(&row, "worker_id")?, ready_at: get(&row, "ready_at")? })
+        }
+        None => None,
+    };
+    let tags = split_tags(&get::<String>(&row, "tags")?);
+    Ok(Some(Standing {
+        now: get(&row, "now")?,
+        event_type: get(&row, "event_type")?,
+        tags: tags.iter().map(|tag| tag.trim().to_owned()).collect(),
+        delivery,
+        expires_at: get(&row, "expires_at")?,
+        ahead,
+        dead_because: get(&row, "reason")?,
+    }))
+}
+
+const NOTE: &str = "
+INSERT INTO windlass.askers (namespace, process, filter_id, subscription, types, except_types, tags, worker_id, seen_at)
+SELECT $1, $2, i.filter_id, i.subscription, i.types::json, i.except_types::json, i.tags::json, i.worker_id,
+       coalesce($3, now())
+FROM unnest($4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
+     AS i(filter_id, subscription, types, except_types, tags, worker_id)
+ON CONFLICT (namespace, process, filter_id) DO UPDATE SET worker_id = excluded.worker_id, seen_at = excluded.seen_at";
+
+const ASKERS: &str = "
+SELECT process, worker_id, nullif(subscription, '') AS subscription, types::text, except_types::text, tags::text, seen_at
+FROM windlass.askers WHERE namespace = $1 ORDER BY process, subscription, filter_id";
+
+const PRUNE: &str = "
+DELETE FROM windlass.askers WHERE ctid = ANY(ARRAY(
+    SELECT a.ctid FROM windlass.askers a
+    WHERE a.namespace = $1 AND a.seen_at < coalesce($3, now()) - $4 * interval '1 microsecond'
+    LIMIT $2 FOR UPDATE SKIP LOCKED)) AND namespace = $1";
+
+fn asker(row: &PgRow) -> Result<AskerView> {
+    let list = |column: &str| {
+        let text: &str = row.try_get(column).map_err(from_sqlx)?;
+        serde_json::from_str(text)
+            .map_err(|error| Error::Database { detail: format!("stored JSON is damaged: {error}") })
+    };
+    Ok(AskerView {
+        process: get(row, "process")?,
+        worker_id: get(row, "worker_id")?,
+        subscription: get(row, "subscription")?,
+        types: list("types")?,
+        except_types: list("except_types")?,
+        tags: list("tags")?,
+        seen_at: get(row, "seen_at")?,
+    })
+}
+
+fn lists(askers: &[Asker], list: impl Fn(&Asker) -> &Vec<String>) -> Result<Vec<String>> {
+    askers.iter().map(|asker| to_json(list(asker))).collect()
+}
+
+#[async_trait]
+impl ExplainStore for PgStore {
+    async fn standing(
+        &self,
+        namespace: &str,
+        subscription: &str,
+        event_id: i64,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Standing>> {
+        let mut connection = self.reads.get().await?;
+        let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
+        let standing = standing(&mut snapshot, namespace, subscription, event_id, now).await?;
+        snapshot.commit().await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(standing)
+    }
+
+    async fn note_askers(
+        &self,
+        namespace: &str,
+        process: &str,
+        askers: &[Asker],
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        let mut connection = self.reads.get().await?;
+        let note = sqlx::query(NOTE)
+            .bind(namespace)
+            .bind(process)
+            .bind(now)
+            .bind(askers.iter().map(Asker::filter_id).collect::<Vec<_>>())
+            .bind(askers.iter().map(|asker| asker.subscription.as_str()).collect::<Vec<_>>())
+            .bind(lists(askers, |asker| &asker.types)?)
+            .bind(lists(askers, |asker| &asker.except_types)?)
+            .bind(lists(askers, |asker| &asker.tags)?)
+            .bind(askers.iter().map(|asker| asker.worker_id.as_str()).collect::<Vec<_>>());
+        note.execute(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(())
+    }
+
+    async fn askers(&self, namespace: &str) -> Result<Vec<AskerView>> {
+        let mut connection = self.reads.get().await?;
+        let rows = sqlx::query(ASKERS).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        rows.iter().map(asker).collect()
+    }
+
+    async fn prune_askers(
+        &self,
+        namespace: &str,
+        kept: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let mut connection = self.sweeps.get().await?;
+        let prune = sqlx::query(PRUNE).bind(namespace).bind(limit as i64).bind(now).bind(micros(kept));
+        let pruned = prune.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
+        connection.done();
+        Ok(pruned as usize)
+    }
+}

@@ -1,0 +1,150 @@
+//! What is known of one delivery, and who asks for deliveries.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::row::{self, INFINITY};
+use super::topology::to_json;
+use super::writer::Durability;
+use super::{SqliteStore, inspect};
+use crate::askers::{Asker, AskerView};
+use crate::clock::{Timestamp, from_micros, micros};
+use crate::error::Result;
+use crate::store::{ExplainStore, GroupHead, Standing};
+use crate::topology::split_tags;
+
+const HEAD: &str = "SELECT event_type, tags FROM events WHERE id = ?1 AND namespace = ?2";
+const LIVE: &str = "
+SELECT expires_at, group_id FROM event_queue WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3";
+const DEAD: &str = "SELECT reason FROM dead_letters WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3";
+/// The first of a group in its index is whoever is ready or held.
+const AHEAD: &str = "
+SELECT event_id, CASE WHEN lease IS NOT NULL THEN worker_id END, nullif(ready_at, ?4)
+FROM event_queue INDEXED BY event_queue_group
+WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 ORDER BY ready_at, event_id LIMIT 1";
+
+fn standing(
+    conn: &Connection,
+    namespace: &str,
+    subscription: &str,
+    event_id: i64,
+    now: i64,
+) -> Result<Option<Standing>> {
+    let kind = |row: &Row| Ok((row.get(0)?, row.get::<_, String>(1)?));
+    let found = conn.prepare_cached(HEAD)?.query_row((event_id, namespace), kind).optional()?;
+    let delivery = inspect::deliveries(conn, namespace, event_id)?.remove(subscription);
+    let (Some((event_type, tags)), Some(delivery)) = (found, delivery) else { return Ok(None) };
+    let of_it = (event_id, namespace, subscription);
+    let live = |row: &Row| Ok((row::instant_if_any(row, 0)?, row.get::<_, Option<String>>(1)?));
+    let live = conn.prepare_cached(LIVE)?.query_row(of_it, live).optional()?;
+    let (expires_at, group_id) = live.unwrap_or_default();
+    let ahead = match group_id {
+        Some(group_id) => ahead(conn, namespace, subscription, &group_id)?,
+        None => None,
+    };
+    Ok(Some(Standing {
+        now: from_micros(now),
+        event_type,
+        tags: split_tags(&tags).iter().map(|tag| tag.trim().to_owned()).collect(),
+        delivery,
+        expires_at,
+        ahead: ahead.filter(|ahead| ahead.event_id != event_id),
+        dead_because: conn.prepare_cached(DEAD)?.query_row(of_it, |row| row.get(0)).optional()?,
+    }))
+}
+
+fn ahead(conn: &Connection, namespace: &str, subscription: &str, group_id: &str) -> Result<Option<GroupHead>> {
+    let mut select = conn.prepare_cached(AHEAD)?;
+    let first = select.query_row((group_id, subscription, namespace, INFINITY), |row| {
+        Ok(GroupHead { event_id: row.get(0)?, worker_id: row.get(1)?, ready_at: row::instant_if_any(row, 2)? })
+    });
+    Ok(first.optional()?)
+}
+
+const NOTE: &str = "
+INSERT INTO askers (namespace, process, filter_id, subscription, types, except_types, tags, worker_id, seen_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+ON CONFLICT DO UPDATE SET worker_id = excluded.worker_id, seen_at = excluded.seen_at";
+
+fn note(conn: &Connection, namespace: &str, process: &str, askers: &[Asker], now: i64) -> Result<()> {
+    let mut insert = conn.prepare_cached(NOTE)?;
+    for asker in askers {
+        let (types, except_types) = (to_json(&asker.types)?, to_json(&asker.except_types)?);
+        let (id, subscription, tags) = (asker.filter_id(), &asker.subscription, to_json(&asker.tags)?);
+        insert.execute((namespace, process, id, subscription, types, except_types, tags, &asker.worker_id, now))?;
+    }
+    Ok(())
+}
+
+const ASKERS: &str = "
+SELECT process, worker_id, nullif(subscription, ''), types, except_types, tags, seen_at
+FROM askers WHERE namespace = ?1 ORDER BY process, subscription, filter_id";
+
+fn askers(conn: &Connection, namespace: &str) -> Result<Vec<AskerView>> {
+    let mut select = conn.prepare_cached(ASKERS)?;
+    let found = select.query_map([namespace], |row| {
+        Ok(AskerView {
+            process: row.get(0)?,
+            worker_id: row.get(1)?,
+            subscription: row.get(2)?,
+            types: row::parsed(row, 3)?,
+            except_types: row::parsed(row, 4)?,
+            tags: row::parsed(row, 5)?,
+            seen_at: row::instant(row, 6)?,
+        })
+    })?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+const PRUNE: &str = "
+DELETE FROM askers WHERE namespace = ?1 AND (process, filter_id) IN (
+    SELECT process, filter_id FROM askers WHERE namespace = ?1 AND seen_at < ?3 LIMIT ?2)";
+
+#[async_trait]
+impl ExplainStore for SqliteStore {
+    async fn standing(
+        &self,
+        namespace: &str,
+        subscription: &str,
+        event_id: i64,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Standing>> {
+        let (namespace, subscription, now) = (namespace.to_owned(), subscription.to_owned(), self.now(now));
+        self.read(move |conn| standing(conn, &namespace, &subscription, event_id, now)).await
+    }
+
+    async fn note_askers(
+        &self,
+        namespace: &str,
+        process: &str,
+        askers: &[Asker],
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        let (namespace, process, askers) = (namespace.to_owned(), process.to_owned(), askers.to_vec());
+        let work = move |conn: &Connection, now| note(conn, &namespace, &process, &askers, now);
+        // What is lost in a power cut is noted again.
+        self.writer.write(Durability::Relaxed, row::micros(now), work).await
+    }
+
+    async fn askers(&self, namespace: &str) -> Result<Vec<AskerView>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| askers(conn, &namespace)).await
+    }
+
+    async fn prune_askers(
+        &self,
+        namespace: &str,
+        kept: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let namespace = namespace.to_owned();
+        let work = move |conn: &Connection, now: i64| {
+            let before = now.saturating_sub(micros(kept));
+            Ok(conn.prepare_cached(PRUNE)?.execute((namespace, limit as i64, before))?)
+        };
+        self.write(now, work).await
+    }
+}
