@@ -53,6 +53,7 @@ struct Guide;
 mod activity;
 mod archive;
 mod askers;
+mod backlog;
 mod busy;
 mod cancel;
 mod change;
@@ -107,6 +108,7 @@ mod wake;
 
 pub use activity::{Activity, ActivityCursor, ActivityPage};
 pub use askers::AskerView;
+pub use backlog::Backlog;
 pub use claim::{ClaimRequest, WAIT_MAX};
 pub use clock::{Clock, ClockHand, Timestamp};
 pub use delivery::{Delivery, Lease, Status};

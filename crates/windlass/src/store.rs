@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 
+use crate::backlog::Backlog;
 use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Lease, Live};
@@ -541,6 +542,9 @@ pub(crate) trait Store:
 
     /// Who holds leases, or ended an attempt since `since`.
     async fn workers(&self, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>>;
+
+    /// How live deliveries stand, by type.
+    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>>;
 
     /// Counts of live deliveries and dead letters, and of attempts that ended since `since`.
     async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>>;

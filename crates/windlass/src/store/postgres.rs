@@ -22,6 +22,7 @@ use super::{
     Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
+use crate::backlog::Backlog;
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
@@ -42,6 +43,7 @@ use crate::wake::{Wakes, lock};
 
 mod activity;
 mod again;
+mod backlog;
 mod claim;
 mod connections;
 mod dead_letters;
@@ -553,6 +555,10 @@ impl Store for PgStore {
 
     async fn workers(&self, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
         inspect::workers(self, namespace, since).await
+    }
+
+    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
+        backlog::backlog(self, namespace, now).await
     }
 
     async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {

@@ -12,6 +12,7 @@ use super::{
     Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
+use crate::backlog::Backlog;
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
@@ -30,6 +31,7 @@ use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
 mod activity;
+mod backlog;
 mod claim;
 mod connection;
 mod dead_letters;
@@ -547,6 +549,11 @@ impl Store for SqliteStore {
     async fn workers(&self, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
         let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
         self.read(move |conn| stats::workers(conn, &namespace, since)).await
+    }
+
+    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
+        let (namespace, now) = (namespace.to_owned(), self.now(now));
+        self.read(move |conn| backlog::backlog(conn, &namespace, now)).await
     }
 
     async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {

@@ -3,6 +3,7 @@
 mod activity;
 mod admin;
 mod archive;
+mod backlog;
 mod bad_input;
 mod claim;
 mod concurrency;

@@ -4,8 +4,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, partitions, prune, results, retain, samples,
-    schedule, transition,
+    HOT, PgStore, activity, backlog, claim, fire, group, hold, inspect, maintain, partitions, prune, results, retain,
+    samples, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -127,6 +127,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{t,f}'", "NULL"]),
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
         ("prune", prune::RESULTS, vec!["'default'", "500"]),
+        ("backlog", backlog::BACKLOG, vec!["'default'", "NULL"]),
         ("depths", samples::DEPTHS, vec!["'default'", "NULL"]),
         ("bury", transition::BURY, with(&["'{FAILED,FAILED}'", "'{r,r}'", "'{t,t}'"])),
     ]

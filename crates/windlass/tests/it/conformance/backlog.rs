@@ -1,0 +1,38 @@
+//! How live deliveries stand.
+
+use windlass::{Backlog, ClaimRequest, NewEvent, Outcome, Report};
+
+use crate::support::*;
+
+conformance! {
+    async fn live_deliveries_are_counted_by_why_they_wait(bed) {
+        let queue = &bed.queue;
+        let other = queue.put_namespace("other", None, None).await.unwrap();
+        publish(&other, "mail").await;
+        publish(queue, "order").await;
+        bed.advance(secs(5));
+        let since = bed.now();
+        publish_new(queue, NewEvent::new("mail").group("g")).await;
+        publish_new(queue, NewEvent::new("mail").group("g")).await;
+        publish_new(queue, NewEvent::new("mail").delay(secs(60))).await;
+        bed.advance(secs(5));
+        publish(queue, "mail").await;
+        let taken = take(queue).await;
+        assert_eq!(taken.event.event_type, "order");
+        finish(queue, &taken, Report::new(Outcome::Retry { after: Some(secs(60)) })).await;
+        publish(queue, "order").await;
+        assert_eq!(claim(queue, ClaimRequest::new("w").types(["order"])).await.len(), 1);
+
+        let none = |event_type: &str| Backlog {
+            event_type: event_type.into(), ready: 0, running: 0, delayed: 0, retrying: 0, behind_group: 0, ready_since: None,
+        };
+        let mail = Backlog { ready: 2, delayed: 1, behind_group: 1, ready_since: Some(since), ..none("mail") };
+        let order = Backlog { running: 1, retrying: 1, ..none("order") };
+        assert_eq!(queue.backlog().await.unwrap(), [mail.clone(), order]);
+        assert_eq!(mail.live(), 4);
+        bed.advance(secs(60));
+        let later = queue.backlog().await.unwrap();
+        assert_eq!((later[0].ready, later[0].delayed, later[1].retrying, later[1].ready), (3, 0, 0, 1));
+        assert_eq!(other.backlog().await.unwrap()[0].ready, 1);
+    }
+}
