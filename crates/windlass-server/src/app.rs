@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use windlass::Queue;
 
 use crate::auth::Gate;
+use crate::dashboard::Figured;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::serve::ServeOptions;
@@ -21,6 +22,7 @@ pub(crate) struct Shared {
     pub options: ServeOptions,
     pub gate: Gate,
     pub hub: Hub,
+    pub figured: Figured,
     pub metrics: Metrics,
     /// Room for claims that wait.
     waiting: Arc<Semaphore>,
@@ -57,6 +59,7 @@ impl App {
         let gate = Gate::new(options.access, &metrics);
         App(Arc::new(Shared {
             hub: Hub::new(options.streams_max),
+            figured: Figured::default(),
             waiting: Arc::new(Semaphore::new(options.waiting_claims_max)),
             bodies: Arc::new(Semaphore::new(options.bodies_bytes_max / 1024)),
             queue,

@@ -40,7 +40,9 @@
 //! There is no inline script or style: the headers forbid it. Classes are in `style.css`.
 
 mod assets;
+mod chart;
 mod confirm;
+mod figures;
 mod flash;
 mod form;
 mod format;
@@ -64,6 +66,8 @@ use windlass::DEFAULT_NAMESPACE;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::routes::LONG_WORK;
+
+pub(crate) use self::figures::Figured;
 
 /// Whether there is a dashboard, and what it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -118,8 +118,7 @@ pub(super) fn draw(id: &'static str, title: &'static str, unit: Unit, steps: Ste
 
 /// Not less than the highest value, and such that half of it is a round number, too.
 fn nice_top(unit: Unit, highest: f64) -> f64 {
-    const SPANS_MS: [f64; 10] =
-        [1.2e5, 2.4e5, 6e5, 1.2e6, 3.6e6, 7.2e6, 2.16e7, 4.32e7, 8.64e7, 1.728e8];
+    const SPANS_MS: [f64; 10] = [1.2e5, 2.4e5, 6e5, 1.2e6, 3.6e6, 7.2e6, 2.16e7, 4.32e7, 8.64e7, 1.728e8];
     let floor = if unit == Unit::Milliseconds { 1.0 } else { 2.0 };
     let highest = highest.max(floor);
     if unit == Unit::Milliseconds && highest > 6e4 {

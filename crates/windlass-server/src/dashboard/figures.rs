@@ -107,7 +107,9 @@ impl Figures {
             stale_nodes: stale.collect(),
             ended,
             ended_by_type: by_type(queue, hour_ago).await,
-            samples: queue.samples(SampleFilter { from: Some(begin(range, at)), step: step(range), ..Default::default() }).await,
+            samples: queue
+                .samples(SampleFilter { from: Some(begin(range, at)), step: step(range), ..Default::default() })
+                .await,
         })
     }
 }
@@ -153,7 +155,7 @@ const FRESH: Duration = Duration::from_millis(500);
 const REST: u32 = 9;
 
 impl Figured {
-    pub async fn get(&self, queue: &Queue, range: Range) -> Result<Arc<Figures>> {
+    pub(super) async fn get(&self, queue: &Queue, range: Range) -> Result<Arc<Figures>> {
         let key = (queue.namespace().to_owned(), range);
         let entry = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
         let mut kept = entry.lock().await;

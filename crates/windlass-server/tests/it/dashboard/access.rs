@@ -5,6 +5,7 @@ use windlass_server::Dashboard;
 
 use super::{Browser, FORM, SAME_ORIGIN, html, location, token};
 use crate::bed::until;
+use crate::http::read;
 
 on_each_database! {
     async fn who_is_not_signed_in_is_asked_to(server) {
@@ -55,8 +56,8 @@ on_each_database! {
     }
 
     async fn a_token_sees_its_namespaces_only(server) {
-        server.put_namespace("orders").await;
-        server.put_namespace("payroll").await;
+        server.queue.put_namespace("orders", None, None).await.unwrap();
+        server.queue.put_namespace("payroll", None, None).await.unwrap();
         let new = NewToken::new([Scope::Read]).namespaces(["orders"]);
         let secret = server.queue.create_token(new).await.unwrap().secret;
         let browser = Browser::with_token(&secret);
@@ -114,10 +115,13 @@ on_each_database! {
     }
 
     async fn a_name_that_points_here_is_not_enough(server) {
-        let response = server.send("GET", "/ui/default", "host: evil.example\r\n", "").await;
-        assert_ne!(response.status, 200, "{response:?}");
-        let rebound = format!("{SAME_ORIGIN}{FORM}host: evil.example\r\n");
-        assert_ne!(server.send("POST", "/ui/default/pause", &rebound, "confirmed=yes").await.status, 303);
+        for (method, headers) in [("GET", ""), ("POST", SAME_ORIGIN)] {
+            let head = format!("{method} /ui/default/pause HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n");
+            let form = "content-length: 13\r\n\r\nconfirmed=yes";
+            let response = read(server.begin(&format!("{head}{headers}{FORM}{form}")).await).await;
+            assert!(html(&response, 403).contains("requests to localhost"), "{response:?}");
+        }
+        assert!(!server.queue.describe().await.unwrap().paused);
     }
 
     async fn a_link_on_another_site_leads_to_where_the_cookie_is_sent(server) {
