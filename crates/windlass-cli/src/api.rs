@@ -20,48 +20,79 @@ use windlass_server::Inside;
 use self::client::Client;
 pub use self::stream::{Stream, StreamEvent};
 use crate::Result;
-use crate::database::Database;
+use crate::database::{CONNECTION, Database};
+use crate::exit::Usage;
 
-/// Where the events are: a database or a server, and the namespace.
-#[derive(Args)]
-pub struct Target {
+/// Where the events are: a database or a server.
+#[derive(Args, Clone)]
+pub struct Place {
     #[command(flatten)]
     pub database: Database,
     /// Ask this server, as in https://events.example.com, instead of opening a database
-    #[arg(long, value_name = "URL", env = "WINDLASS_SERVER")]
+    #[arg(long, value_name = "URL", env = "WINDLASS_SERVER", hide_env_values = true, help_heading = CONNECTION)]
     server: Option<String>,
     /// The API token that the server asks for
-    #[arg(long, value_name = "TOKEN", env = "WINDLASS_TOKEN", hide_env_values = true)]
+    #[arg(long, value_name = "TOKEN", env = "WINDLASS_TOKEN", hide_env_values = true, help_heading = CONNECTION)]
     token: Option<String>,
+}
+
+/// Where the events are: a database or a server, and the namespace.
+#[derive(Args, Clone)]
+pub struct Target {
+    #[command(flatten)]
+    pub place: Place,
     /// The namespace
-    #[arg(long, short, value_name = "NAME", env = "WINDLASS_NAMESPACE", default_value = "default")]
+    #[arg(
+        long, short, value_name = "NAME", env = "WINDLASS_NAMESPACE", hide_env_values = true,
+        default_value = "default", help_heading = CONNECTION
+    )]
     pub namespace: String,
 }
 
-impl Target {
-    /// To look at what is there: where there is no database it is an error, and none is made.
-    pub async fn connect(&self) -> Result<Api> {
-        match &self.server {
-            Some(server) => self.to_server(server),
-            None => Ok(self.to_database(self.database.open_existing().await?)),
-        }
-    }
-
-    /// To put something there: a database that does not exist yet is made.
-    pub async fn connect_or_create(&self) -> Result<Api> {
-        match &self.server {
-            Some(server) => self.to_server(server),
-            None => Ok(self.to_database(Queue::open(&self.database.url).await?)),
-        }
+impl Place {
+    /// A namespace there.
+    pub fn namespace(self, namespace: impl Into<String>) -> Target {
+        Target { place: self, namespace: namespace.into() }
     }
 
     /// What is connected to, for people.
     pub fn shown(&self) -> String {
         self.server.clone().unwrap_or_else(|| self.database.shown())
     }
+}
+
+impl Target {
+    /// To look at what is there: where there is no database it is an error, and none is made.
+    pub async fn connect(&self) -> Result<Api> {
+        match &self.place.server {
+            Some(server) => self.to_server(server),
+            None => Ok(self.to_database(self.place.database.open_existing().await?)),
+        }
+    }
+
+    /// To put something there: a database that does not exist yet is made.
+    pub async fn connect_or_create(&self) -> Result<Api> {
+        match &self.place.server {
+            Some(server) => self.to_server(server),
+            None => Ok(self.to_database(Queue::open(&self.place.database.url).await?)),
+        }
+    }
+
+    /// Connects, does the work, and lets go.
+    pub async fn with<T>(&self, work: impl AsyncFnOnce(&Api) -> Result<T>) -> Result<T> {
+        let api = self.connect().await?;
+        let done = work(&api).await;
+        api.close().await;
+        done
+    }
+
+    /// What is connected to, for people.
+    pub fn shown(&self) -> String {
+        self.place.shown()
+    }
 
     fn to_server(&self, server: &str) -> Result<Api> {
-        let token = self.token.as_ref().map(|token| bearer(token)).transpose()?;
+        let token = self.place.token.as_ref().map(|token| bearer(token)).transpose()?;
         Ok(Api { reach: Reach::Server(Client::new(server)?, token), namespace: self.namespace.clone() })
     }
 
@@ -72,7 +103,7 @@ impl Target {
 
 fn bearer(token: &str) -> Result<HeaderValue> {
     let mut header = HeaderValue::try_from(format!("Bearer {}", token.trim()))
-        .map_err(|_| "--token: has characters that no API token has")?;
+        .map_err(|_| Usage("--token: has characters that no API token has".to_owned()))?;
     header.set_sensitive(true);
     Ok(header)
 }
@@ -91,6 +122,16 @@ enum Reach {
 /// Names and values after a path's question mark.
 pub type Query<'a> = &'a [(&'a str, String)];
 
+/// Those that have a value.
+pub fn given<'a>(pairs: impl IntoIterator<Item = (&'a str, Option<String>)>) -> Vec<(&'a str, String)> {
+    pairs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// As lists are given to the API; `None` where there is nothing in it.
+pub fn joined(names: &[String]) -> Option<String> {
+    (!names.is_empty()).then(|| names.join(","))
+}
+
 impl Api {
     /// The queue itself, where it is in this process.
     pub fn queue(&self) -> Option<&Queue> {
@@ -98,6 +139,10 @@ impl Api {
             Reach::Database(_, queue) => Some(queue),
             Reach::Server(..) => None,
         }
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// A path within the namespace.
@@ -214,7 +259,7 @@ pub struct Refusal {
     pub status: u16,
     /// A word for programs: see docs/errors.md.
     pub code: String,
-    sentence: String,
+    pub sentence: String,
 }
 
 impl fmt::Display for Refusal {

@@ -3,8 +3,11 @@
 use clap::Args;
 use windlass::Queue;
 
+/// Where the options are shown that say where the events are.
+pub const CONNECTION: &str = "Connection";
+
 /// Which database to use.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Database {
     /// The database: sqlite://FILE or postgres://USER:PASSWORD@HOST/DATABASE
     #[arg(
@@ -12,7 +15,8 @@ pub struct Database {
         value_name = "URL",
         env = "WINDLASS_DATABASE",
         hide_env_values = true,
-        default_value = "sqlite://windlass.db"
+        default_value = "sqlite://windlass.db",
+        help_heading = CONNECTION
     )]
     pub url: String,
 }

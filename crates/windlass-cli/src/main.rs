@@ -1,17 +1,22 @@
 //! The `windlass` command: parses the command line and maps the result to an exit code.
 
+mod advice;
 mod api;
 mod commands;
 mod database;
 mod exit;
+mod help;
+mod input;
 mod logging;
 mod output;
 mod when;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::output::{BAD, FAINT, clean_lines, paint};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -29,12 +34,11 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Examples:
-  windlass serve
-  windlass serve --database postgres://me:secret@localhost/events --listen 127.0.0.1:8080
-  windlass get 1001 --server https://events.example.com --token wl_…
-  windlass migrate status --json
-  windlass token create --scope publish,consume --namespace orders --expires-in 90d
-  windlass history export --to backup
+  windlass serve                              a server on this machine, with a database in this folder
+  windlass stats                              what there is, in the database in this folder
+  windlass tail --server https://events.example.com --token wl_…
+  windlass dead-letters redrive --type 'order.*' --database postgres://me:secret@localhost/events
+  windlass help get                           all about a command
 
 Environment:
   WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
@@ -48,16 +52,35 @@ server cannot be reached.";
 
 #[derive(Subcommand)]
 enum Command {
-    Serve(commands::serve::Serve),
     Get(commands::get::Get),
-    Migrate(commands::migrate::Migrate),
+    List(commands::list::List),
+    Tail(commands::tail::Tail),
+    Cancel(commands::cancel::Cancel),
+    Reset(commands::reset::Reset),
+    DeadLetters(commands::dead_letters::DeadLetters),
+    Stats(commands::stats::Stats),
+    Stuck(commands::stuck::Stuck),
+    Worker(commands::worker::Worker),
+    Node(commands::node::Node),
+    Namespace(commands::namespace::Namespace),
+    Subscription(commands::subscription::Subscription),
+    Schedule(commands::schedule::Schedule),
     Token(commands::token::Token),
+    Serve(commands::serve::Serve),
+    Migrate(commands::migrate::Migrate),
     History(commands::history::History),
+    Completions(commands::completions::Completions),
+}
+
+/// The command line's definition.
+fn definition() -> clap::Command {
+    help::grouped(Cli::command())
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = definition().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(cli.command).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -65,19 +88,39 @@ async fn main() -> ExitCode {
             if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
                 return ExitCode::SUCCESS;
             }
-            eprintln!("error: {}", output::clean_lines(&error.to_string()));
+            complain(&*error);
             ExitCode::from(exit::code(&*error))
         }
     }
 }
 
+/// Nothing can be done where stderr is gone as well.
+fn complain(error: &(dyn std::error::Error + 'static)) {
+    let (label, sentence) = (paint("error:", BAD), clean_lines(&error.to_string()));
+    let advice = advice::advice(error).map(|advice| format!("{} {advice}\n", paint("hint:", FAINT)));
+    let _ = write!(anstream::stderr(), "{label} {sentence}\n{}", advice.unwrap_or_default());
+}
+
 async fn run(command: Command) -> Result {
     logging::start()?;
     match command {
-        Command::Serve(serve) => serve.run().await,
         Command::Get(get) => get.run().await,
-        Command::Migrate(migrate) => migrate.run().await,
+        Command::List(list) => list.run().await,
+        Command::Tail(tail) => tail.run().await,
+        Command::Cancel(cancel) => cancel.run().await,
+        Command::Reset(reset) => reset.run().await,
+        Command::DeadLetters(dead_letters) => dead_letters.run().await,
+        Command::Stats(stats) => stats.run().await,
+        Command::Stuck(stuck) => stuck.run().await,
+        Command::Worker(worker) => worker.run().await,
+        Command::Node(node) => node.run().await,
+        Command::Namespace(namespace) => namespace.run().await,
+        Command::Subscription(subscription) => subscription.run().await,
+        Command::Schedule(schedule) => schedule.run().await,
         Command::Token(token) => token.run().await,
+        Command::Serve(serve) => serve.run().await,
+        Command::Migrate(migrate) => migrate.run().await,
         Command::History(history) => history.run().await,
+        Command::Completions(completions) => completions.run(),
     }
 }

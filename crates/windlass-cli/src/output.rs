@@ -3,6 +3,8 @@
 mod clean;
 mod confirm;
 mod paint;
+mod pretty;
+mod progress;
 mod table;
 
 use std::fmt::Display;
@@ -13,7 +15,9 @@ use terminal_size::{Width, terminal_size_of};
 pub use self::clean::{clean, clean_lines};
 pub use self::confirm::confirm;
 pub use self::paint::{BAD, BUSY, FAINT, GOOD, HEADING, WARN, of_status};
-pub use self::table::{Cell, Column, Table, cut, left, paint, right, text};
+pub use self::pretty::pretty;
+pub use self::progress::progress;
+pub use self::table::{Cell, Table, cut, left, paint, right, text};
 use crate::Result;
 
 /// Unlike `println!`, a reader that has gone away is an error here and not a panic. Colours are left out where they are
@@ -31,6 +35,11 @@ pub fn print_json(text: &str) -> Result {
         false => writeln!(stdout(), "{text}")?,
     }
     Ok(())
+}
+
+/// A remark beside the results, to stderr. Nothing can be done where that is gone.
+pub fn tell(remark: &str) {
+    let _ = writeln!(anstream::stderr(), "{}", paint(&clean(remark), FAINT));
 }
 
 /// A table, no wider than the terminal.
@@ -68,25 +77,6 @@ pub fn section(heading: &str, body: &str) -> String {
 /// "1 event", "2 events".
 pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// An instant of the API, to the second.
-pub fn instant(text: &str) -> String {
-    match text.get(..19) {
-        Some(to_the_second) => format!("{}Z", to_the_second),
-        None => text.to_owned(),
-    }
-}
-
-/// Columns as wide as their longest cell; the first row is the head, and nothing is cut.
-pub fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; COLUMNS] = std::array::from_fn(width);
-    let line = |row: &[String; COLUMNS]| {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        cells.join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

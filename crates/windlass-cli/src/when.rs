@@ -63,11 +63,6 @@ pub fn ago(at: Timestamp) -> String {
     distance(at, now())
 }
 
-/// For how long since then.
-pub fn since(at: Timestamp) -> String {
-    rough((now() - at).to_std().unwrap_or_default())
-}
-
 fn distance(at: Timestamp, now: Timestamp) -> String {
     match (now - at).to_std() {
         Ok(past) => format!("{} ago", rough(past)),

@@ -15,6 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::Unreachable;
 use crate::Result;
+use crate::exit::Usage;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Longer than a server takes for its longest work.
@@ -30,7 +31,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(server: &str) -> Result<Client> {
-        let bad = || format!("--server {server}: give its address as in http://127.0.0.1:7700");
+        let bad = || Usage(format!("--server {server}: give its address as in http://127.0.0.1:7700"));
         let parts = server.parse::<Uri>().map_err(|_| bad())?.into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else { return Err(bad().into()) };
         if scheme != Scheme::HTTP && scheme != Scheme::HTTPS || authority.as_str().contains('@') {

@@ -1,16 +1,15 @@
 //! `windlass history`: what is done with, to files and back.
 
-use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 use windlass::{ExportedHistory, HistoryFilter, ImportedHistory, Queue, Timestamp};
 
 use crate::Result;
 use crate::database::Database;
-use crate::output::{counted, print};
+use crate::output::{counted, print, progress};
 use crate::when;
 
 /// Export history to files, or import it
@@ -101,7 +100,7 @@ impl Export {
         let mut all = ExportedHistory::default();
         for namespace in namespaces {
             let filter = HistoryFilter { types: self.types.clone(), from: self.from, until: self.until };
-            let bar = progress(&namespace);
+            let bar = progress(&namespace, 0);
             let queue = queue.in_namespace(&namespace)?;
             let exported = queue.export_history(&self.to, filter, |done, of| advance(&bar, done, of)).await;
             bar.finish_and_clear();
@@ -123,7 +122,7 @@ impl Export {
 impl Import {
     async fn run(self) -> Result {
         let queue = Queue::open(&self.database.url).await?;
-        let bar = progress("importing");
+        let bar = progress("importing", 0);
         let imported = queue.import_history(&self.from, self.namespace.as_deref(), |done, of| advance(&bar, done, of));
         let imported = imported.await;
         bar.finish_and_clear();
@@ -154,19 +153,6 @@ fn summary(imported: &ImportedHistory) -> String {
         summary += &format!("; {unfinished} without a manifest left out, which nobody has finished");
     }
     summary
-}
-
-/// For people only.
-fn progress(what: &str) -> ProgressBar {
-    if !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0).with_message(what.to_owned());
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} % {eta}");
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    bar
 }
 
 fn advance(bar: &ProgressBar, done: u64, of: u64) {
