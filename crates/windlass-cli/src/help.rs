@@ -58,7 +58,8 @@ mod tests {
             let groups = GROUPS.iter().filter(|(_, names)| names.contains(&found.get_name())).count();
             assert_eq!(groups, 1, "{}", found.get_name());
             assert!(found.get_name().len() <= WIDTH, "{}", found.get_name());
-            assert!(found.get_about().is_some(), "{}", found.get_name());
+            let about = found.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!((1..=80 - WIDTH - 4).contains(&about.len()), "{}: {about}", found.get_name());
         }
     }
 

@@ -34,21 +34,23 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Examples:
-  windlass serve                              a server on this machine, with a database in this folder
-  windlass stats                              what there is, in the database in this folder
+  windlass serve             a server for this machine, its database in this folder
+  windlass stats             how much there is of what, in the database in this folder
   windlass tail --server https://events.example.com --token wl_…
-  windlass dead-letters redrive --type 'order.*' --database postgres://me:secret@localhost/events
-  windlass help get                           all about a command
+  windlass dead-letters redrive --type 'order.*' --database postgres://me@host/db
+  windlass help get          all about a command
 
 Environment:
-  WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
-  WINDLASS_SERVER, WINDLASS_TOKEN      defaults for --server, which goes before any database, and --token
-  WINDLASS_NAMESPACE                   default for --namespace
-  WINDLASS_LOG, or else RUST_LOG       what is logged, such as `debug` or `windlass=debug,sqlx=warn`
-  NO_COLOR                             no colours, also on a terminal
+  WINDLASS_DATABASE          default for --database
+  WINDLASS_SERVER            default for --server, which goes before any database
+  WINDLASS_TOKEN             default for --token
+  WINDLASS_NAMESPACE         default for --namespace
+  WINDLASS_LOG, or RUST_LOG  what is logged: `debug`, `windlass=debug,sqlx=warn`
+  NO_COLOR                   no colours, also on a terminal
 
-Exit codes: 0 fine, 1 something failed, 2 wrong usage or input, 3 not found, 4 not allowed, 5 the database or
-server cannot be reached.";
+Exit codes:
+  0 fine, 1 something failed, 2 wrong usage or input, 3 not found, 4 not allowed,
+  5 the database or server cannot be reached";
 
 #[derive(Subcommand)]
 enum Command {

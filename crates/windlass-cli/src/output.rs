@@ -74,14 +74,24 @@ pub fn section(heading: &str, body: &str) -> String {
     format!("{}\n{body}", paint(heading, HEADING))
 }
 
-/// "1 event", "2 events".
+/// "1 event", "2 events", "2 deliveries".
 pub fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    match what.strip_suffix('y') {
+        _ if count == 1 => format!("1 {what}"),
+        Some(stem) => format!("{count} {stem}ies"),
+        None => format!("{count} {what}s"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn things_are_counted() {
+        let counted = [counted(0, "event"), counted(1, "delivery"), counted(2, "delivery")];
+        assert_eq!(counted, ["0 events", "1 delivery", "2 deliveries"]);
+    }
 
     #[test]
     fn values_of_several_lines_stand_below_each_other() {

@@ -62,10 +62,12 @@ impl Cancel {
         let query = given([("subscription", self.subscription.clone())]);
         for id in &self.event_ids {
             let answer = api.post(&api.within(&format!("/events/{id}/cancel")), &query, &()).await?;
-            match self.common.json {
-                true => print_json(&answer.text)?,
-                false => print(&format!("Event {id} was cancelled."))?,
+            if self.common.json {
+                print_json(&answer.text)?;
+                continue;
             }
+            let Cancelled { cancelled } = answer.read()?;
+            print(&format!("{} of event {id} cancelled.", counted(cancelled, "delivery")))?;
         }
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Cancel {
             return print_json(&answer.text);
         }
         let Cancelled { cancelled } = answer.read()?;
-        print(&format!("{} cancelled.", counted(cancelled, "delivery").replace("deliverys", "deliveries")))
+        print(&format!("{} cancelled.", counted(cancelled, "delivery")))
     }
 
     fn filter(&self) -> Value {

@@ -16,7 +16,7 @@ use crate::Result;
 use crate::api::{given, joined};
 use crate::when;
 
-/// See what failed for good or expired, bring it back, or throw it away
+/// See what failed for good; bring it back, or throw it away
 #[derive(Args)]
 pub struct DeadLetters {
     #[command(subcommand)]

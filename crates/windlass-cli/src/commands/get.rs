@@ -17,7 +17,7 @@ use crate::output::{
 };
 use crate::when;
 
-/// Show an event: how it stands and why, its payload, and all that happened to it
+/// Show an event: how it stands, why, and all that happened to it
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -150,7 +150,7 @@ fn facts<'a>(event: &Event, why: Option<&Explanation>) -> Vec<(&'a str, Option<S
         ("schedule", line(&event.scheduled_task_id)),
         ("metadata", event.metadata.as_ref().map(|metadata| clean(metadata.get()))),
         ("attempts", Some(event.attempts.to_string())),
-        ("retries", Some(retries(event.retry_count, event.max_retries))),
+        ("failures", Some(failures(event.retry_count, event.max_retries))),
         ("next try", instant(event.next_retry_at)),
         ("not before", instant(event.run_at)),
         ("expires", instant(event.expires_at)),
@@ -159,10 +159,10 @@ fn facts<'a>(event: &Event, why: Option<&Explanation>) -> Vec<(&'a str, Option<S
     ]
 }
 
-/// How many failures, and how many there may be.
-pub fn retries(count: u32, max: Option<u32>) -> String {
+/// How many failures were reported, and which would be the last: the first one always may be.
+pub fn failures(count: u32, max: Option<u32>) -> String {
     match max {
-        Some(max) => format!("{count} of {max}"),
+        Some(max) => format!("{count} of {}", max.max(1)),
         None => count.to_string(),
     }
 }

@@ -146,8 +146,8 @@ fn table(found: &Found) -> Result<Table<8>> {
         text("TYPE"),
         right("TRIES"),
         left("PUBLISHED"),
-        text("GROUP"),
-        text("TAGS"),
+        text("GROUP").spare(),
+        text("TAGS").spare(),
         text("TITLE OR ERROR"),
     ];
     let mut table = Table::new(columns);

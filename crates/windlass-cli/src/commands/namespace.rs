@@ -13,7 +13,7 @@ use crate::exit::Usage;
 use crate::input::{json_argument, text_argument};
 use crate::output::{clean, width};
 
-/// See and change namespaces: their policy, and whether they are paused
+/// See and change namespaces and their policy; pause them
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -72,8 +72,14 @@ impl List {
 }
 
 fn table(nodes: Vec<Found>) -> Table<6> {
-    let columns =
-        [text("NODE"), text("NAME"), left("STATUS"), right("LAST HEARD OF"), left("REGISTERED"), text("HANDLES")];
+    let columns = [
+        text("NODE"),
+        text("NAME"),
+        left("STATUS"),
+        right("LAST HEARD OF"),
+        left("REGISTERED").spare(),
+        text("HANDLES"),
+    ];
     let mut table = Table::new(columns);
     for Found { node_id, display_name, event_types, registered_at, last_heartbeat, status } in nodes {
         let style = match status.as_str() {

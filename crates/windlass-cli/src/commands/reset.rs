@@ -8,7 +8,7 @@ use crate::Result;
 use crate::api::{Answer, given};
 use crate::output::{print, print_json};
 
-/// Take events from their workers, or bring them back from the dead letters
+/// Take events from their workers, or out of the dead letters
 ///
 /// Each is pending again at once, and the worker that held it can no longer report on it. One that failed or
 /// expired is redriven.

@@ -138,11 +138,11 @@ fn table(rows: &[Row]) -> Table<10> {
         right("PENDING"),
         right("PROCESSING"),
         right("COMPLETED"),
-        right("WITH ERRORS"),
+        right("WITH ERRORS").spare(),
         right("FAILED"),
         right("EXPIRED"),
-        right("CANCELLED"),
-        right("OLDEST"),
+        right("CANCELLED").spare(),
+        right("OLDEST READY"),
     ]);
     for ((subscription, event_type), line) in &lines {
         table.row(line.cells(several.then_some(subscription), event_type));

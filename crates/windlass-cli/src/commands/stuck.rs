@@ -68,12 +68,12 @@ fn table(held: Vec<Held>) -> Table<8> {
     let columns = [
         right("ID"),
         text("TYPE"),
-        text("FOR"),
+        text("FOR").spare(),
         text("WORKER"),
         right("TRY"),
         right("HELD SINCE"),
         left("LEASE ENDS"),
-        left(""),
+        left("NOTE"),
     ];
     let mut table = Table::new(columns);
     for Held { event_id, event_type, subscription, worker_id, attempts, picked_at, started_at, lease_expires_at } in

@@ -9,10 +9,14 @@ use super::{Common, show};
 use crate::Result;
 use crate::api::{Answer, given, joined, segment};
 use crate::input::json_argument;
-use crate::output::{Cell, GOOD, Table, WARN, clean, confirm, fields, left, paint, print, print_json, text, width};
+use crate::output::{
+    Cell, GOOD, Table, WARN, clean, clean_lines, confirm, fields, left, paint, print, print_json, text, width,
+};
 use crate::when;
 
-/// See and change who gets events: each subscription has its own delivery of each
+/// See and change who gets events
+///
+/// Each subscription has its own delivery of each event that matches. There is always one, `main`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -192,7 +196,7 @@ fn shown(answer: &Answer) -> Result<String> {
         ("since", Some(when::shown_with_age(view.starts_at))),
         ("catching up", view.backfill_from.map(|id| format!("from event {id} on"))),
         ("created", Some(when::shown_with_age(view.created_at))),
-        ("policy", Some(if view.policy.is_empty() { "as its namespace".to_owned() } else { clean(&policy) })),
+        ("policy", Some(if view.policy.is_empty() { "as its namespace".to_owned() } else { clean_lines(&policy) })),
     ]))
 }
 

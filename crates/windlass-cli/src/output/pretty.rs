@@ -7,12 +7,11 @@ pub fn pretty(json: &str) -> String {
     let mut chars = json.chars().filter(not_between_tokens()).peekable();
     while let Some(c) = chars.next() {
         text.push(c);
-        if in_string {
-            in_string = escaped || c != '"';
-            escaped = c == '\\' && !escaped;
-            continue;
-        }
         match c {
+            _ if in_string => {
+                in_string = escaped || c != '"';
+                escaped = c == '\\' && !escaped;
+            }
             '"' => in_string = true,
             ':' => text.push(' '),
             ',' => new_line(&mut text, depth),
@@ -25,7 +24,7 @@ pub fn pretty(json: &str) -> String {
             },
             _ => {}
         }
-        if let Some('}' | ']') = chars.peek() {
+        if let (false, Some('}' | ']')) = (in_string, chars.peek()) {
             depth = depth.saturating_sub(1);
             new_line(&mut text, depth);
         }

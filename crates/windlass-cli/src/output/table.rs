@@ -9,6 +9,8 @@ use super::clean::clean;
 const GAP: usize = 2;
 /// A column that can be cut is left at least this wide.
 const NARROW: usize = 8;
+/// Before one is cut to less than this, spare ones are left out.
+const COMFORT: usize = 24;
 const HEAD: Style = Style::new().effects(Effects::DIMMED);
 
 /// One column: what stands above it, and how it is set.
@@ -17,21 +19,29 @@ pub struct Column {
     head: &'static str,
     right: bool,
     cut: bool,
+    spare: bool,
+}
+
+impl Column {
+    /// Left out where the terminal is too narrow for all of them.
+    pub const fn spare(self) -> Column {
+        Column { spare: true, ..self }
+    }
 }
 
 /// Set left, and never cut: names and ids, which are copied from here.
 pub const fn left(head: &'static str) -> Column {
-    Column { head, right: false, cut: false }
+    Column { head, right: false, cut: false, spare: false }
 }
 
 /// Numbers.
 pub const fn right(head: &'static str) -> Column {
-    Column { head, right: true, cut: false }
+    Column { head, right: true, cut: false, spare: false }
 }
 
 /// Text that may be cut where the terminal is too narrow.
 pub const fn text(head: &'static str) -> Column {
-    Column { head, right: false, cut: true }
+    Column { head, right: false, cut: true, spare: false }
 }
 
 /// What stands in one place. Whatever it is made of is made harmless.
@@ -101,7 +111,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
 
     /// No wider than this, where that is possible; with the codes for colours.
     pub fn render(&self, width: Option<usize>) -> String {
-        let shown: Vec<usize> = (0..COLUMNS).filter(|column| self.has_any(*column)).collect();
+        let shown = self.shown(width);
         let natural: Vec<(usize, bool)> =
             shown.iter().map(|column| (self.width_of(*column), self.columns[*column].cut)).collect();
         let widths = fitted(&natural, width);
@@ -114,6 +124,20 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
             cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
         };
         std::iter::once(&head).chain(&self.rows).map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The columns that are worth showing and have room.
+    fn shown(&self, width: Option<usize>) -> Vec<usize> {
+        let mut shown: Vec<usize> = (0..COLUMNS).filter(|column| self.has_any(*column)).collect();
+        let needed = |column: &usize| match self.columns[*column].cut {
+            true => self.width_of(*column).min(COMFORT) + GAP,
+            false => self.width_of(*column) + GAP,
+        };
+        while width.is_some_and(|width| shown.iter().map(needed).sum::<usize>() > width + GAP) {
+            let Some(place) = shown.iter().rposition(|column| self.columns[*column].spare) else { break };
+            shown.remove(place);
+        }
+        shown
     }
 
     fn has_any(&self, column: usize) -> bool {
@@ -211,6 +235,19 @@ ID  NAME            WHY
         assert_eq!(plain, expected);
         let narrow = anstream::adapter::strip_str(&people().render(Some(1))).to_string();
         assert_eq!(narrow.lines().last(), Some("22  漢字 Łu…  a long …"));
+    }
+
+    #[test]
+    fn what_can_be_spared_goes_first() {
+        let mut table = Table::new([left("ID"), text("GROUP").spare(), text("TAGS").spare(), text("TITLE")]);
+        table.row(["1".into(), "customer-42".into(), "shop".into(), "Order 17 is paid".into()]);
+        let heads = |width| {
+            let plain = anstream::adapter::strip_str(&table.render(Some(width))).to_string();
+            plain.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(heads(39), "ID GROUP TAGS TITLE");
+        assert_eq!(heads(38), "ID GROUP TITLE");
+        assert_eq!(heads(20), "ID TITLE");
     }
 
     #[test]

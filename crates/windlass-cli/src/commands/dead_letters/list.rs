@@ -79,7 +79,7 @@ fn table(letters: Vec<Letter>) -> Table<8> {
         text("FOR"),
         right("TRIES"),
         left("GIVEN UP"),
-        text("REASON"),
+        text("REASON").spare(),
         text("ERROR"),
     ];
     let mut table = Table::new(columns);

@@ -75,7 +75,7 @@ fn shown(letter: &Letter) -> String {
         ("group", letter.group_id.as_deref().map(clean)),
         ("key", letter.key.as_deref().map(clean)),
         ("attempts", Some(letter.attempts.to_string())),
-        ("retries", Some(get::retries(letter.retry_count, letter.max_retries))),
+        ("failures", Some(get::failures(letter.retry_count, letter.max_retries))),
         ("published", Some(when::shown_with_age(letter.created_at))),
         ("given up", Some(when::shown_with_age(letter.failed_at))),
     ];

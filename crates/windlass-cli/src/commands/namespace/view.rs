@@ -1,5 +1,7 @@
 //! A namespace, as it is shown.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -7,7 +9,7 @@ use windlass::Timestamp;
 
 use crate::Result;
 use crate::api::Answer;
-use crate::output::{Cell, GOOD, Table, WARN, clean, clean_lines, fields, left, paint, section, text};
+use crate::output::{Cell, GOOD, Table, WARN, clean, clean_lines, fields, left, paint, pretty, section, text};
 use crate::when;
 
 #[derive(Deserialize)]
@@ -78,11 +80,15 @@ pub fn shown(view: &View) -> Result<String> {
 fn setting(name: &str, value: &Value) -> Option<String> {
     match value {
         Value::Object(map) if map.is_empty() => None,
-        Value::Object(_) => Some(clean_lines(&serde_json::to_string_pretty(value).unwrap_or_default())),
+        Value::Object(_) if name == "types" => Some(clean_lines(&pretty(&value.to_string()))),
+        Value::Object(_) => Some(clean(&value.to_string())),
         Value::Null => Some("–".to_owned()),
         Value::String(text) => Some(clean(text)),
         Value::Number(number) if name.ends_with("_ms") => {
-            let words = number.as_u64().filter(|ms| *ms >= 10_000).map(|ms| format!(" ({})", when::took(ms)));
+            let words = number
+                .as_u64()
+                .filter(|ms| *ms >= 10_000)
+                .map(|ms| format!(" ({})", when::rough(Duration::from_millis(ms))));
             Some(format!("{number}{}", words.unwrap_or_default()))
         }
         other => Some(other.to_string()),

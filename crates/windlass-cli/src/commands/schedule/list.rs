@@ -76,8 +76,8 @@ fn table(schedules: &[View]) -> Table<8> {
         left("TIME ZONE"),
         text("TYPE"),
         left("NEXT"),
-        left("LAST"),
-        left("RUN BY"),
+        left("LAST").spare(),
+        left("RUN BY").spare(),
     ];
     let mut table = Table::new(columns);
     for view in schedules {
