@@ -262,6 +262,13 @@ pub struct Refusal {
     pub sentence: String,
 }
 
+impl Refusal {
+    #[cfg(test)]
+    pub fn new(status: u16, sentence: &str) -> Refusal {
+        Refusal { status, code: String::new(), sentence: sentence.to_owned() }
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.sentence)

@@ -9,6 +9,7 @@ pub mod list;
 pub mod migrate;
 pub mod namespace;
 pub mod node;
+pub mod publish;
 pub mod reset;
 pub mod schedule;
 pub mod serve;
@@ -68,3 +69,5 @@ mod tests {
         assert!(status("gone").unwrap_err().contains("'GONE' is not one of PENDING, "));
     }
 }
+#[cfg(unix)]
+pub mod work;

@@ -22,7 +22,7 @@ use crate::output::{BAD, FAINT, clean_lines, paint};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// What every command returns: the error is for people.
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A durable event queue in your own relational database.
 #[derive(Parser)]
@@ -54,6 +54,10 @@ Exit codes:
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(commands::serve::Serve),
+    Publish(commands::publish::Publish),
+    #[cfg(unix)]
+    Work(commands::work::Work),
     Get(commands::get::Get),
     List(commands::list::List),
     Tail(commands::tail::Tail),
@@ -106,6 +110,10 @@ fn complain(error: &(dyn std::error::Error + 'static)) {
 async fn run(command: Command) -> Result {
     logging::start()?;
     match command {
+        Command::Serve(serve) => serve.run().await,
+        Command::Publish(publish) => publish.run().await,
+        #[cfg(unix)]
+        Command::Work(work) => work.run().await,
         Command::Get(get) => get.run().await,
         Command::List(list) => list.run().await,
         Command::Tail(tail) => tail.run().await,
