@@ -42,15 +42,25 @@
 mod assets;
 mod chart;
 mod confirm;
+mod cron;
 mod figures;
 mod flash;
 mod form;
 mod format;
+mod health;
 mod live;
+mod namespaces;
 mod overview;
+mod problem;
+mod schedule;
+mod schedule_form;
+mod schedules;
+mod settings;
 mod shell;
 mod sign_in;
+mod subscriptions;
 mod visit;
+mod workers;
 
 use std::time::Duration;
 
@@ -108,7 +118,16 @@ const PUBLISH: &str = "/ui/{namespace}/publish";
 
 /// Every page.
 fn pages() -> Router<App> {
-    Router::new().merge(overview::routes())
+    Router::new()
+        .merge(overview::routes())
+        .merge(schedules::routes())
+        .merge(schedule::routes())
+        .merge(schedule_form::routes())
+        .merge(workers::routes())
+        .merge(subscriptions::routes())
+        .merge(namespaces::routes())
+        .merge(settings::routes())
+        .merge(health::routes())
 }
 
 async fn home() -> Redirect {

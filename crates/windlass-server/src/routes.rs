@@ -12,7 +12,7 @@ mod hold;
 mod inspect;
 mod list;
 mod names;
-mod namespace;
+pub(crate) mod namespace;
 mod nodes;
 mod publish;
 mod reset;

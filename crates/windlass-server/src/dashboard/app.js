@@ -194,7 +194,7 @@
       ask.showModal();
       return;
     }
-    const sentence = page && $(".sentence", page)?.textContent;
+    const sentence = page && $(".sentence, .field-error", page)?.textContent;
     notify("bad", sentence || "The server did not answer; nothing is known to have changed.");
   });
 

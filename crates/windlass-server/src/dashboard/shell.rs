@@ -13,6 +13,11 @@ use crate::error::ErrorBody;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tab {
     Overview,
+    Schedules,
+    Workers,
+    Subscriptions,
+    Namespaces,
+    Health,
     /// None.
     Other,
 }
@@ -28,7 +33,14 @@ pub(super) struct NavEntry {
 }
 
 /// The navigation, from top to bottom.
-pub(super) const NAV: &[NavEntry] = &[NavEntry { tab: Tab::Overview, key: 'o', label: "Overview", page: "" }];
+pub(super) const NAV: &[NavEntry] = &[
+    NavEntry { tab: Tab::Overview, key: 'o', label: "Overview", page: "" },
+    NavEntry { tab: Tab::Schedules, key: 's', label: "Schedules", page: "schedules" },
+    NavEntry { tab: Tab::Workers, key: 'w', label: "Workers", page: "workers" },
+    NavEntry { tab: Tab::Subscriptions, key: 'u', label: "Subscriptions", page: "subscriptions" },
+    NavEntry { tab: Tab::Namespaces, key: 'n', label: "Namespaces", page: "namespaces" },
+    NavEntry { tab: Tab::Health, key: 'h', label: "Health", page: "health" },
+];
 
 /// The switch shows so many namespaces; there is a page with all.
 const NAMESPACES_SHOWN: usize = 50;

@@ -48,7 +48,7 @@ struct NamespaceBody {
 
 /// How a namespace treats its events.
 #[derive(Serialize, ToSchema)]
-struct PolicyBody {
+pub(crate) struct PolicyBody {
     /// How long a claim lasts.
     lease_ms: u64,
     /// The failure that brings `retry_count` to this is the last; null: no bound.
@@ -172,7 +172,7 @@ struct PutRequest {
 /// A policy: a preset, and what is different from it.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, expecting = "an object")]
-struct PolicyRequest {
+pub(crate) struct PolicyRequest {
     /// `default`, `queue`, `bus`, `tags`, `core` or `outbox`; `default` if absent.
     preset: Option<String>,
     /// How long a claim lasts.

@@ -1,0 +1,74 @@
+//! `/ui/{namespace}/health`: how upkeep goes.
+
+use askama::Template;
+use axum::Router;
+use axum::routing::get;
+use windlass::{Duty, DutyView};
+
+use super::Answer;
+use super::format::{Badge, When, count, span};
+use super::shell::{Shell, Tab, page};
+use super::visit::Visit;
+use crate::app::App;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new().route("/ui/{namespace}/health", get(show))
+}
+
+#[derive(Template)]
+#[template(path = "health.html")]
+struct Health {
+    shell: Shell,
+    duties: Vec<Row>,
+}
+
+struct Row {
+    view: DutyView,
+    what: &'static str,
+    badge: Badge,
+    every: String,
+    last: Option<When>,
+    took: String,
+    done: String,
+    next: When,
+}
+
+async fn show(visit: Visit) -> Answer {
+    let duties = visit.queue.duties().await?;
+    let row = |view: DutyView| Row {
+        what: what(view.duty),
+        badge: state(&view, visit.now),
+        every: span(view.every_ms),
+        last: view.last_run_at.map(|at| When::new(at, visit.now)),
+        took: view.took_ms.map(span).unwrap_or_default(),
+        done: view.done.map(count).unwrap_or_default(),
+        next: When::new(view.next_at, visit.now),
+        view,
+    };
+    page(&Health { shell: visit.shell(Tab::Health, "Health"), duties: duties.into_iter().map(row).collect() })
+}
+
+fn state(view: &DutyView, now: windlass::Timestamp) -> Badge {
+    let late = chrono::TimeDelta::milliseconds(3 * view.every_ms as i64).max(chrono::TimeDelta::minutes(3));
+    match &view.error {
+        Some(_) => Badge::new("bad", "failed"),
+        None if now - view.next_at > late => Badge::new("warn", "overdue"),
+        None if view.last_run_at.is_none() => Badge::new("calm", "not yet"),
+        None => Badge::new("good", "fine"),
+    }
+}
+
+fn what(duty: Duty) -> &'static str {
+    match duty {
+        Duty::Sweep => "Brings back what run-out leases hold",
+        Duty::Expire => "Buries what is past its deadline",
+        Duty::Backfill => "Gives new subscriptions their past",
+        Duty::Prune => "Clears away what nobody needs",
+        Duty::Reschedule => "Puts schedules right after a clock was put back",
+        Duty::Partitions => "Makes months of history ahead, and drops old ones",
+        Duty::Retain => "Deletes history that is kept no longer",
+        Duty::Sample => "Counts, for charts",
+        Duty::ThinSamples => "Puts old counts together",
+        _ => "",
+    }
+}
