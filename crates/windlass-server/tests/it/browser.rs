@@ -5,30 +5,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::bed::{self, Database, Server};
 use page::Page;
 
+/// Makes `name::sqlite` and `name::postgres` of a function, or one of them. Each fails also where anything goes wrong in
+/// the page.
+macro_rules! in_browser {
+    ($(on $($database:ident)+: async fn $name:ident($server:ident, $page:ident) $body:block)*) => {
+        $(mod $name {
+            use super::*;
+
+            async fn test($server: &mut crate::bed::Server, $page: &mut crate::browser::page::Page) $body
+
+            $(#[test] fn $database() {
+                let name = concat!(stringify!($name), "-", stringify!($database));
+                crate::browser::run(name, crate::bed::Database::$database(), test)
+            })+
+        })*
+    };
+}
+
 mod chromium;
 mod devtools;
 mod page;
 mod problems;
+mod scene;
 
+mod looks;
+mod schedules;
 mod watchful;
-
-/// Makes a test of each function on each of these databases. It fails also where anything goes wrong in the page.
-macro_rules! in_browser {
-    ($($database:ident)+: $(async fn $name:ident($server:ident, $page:ident) $body:block)*) => {
-        $(async fn $name($server: &mut crate::bed::Server, $page: &mut crate::browser::page::Page) $body)*
-        in_browser! { each [$($database)+] [$($name)*] }
-    };
-    (each [$($database:ident)+] $names:tt) => { $(in_browser! { on $database $names })+ };
-    (on $database:ident [$($name:ident)*]) => {
-        mod $database {
-            $(#[test] fn $name() {
-                let name = concat!(stringify!($name), "-", stringify!($database));
-                crate::browser::run(name, crate::bed::Database::$database(), super::$name)
-            })*
-        }
-    };
-}
-use in_browser;
 
 /// Browsers take much of a machine: one at a time.
 fn turn() -> MutexGuard<'static, ()> {
