@@ -50,6 +50,7 @@ mod format;
 mod health;
 mod live;
 mod namespaces;
+mod nodes;
 mod overview;
 mod problem;
 mod schedule;
@@ -60,7 +61,6 @@ mod shell;
 mod sign_in;
 mod subscriptions;
 mod visit;
-mod workers;
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ fn pages() -> Router<App> {
         .merge(schedules::routes())
         .merge(schedule::routes())
         .merge(schedule_form::routes())
-        .merge(workers::routes())
+        .merge(nodes::routes())
         .merge(subscriptions::routes())
         .merge(namespaces::routes())
         .merge(settings::routes())

@@ -134,5 +134,5 @@ async fn created(visit: &Visit, form: &Form) -> Result<Response, ApiError> {
     }
     let policy = Policy::preset(form.get("preset").unwrap_or("default"))?;
     new.put_namespace(name, Some(policy.into()), None).await?;
-    visit.done(&format!("/ui/{name}/settings"), &format!("The namespace “{name}” is created"))
+    visit.done(&format!("/ui/{name}/settings"), &format!("The namespace “{name}” is created."))
 }

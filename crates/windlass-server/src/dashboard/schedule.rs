@@ -159,19 +159,19 @@ async fn act(visit: Visit, ScheduleId(id): ScheduleId, FormBody(fields, _room): 
     match act {
         Act::Pause => {
             visit.queue.pause_schedule(&id).await?;
-            visit.done(&path, &format!("“{name}” is paused"))
+            visit.done(&path, &format!("“{name}” is paused."))
         }
         Act::Resume => {
             visit.queue.resume_schedule(&id).await?;
-            visit.done(&path, &format!("“{name}” is active again"))
+            visit.done(&path, &format!("“{name}” is active again."))
         }
         Act::Run => {
             let published = visit.queue.run_schedule(&id).await?;
-            visit.done(&path, &format!("“{name}” published event {}", published.event.id))
+            visit.done(&path, &format!("“{name}” published event {}.", published.event.id))
         }
         Act::Remove => {
             visit.queue.remove_schedule(&id).await?;
-            visit.done(&visit.path("schedules"), &format!("“{name}” is deleted"))
+            visit.done(&visit.path("schedules"), &format!("“{name}” is deleted."))
         }
     }
 }

@@ -250,8 +250,8 @@ async fn submit(visit: Visit, which: Which, form: Form) -> Answer {
     match save(&visit, &which, &fields).await {
         Ok(view) => {
             let notice = match which {
-                Which::New => format!("“{}” is created", view.name),
-                Which::Known(_) => format!("“{}” is saved", view.name),
+                Which::New => format!("“{}” is created.", view.name),
+                Which::Known(_) => format!("“{}” is saved.", view.name),
             };
             visit.done(&visit.path(&format!("schedules/{}", view.id)), &notice)
         }

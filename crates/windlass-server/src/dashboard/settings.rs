@@ -19,7 +19,7 @@ use crate::extract::FormBody;
 use crate::routes::namespace::{PolicyBody, PolicyRequest};
 
 pub(super) fn routes() -> Router<App> {
-    Router::new().route("/ui/{namespace}/settings", get(show).post(act))
+    Router::new().route("/ui/{namespace}/settings", get(show).post(change_policy))
 }
 
 #[derive(Template)]
@@ -61,50 +61,29 @@ fn written(policy: NamespacePolicy) -> Result<String, ApiError> {
     serde_json::to_string_pretty(&PolicyBody::from(policy)).map_err(|error| ApiError::invalid("policy", error))
 }
 
-async fn act(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+async fn change_policy(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
     let form = Form(fields);
-    let (name, path) = (visit.queue.namespace().to_owned(), visit.path("settings"));
-    match (form.text("action"), form.is_confirmed()) {
-        ("pause", false) => {
-            let detail = "Publishing goes on, and so does what is held. Nobody is given anything more.";
-            ask(&visit, form, format!("Hand out nothing more from “{name}”?"), detail, "Pause")
-        }
-        ("pause", true) => {
-            visit.queue.pause().await?;
-            visit.done(&path, &format!("“{name}” is paused"))
-        }
-        ("resume", false) => {
-            ask(&visit, form, format!("Hand out from “{name}” again?"), "What gathered is handed out.", "Resume")
-        }
-        ("resume", true) => {
-            visit.queue.resume().await?;
-            visit.done(&path, &format!("“{name}” is handed out again"))
-        }
-        ("policy", confirmed) => change_policy(&visit, form, confirmed).await,
-        _ => Err(ApiError::invalid("action", "must be pause, resume or policy")),
-    }
-}
-
-fn ask(visit: &Visit, form: Form, question: String, detail: &str, button: &str) -> Answer {
-    let (action, back) = (visit.path("settings"), visit.path("settings"));
-    let (tab, detail, button) = (Tab::Namespaces, detail.to_owned(), button.to_owned());
-    Confirm { tab, question, detail, button, destructive: false, action, back }.ask(visit, form)
-}
-
-async fn change_policy(visit: &Visit, form: Form, confirmed: bool) -> Answer {
     let text = form.text("policy").to_owned();
     let policy = match parsed(&text) {
         Ok(policy) => policy,
-        Err(error) => return shown(visit, Some((text, Problem::of(error)?))),
+        Err(error) => return shown(&visit, Some((text, Problem::of(error)?))),
     };
     let name = visit.queue.namespace();
-    if !confirmed {
-        let detail = "It holds for what is published and claimed from now on, on every server.";
-        return ask(visit, form, format!("Change the policy of “{name}”?"), detail, "Change");
+    if !form.is_confirmed() {
+        let confirm = Confirm {
+            tab: Tab::Namespaces,
+            question: format!("Change the policy of the namespace {name}?"),
+            detail: "It holds for what is published and claimed from now on, on every server.".to_owned(),
+            button: "Change".to_owned(),
+            destructive: false,
+            action: visit.path("settings"),
+            back: visit.path("settings"),
+        };
+        return confirm.ask(&visit, form);
     }
     match visit.queue.put_namespace(name, Some(policy), None).await {
-        Ok(_) => visit.done(&visit.path("settings"), "The policy is changed"),
-        Err(error) => shown(visit, Some((text, Problem::of(error.into())?))),
+        Ok(_) => visit.done(&visit.path("settings"), "The policy is changed."),
+        Err(error) => shown(&visit, Some((text, Problem::of(error.into())?))),
     }
 }
 

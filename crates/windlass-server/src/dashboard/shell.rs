@@ -14,7 +14,7 @@ use crate::error::ErrorBody;
 pub(super) enum Tab {
     Overview,
     Schedules,
-    Workers,
+    Nodes,
     Subscriptions,
     Namespaces,
     Health,
@@ -36,9 +36,9 @@ pub(super) struct NavEntry {
 pub(super) const NAV: &[NavEntry] = &[
     NavEntry { tab: Tab::Overview, key: 'o', label: "Overview", page: "" },
     NavEntry { tab: Tab::Schedules, key: 's', label: "Schedules", page: "schedules" },
-    NavEntry { tab: Tab::Workers, key: 'w', label: "Workers", page: "workers" },
+    NavEntry { tab: Tab::Nodes, key: 'n', label: "Nodes", page: "nodes" },
     NavEntry { tab: Tab::Subscriptions, key: 'u', label: "Subscriptions", page: "subscriptions" },
-    NavEntry { tab: Tab::Namespaces, key: 'n', label: "Namespaces", page: "namespaces" },
+    NavEntry { tab: Tab::Namespaces, key: 'm', label: "Namespaces", page: "namespaces" },
     NavEntry { tab: Tab::Health, key: 'h', label: "Health", page: "health" },
 ];
 

@@ -134,7 +134,7 @@ async fn added(visit: &Visit, fields: &Fields) -> Result<Response, ApiError> {
         windlass::Error::Exists { .. } => ApiError::invalid("subscription", "there is one of that name"),
         error => error.into(),
     })?;
-    visit.done(&visit.path("subscriptions"), &format!("“{name}” is told from now on"))
+    visit.done(&visit.path("subscriptions"), &format!("“{name}” is told from now on."))
 }
 
 /// Names with commas between them.
@@ -152,7 +152,7 @@ async fn pause_type(visit: &Visit, form: Form) -> Answer {
         return ask(visit, form, format!("Hand out no more events of the type {event_type}?"), PAUSED, "Pause", false);
     }
     match visit.queue.pause_type(&event_type).await {
-        Ok(()) => visit.done(&visit.path("subscriptions"), &format!("{event_type} is paused")),
+        Ok(()) => visit.done(&visit.path("subscriptions"), &format!("{event_type} is paused.")),
         Err(error) => {
             let fields = Fields { paused_type: event_type, ..Fields::default() };
             shown(visit, fields, Some(Problem::of(error.into())?)).await
@@ -170,7 +170,7 @@ async fn change(visit: &Visit, form: Form) -> Answer {
         ("pause", false) => ask(visit, form, format!("Hand out nothing more to “{name}”?"), PAUSED, "Pause", false),
         ("pause", true) => {
             queue.pause_subscription(&name).await?;
-            visit.done(&path, &format!("“{name}” is paused"))
+            visit.done(&path, &format!("“{name}” is paused."))
         }
         ("resume", false) => ask(
             visit,
@@ -182,7 +182,7 @@ async fn change(visit: &Visit, form: Form) -> Answer {
         ),
         ("resume", true) => {
             queue.resume_subscription(&name).await?;
-            visit.done(&path, &format!("“{name}” is handed out to again"))
+            visit.done(&path, &format!("“{name}” is handed out to again."))
         }
         ("remove", false) => {
             let detail = "Its waiting deliveries and its dead letters go with it, for good.";
@@ -190,14 +190,14 @@ async fn change(visit: &Visit, form: Form) -> Answer {
         }
         ("remove", true) => {
             queue.remove_subscription(&name).await?;
-            visit.done(&path, &format!("“{name}” is removed"))
+            visit.done(&path, &format!("“{name}” is removed."))
         }
         (_, false) => {
             ask(visit, form, format!("Hand out {name} again?"), "What gathered is handed out.", "Resume", false)
         }
         (_, true) => {
             queue.resume_type(&name).await?;
-            visit.done(&path, &format!("{name} is handed out again"))
+            visit.done(&path, &format!("{name} is handed out again."))
         }
     }
 }

@@ -1,7 +1,10 @@
 //! The dashboard over HTTP, as a browser without JavaScript sees it.
 
 mod access;
+mod guards;
+mod operate;
 mod pages;
+mod schedules;
 
 use windlass::{NewToken, Scope};
 

@@ -8,7 +8,7 @@ const PAGES: &[(&str, &str)] = &[
     ("", "overview"),
     ("/schedules", "schedules"),
     ("/schedules/new", "schedule-form"),
-    ("/workers", "workers"),
+    ("/nodes", "nodes"),
     ("/subscriptions", "subscriptions"),
     ("/namespaces", "namespaces"),
     ("/settings", "settings"),

@@ -3,7 +3,8 @@
 use super::{Browser, html, location};
 
 /// Every page, below its namespace.
-const PAGES: [&str; 1] = [""];
+const PAGES: [&str; 8] =
+    ["", "/schedules", "/schedules/new", "/nodes", "/subscriptions", "/namespaces", "/settings", "/health"];
 
 on_each_database! {
     async fn every_page_is_there_and_guarded(server) {

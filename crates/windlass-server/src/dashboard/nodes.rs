@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/workers`: who works here, who holds what, and what has been held for too long.
+//! `/ui/{namespace}/nodes`: who works here, who holds what, and what has been held for too long.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::error::ApiError;
 use crate::extract::{Args, FormBody};
 
 pub(super) fn routes() -> Router<App> {
-    Router::new().route("/ui/{namespace}/workers", get(show).post(act))
+    Router::new().route("/ui/{namespace}/nodes", get(show).post(act))
 }
 
 /// How many of each a page shows.
@@ -38,8 +38,8 @@ struct ShowArgs {
 }
 
 #[derive(Template)]
-#[template(path = "workers.html")]
-struct Workers {
+#[template(path = "nodes.html")]
+struct Nodes {
     shell: Shell,
     nodes: Vec<Node>,
     nodes_total: String,
@@ -85,8 +85,8 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
     let worker =
         |view: WorkerView| Worker { oldest: view.oldest_picked_at.map(when), seen: when(view.last_seen_at), view };
     let held = |of: StuckDelivery| Stuck { picked: when(of.picked_at), lease: when(of.lease_expires_at), of };
-    page(&Workers {
-        shell: visit.shell(Tab::Workers, "Workers"),
+    page(&Nodes {
+        shell: visit.shell(Tab::Nodes, "Nodes"),
         nodes_total: counted(nodes.len(), "node", "nodes"),
         nodes: nodes.into_iter().take(SHOWN).map(node).collect(),
         workers_total: counted(workers.len(), "worker", "workers"),
@@ -113,12 +113,12 @@ fn delivery(text: &str) -> Result<(i64, &str), ApiError> {
 async fn act(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
     let form = Form(fields);
     let chosen = form.all("id").map(delivery).collect::<Result<Vec<_>, _>>()?;
-    let back = link(&visit.path("workers"), [("minutes", form.get("minutes").map(Into::into))]);
+    let back = link(&visit.path("nodes"), [("minutes", form.get("minutes").map(Into::into))]);
     if chosen.is_empty() {
-        return visit.done(&back, "Nothing was chosen");
+        return visit.done(&back, "Nothing was chosen.");
     }
     if !form.is_confirmed() {
-        let action = visit.path("workers");
+        let action = visit.path("nodes");
         return question(&chosen, action, back).ask(&visit, form);
     }
     let mut taken = 0;
@@ -131,8 +131,8 @@ async fn act(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
         }
     }
     let notice = match chosen.len() - taken {
-        0 => format!("{} put back", counted(taken, "event", "events")),
-        rest => format!("{} put back; {rest} had ended meanwhile", counted(taken, "event", "events")),
+        0 => format!("{} put back.", counted(taken, "event", "events")),
+        rest => format!("{} put back; {rest} had ended meanwhile.", counted(taken, "event", "events")),
     };
     visit.done(&back, &notice)
 }
@@ -143,7 +143,7 @@ fn question(chosen: &[(i64, &str)], action: String, back: String) -> Confirm {
         _ => format!("Take {} from their workers?", counted(chosen.len(), "event", "events")),
     };
     Confirm {
-        tab: Tab::Workers,
+        tab: Tab::Nodes,
         question,
         detail:
             "Whoever is free gets them next. If the workers are still at it, the work is done twice, and what they \

@@ -1,0 +1,85 @@
+//! No form does anything for who may not, or from elsewhere.
+
+use serde_json::json;
+use windlass::Scope;
+use windlass_server::Dashboard;
+
+use super::{Browser, FORM, html, token};
+use crate::bed::Server;
+
+/// Everything that can be done in these pages, below the namespace.
+async fn actions(server: &Server) -> Vec<(String, String)> {
+    let schedule = json!({ "name": "a", "cron": "@daily", "type": "t" });
+    let id = server.queue.add_schedule(of(&schedule)).await.unwrap().id;
+    let event = server.queue.publish(windlass::NewEvent::new("t")).await.unwrap().event.id;
+    let page = format!("/schedules/{id}");
+    let mut all: Vec<(String, String)> =
+        ["pause", "resume", "run", "remove"].map(|action| (page.clone(), format!("action={action}"))).into();
+    all.push((format!("{page}/edit"), "name=b&cron=%40daily&type=t&missed=once".into()));
+    all.push(("/schedules/new".into(), "name=c&cron=%40daily&type=t&missed=once".into()));
+    all.push(("/nodes".into(), format!("id={event}%2Fmain")));
+    for action in ["pause", "resume", "remove", "resume_type"] {
+        all.push(("/subscriptions".into(), format!("action={action}&name=main")));
+    }
+    all.push(("/subscriptions".into(), "action=add&subscription=x".into()));
+    all.push(("/subscriptions".into(), "action=pause_type&type=t".into()));
+    all.push(("/namespaces".into(), "name=x".into()));
+    all.push(("/settings".into(), "policy=%7B%22lease_ms%22%3A90000%7D".into()));
+    all
+}
+
+fn of(schedule: &serde_json::Value) -> windlass::NewSchedule {
+    let text = |field: &str| schedule[field].as_str().unwrap().to_owned();
+    windlass::NewSchedule::new(text("name"), text("cron"), windlass::NewEvent::new(text("type")))
+}
+
+/// All that the forms could change.
+async fn state(server: &Server) -> String {
+    let queue = &server.queue;
+    let namespaces = queue.namespaces().await.unwrap();
+    let schedules = queue.schedules(windlass::ScheduleFilter::default()).await.unwrap();
+    let events = queue.list(windlass::ListFilter::default()).await.unwrap();
+    json!([namespaces, queue.subscriptions().await.unwrap(), schedules, events]).to_string()
+}
+
+on_each_database! {
+    async fn who_may_only_read_changes_nothing(server) {
+        let actions = actions(server).await;
+        let reader = Browser::with_token(&token(server, [Scope::Read, Scope::Publish, Scope::Consume]).await);
+        let before = state(server).await;
+        for (path, form) in actions {
+            let response = reader.post(server, &format!("/ui/default{path}"), &format!("{form}&confirmed=yes")).await;
+            assert!(html(&response, 403).contains("the scope &#39;admin&#39;"), "{path} {form}: {response:?}");
+        }
+        assert_eq!(state(server).await, before);
+        for page in ["/schedules", "/nodes", "/subscriptions", "/namespaces", "/settings", "/health"] {
+            let page = reader.get(server, &format!("/ui/default{page}")).await;
+            let main = html(&page, 200).split("<main").nth(1).unwrap().split("</main>").next().unwrap();
+            assert!(!main.contains("<button") && !main.contains("<input type=\"checkbox\""), "{main}");
+        }
+    }
+
+    async fn a_read_only_dashboard_has_no_actions(server) {
+        let actions = actions(server).await;
+        server.restart_with(|options| options.dashboard = Dashboard::ReadOnly).await;
+        let before = state(server).await;
+        for (path, form) in actions {
+            let form = format!("{form}&confirmed=yes");
+            let response = Browser::without_token().post(server, &format!("/ui/default{path}"), &form).await;
+            assert!(html(&response, 403).contains("read-only"), "{path} {form}: {response:?}");
+        }
+        assert_eq!(state(server).await, before);
+    }
+
+    async fn other_sites_have_no_actions(server) {
+        let actions = actions(server).await;
+        let before = state(server).await;
+        for (path, form) in actions {
+            let headers = format!("sec-fetch-site: cross-site\r\norigin: http://localhost\r\n{FORM}");
+            let form = format!("{form}&confirmed=yes");
+            let response = server.send("POST", &format!("/ui/default{path}"), &headers, &form).await;
+            assert!(html(&response, 403).contains("not sent by a page of this dashboard"), "{path} {form}");
+        }
+        assert_eq!(state(server).await, before);
+    }
+}
