@@ -30,7 +30,7 @@
 //! - [`Policy`] says what becomes of an event, from its claim to its end; [`SubscriptionSpec`] who else must be told.
 //! - Without a node: a [`ClaimRequest`] takes a [`Delivery`], and a [`Report`] ends it.
 //! - [`EventView`], [`LogEntry`], [`DeadLetter`] and [`NodeView`] show what is there and what happened, and [`Sample`]
-//!   how much of it in each minute.
+//!   how much of it in each minute. [`Queue::diagnose`] says what is wrong with an installation, and what to do.
 //! - [`Error`] has a stable [`Error::code`], and [`Error::is_temporary`] says whether trying again may help.
 //!
 //! # Features
@@ -62,6 +62,7 @@ mod clock;
 mod coalesce;
 mod decide;
 mod delivery;
+mod diagnose;
 mod duty;
 mod error;
 mod event;
@@ -112,6 +113,7 @@ pub use backlog::Backlog;
 pub use claim::{ClaimRequest, WAIT_MAX};
 pub use clock::{Clock, ClockHand, Timestamp};
 pub use delivery::{Delivery, Lease, Status};
+pub use diagnose::{Finding, Level};
 pub use duty::{Duty, DutyRun, DutyView};
 pub use error::{Error, Result};
 pub use event::{Event, NewEvent};

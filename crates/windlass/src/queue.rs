@@ -88,6 +88,8 @@ pub(crate) struct Core {
     pub counters: Arc<Counters>,
     /// Where history goes before it is deleted.
     pub archive: Option<PathBuf>,
+    /// Held by whoever looks into the health of the installation.
+    pub diagnosing: tokio::sync::Mutex<()>,
     topologies: Mutex<HashMap<String, Known>>,
 }
 
@@ -167,6 +169,7 @@ impl OpenOptions {
             schedules_room: Mutex::default(),
             schedules_left: Mutex::default(),
             archive: self.archive,
+            diagnosing: tokio::sync::Mutex::default(),
             topologies: Mutex::default(),
         };
         let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };

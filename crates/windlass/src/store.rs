@@ -30,6 +30,7 @@ use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
 mod explain;
+mod diagnose;
 mod history;
 mod look;
 #[cfg(feature = "postgres")]
@@ -40,6 +41,7 @@ mod search;
 pub(crate) mod sqlite;
 
 pub(crate) use explain::{ExplainStore, GroupHead, Standing};
+pub(crate) use diagnose::{DiagnoseStore, LANE_ROWS_MAX, Told};
 #[cfg(feature = "postgres")]
 pub(crate) use history::AllRules;
 pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Step, Taken};
@@ -270,6 +272,7 @@ pub(crate) enum Closed {
 pub(crate) trait Store:
     ExplainStore + HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static
 {
+pub(crate) trait Store: HistoryStore + ScheduleStore + SearchStore + DiagnoseStore + Send + Sync + 'static {
     /// The store itself, for transactions that are shared with its users.
     #[cfg(feature = "postgres")]
     fn postgres(&self) -> Option<&postgres::PgStore> {

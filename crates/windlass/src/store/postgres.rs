@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use self::again::despite_deadlocks;
@@ -47,6 +47,7 @@ mod backlog;
 mod claim;
 mod connections;
 mod dead_letters;
+pub(crate) mod diagnose;
 mod drop_month;
 mod duty;
 mod enqueue;
@@ -148,6 +149,8 @@ pub(crate) struct PgStore {
     ready: mpsc::UnboundedSender<Ready>,
     /// Who we are among those that notify.
     own: u64,
+    /// The number of the last probe that came back as a notification.
+    heard: Arc<watch::Sender<u64>>,
     /// The task that hears the notifications of others.
     listening: Mutex<Option<AbortHandle>>,
     /// Partitions of which it was said that they cannot be made.
@@ -184,6 +187,7 @@ impl PgStore {
             marks: Arc::default(),
             ready,
             own,
+            heard: Arc::default(),
             listening: Mutex::default(),
             lamented: Mutex::default(),
         })
@@ -254,7 +258,7 @@ impl Store for PgStore {
     }
 
     async fn watch(&self, wakes: Arc<Wakes>) {
-        let listen = notify::listen(self.options.clone(), wakes, self.marks.clone(), self.own);
+        let listen = notify::listen(self.options.clone(), wakes, self.marks.clone(), self.own, self.heard.clone());
         *lock(&self.listening) = Some(tokio::spawn(listen).abort_handle());
     }
 

@@ -35,6 +35,7 @@ mod backlog;
 mod claim;
 mod connection;
 mod dead_letters;
+pub(crate) mod diagnose;
 mod duty;
 mod enqueue;
 mod error;

@@ -9,6 +9,7 @@ mod claim;
 mod concurrency;
 mod dead_letters;
 mod deadlines;
+mod diagnose;
 mod duties;
 mod explain;
 mod finish;

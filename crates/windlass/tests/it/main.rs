@@ -10,6 +10,7 @@ mod server;
 mod support;
 
 mod crash;
+mod diagnose;
 mod examples;
 mod faults;
 mod model;

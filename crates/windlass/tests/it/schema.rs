@@ -72,6 +72,29 @@ fn the_postgres_schema_is_the_snapshot() {
     });
 }
 
+/// What the library expects to find, and says how to make again.
+async fn the_listed_indexes_are_those_of_a_new_database(database: &Database) {
+    database.open().await.close().await;
+    let (name, found) = match database.kind {
+        Kind::Sqlite => {
+            let all = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL ORDER BY name";
+            let connection = rusqlite::Connection::open(database.file()).unwrap();
+            let mut select = connection.prepare(all).unwrap();
+            let found: Vec<String> = select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+            ("../../src/store/sqlite/indexes.sql", found)
+        }
+        Kind::Postgres => {
+            let all = "SET search_path = '';
+                SELECT pg_get_indexdef(i.indexrelid) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+                WHERE c.relnamespace = 'windlass'::regnamespace AND NOT c.relispartition
+                ORDER BY c.relname COLLATE pg_catalog.\"C\"";
+            ("../../src/store/postgres/indexes.sql", server::lines(&database.url, all).await)
+        }
+    };
+    let line = |statement: &String| statement.split_whitespace().collect::<Vec<_>>().join(" ") + ";\n";
+    assert_snapshot(name, &found.iter().map(line).collect::<String>());
+}
+
 async fn many_open_an_empty_database_at_once(database: &Database) {
     let opening: Vec<_> = (0..8)
         .map(|_| {
@@ -202,6 +225,7 @@ macro_rules! on_an_empty_database {
 }
 
 on_an_empty_database! {
+    the_listed_indexes_are_those_of_a_new_database
     many_open_an_empty_database_at_once
     an_empty_database_is_not_touched_unless_asked
     a_newer_schema_is_refused

@@ -138,7 +138,7 @@ pub(super) async fn duties(store: &PgStore, namespace: &str) -> Result<Vec<DutyV
     rows.iter().filter(known).map(view).collect()
 }
 
-fn view(row: &PgRow) -> Result<DutyView> {
+pub(super) fn view(row: &PgRow) -> Result<DutyView> {
     let count = |column| get::<Option<i64>>(row, column).map(|count| count.map(i64::unsigned_abs));
     Ok(DutyView {
         duty: get::<String>(row, "duty")?.parse()?,

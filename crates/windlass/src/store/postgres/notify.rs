@@ -3,16 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::connections::Connections;
+use super::error::from_sqlx;
 use super::group::Freed;
 use super::marks::Marks;
 use crate::clock::{Timestamp, from_micros};
+use crate::error::Result;
 use crate::wake::Wakes;
 
 pub(super) const CHANNEL: &str = "windlass";
@@ -24,6 +26,12 @@ const EVERY: Duration = Duration::from_millis(5);
 const LANES_MAX: usize = 100;
 /// After a lost connection.
 const RECONNECT: Duration = Duration::from_secs(1);
+
+/// A message that only asks whether its sender gets to hear it: this word and a number.
+const PROBE: &str = "probe";
+/// So long, and so often, a probe is waited for.
+const PROBE_MAX: Duration = Duration::from_secs(3);
+const PROBE_EVERY: Duration = Duration::from_millis(250);
 
 /// Something is ready in a namespace.
 pub(super) struct Ready {
@@ -93,17 +101,44 @@ async fn notify(connection: &mut PgConnection, messages: Vec<String>) -> sqlx::R
     sqlx::query(NOTIFY).bind(CHANNEL).bind(messages).execute(connection).await.map(drop)
 }
 
+/// How long a notification takes to come back to this process; `None`: it does not.
+pub(super) async fn probe(connections: &Connections, heard: &watch::Sender<u64>) -> Result<Option<Duration>> {
+    let (begun, number, mut heard) = (Instant::now(), fastrand::u64(1..), heard.subscribe());
+    while begun.elapsed() < PROBE_MAX {
+        let mut connection = connections.get().await?;
+        notify(&mut connection, vec![format!("{PROBE} {number:x}")]).await.map_err(from_sqlx)?;
+        connection.done();
+        // Who has only begun to listen hears the next one.
+        if tokio::time::timeout(PROBE_EVERY, heard.wait_for(|last| *last == number)).await.is_ok() {
+            return Ok(Some(begun.elapsed()));
+        }
+    }
+    Ok(None)
+}
+
 /// Passes on what other processes say, until it is aborted.
-pub(super) async fn listen(options: PgConnectOptions, wakes: Arc<Wakes>, marks: Arc<Marks>, own: u64) {
+pub(super) async fn listen(
+    options: PgConnectOptions,
+    wakes: Arc<Wakes>,
+    marks: Arc<Marks>,
+    own: u64,
+    heard: Arc<watch::Sender<u64>>,
+) {
     loop {
-        if let Err(error) = listen_once(&options, &wakes, &marks, own).await {
+        if let Err(error) = listen_once(&options, &wakes, &marks, own, &heard).await {
             tracing::debug!(%error, "not listening for notifications; trying again");
         }
         tokio::time::sleep(RECONNECT).await;
     }
 }
 
-async fn listen_once(options: &PgConnectOptions, wakes: &Wakes, marks: &Marks, own: u64) -> sqlx::Result<()> {
+async fn listen_once(
+    options: &PgConnectOptions,
+    wakes: &Wakes,
+    marks: &Marks,
+    own: u64,
+    heard: &watch::Sender<u64>,
+) -> sqlx::Result<()> {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(CHANNEL).await?;
@@ -112,7 +147,10 @@ async fn listen_once(options: &PgConnectOptions, wakes: &Wakes, marks: &Marks, o
     wakes.ring_all();
     loop {
         match listener.try_recv().await? {
-            Some(message) => hear(message.payload(), wakes, marks, own),
+            Some(message) => match message.payload().split_once(' ') {
+                Some((PROBE, number)) => drop(u64::from_str_radix(number, 16).map(|number| heard.send_replace(number))),
+                _ => hear(message.payload(), wakes, marks, own),
+            },
             // The connection was lost, and with it whatever was said meanwhile.
             None => {
                 marks.rewind_all(None);

@@ -28,6 +28,9 @@ PRAGMA wal_autocheckpoint = 4096;
 PRAGMA journal_size_limit = 67108864;
 ";
 
+/// What the write-ahead log is cut back to when it starts over: `journal_size_limit`.
+pub(super) const WAL_BYTES_MAX: u64 = 67_108_864;
+
 const READER_SETTINGS: &str = "
 PRAGMA query_only = ON;
 PRAGMA temp_store = MEMORY;
@@ -59,7 +62,7 @@ pub(super) fn in_memory() -> PathBuf {
     PathBuf::from(format!("{IN_MEMORY}{:016x}?vfs=memdb", fastrand::u64(..)))
 }
 
-fn is_in_memory(path: &Path) -> bool {
+pub(super) fn is_in_memory(path: &Path) -> bool {
     path.to_str().is_some_and(|path| path.starts_with(IN_MEMORY))
 }
 
@@ -137,5 +140,15 @@ impl Readers {
 
     pub fn close(&self) {
         lock(&self.idle).take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_the_log_is_the_one_that_is_set() {
+        assert!(WRITER_SETTINGS.contains(&format!("journal_size_limit = {WAL_BYTES_MAX};")));
     }
 }

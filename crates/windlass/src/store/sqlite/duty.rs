@@ -105,7 +105,7 @@ pub(super) fn duties(conn: &Connection, namespace: &str) -> Result<Vec<DutyView>
     Ok(duties)
 }
 
-fn view(row: &Row) -> rusqlite::Result<DutyView> {
+pub(super) fn view(row: &Row) -> rusqlite::Result<DutyView> {
     let count = |index| row.get::<_, Option<i64>>(index).map(|count| count.map(i64::unsigned_abs));
     Ok(DutyView {
         duty: row::word(row, 0)?,

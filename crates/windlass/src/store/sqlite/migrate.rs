@@ -81,7 +81,7 @@ fn add_default_namespace(conn: &mut Connection, now: i64) -> Result<()> {
 const HAS_REGISTRY: &str = "SELECT 1 FROM sqlite_schema WHERE name = 'windlass_migrations'";
 const FOUND: &str = "SELECT coalesce(max(version), 0) FROM windlass_migrations";
 
-fn found(conn: &Connection) -> Result<i64> {
+pub(super) fn found(conn: &Connection) -> Result<i64> {
     if conn.query_row(HAS_REGISTRY, [], |_| Ok(())).optional()?.is_none() {
         return Ok(0);
     }

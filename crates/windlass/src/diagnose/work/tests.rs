@@ -1,0 +1,184 @@
+use super::*;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn now() -> Timestamp {
+    at("2026-01-01T12:00:00Z")
+}
+
+fn held(event_id: i64, silent_s: i64, lease_left_s: i64) -> HeldDelivery {
+    HeldDelivery {
+        namespace: "shop".to_owned(),
+        event_id,
+        event_type: "mail".to_owned(),
+        worker_id: "w:1".to_owned(),
+        updated_at: now() - TimeDelta::seconds(silent_s),
+        lease_expires_at: now() + TimeDelta::seconds(lease_left_s),
+    }
+}
+
+#[test]
+fn leases_that_ran_out_are_bad_when_nobody_sweeps() {
+    let table = [
+        (vec![], Level::Ok),
+        (vec![held(1, 100, 5)], Level::Ok),
+        (vec![held(1, 100, -59)], Level::Ok),
+        (vec![held(1, 100, -60)], Level::Warning),
+        (vec![held(1, 100, -601), held(2, 100, -60)], Level::Problem),
+    ];
+    for (list, level) in table {
+        assert_eq!(run_out(&list, now()).level, level, "{list:?}");
+    }
+    let found = run_out(&[held(7, 900, -840)], now());
+    assert_eq!(found.summary, "1 with a lease that ran out up to 14 min ago: event 7 (mail) in 'shop', held by w:1");
+}
+
+#[test]
+fn what_is_held_is_stuck_when_nothing_is_heard_of_it() {
+    let table = [
+        (vec![held(1, 599, 60)], Level::Ok),
+        (vec![held(1, 600, 60)], Level::Warning),
+        // That is a lease which ran out, and another check's.
+        (vec![held(1, 600, -60)], Level::Ok),
+    ];
+    for (list, level) in table {
+        assert_eq!(stuck(&list, now()).level, level, "{list:?}");
+    }
+    let advice = stuck(&[held(7, 900, 60)], now()).advice.unwrap();
+    assert!(advice.contains("`windlass reset 7 --namespace shop`"), "{advice}");
+}
+
+#[test]
+fn nodes_that_are_gone_for_a_day_are_only_a_notice() {
+    let node = |silent: TimeDelta| SilentNode {
+        namespace: "shop".to_owned(),
+        node_id: "api-1".to_owned(),
+        last_heartbeat: now() - silent,
+    };
+    let (fresh, old) = (node(TimeDelta::minutes(2)), node(TimeDelta::days(3)));
+    assert_eq!(nodes(&[], now()).level, Level::Ok);
+    assert_eq!(nodes(std::slice::from_ref(&old), now()).level, Level::Notice);
+    let found = nodes(&[old, fresh], now());
+    assert_eq!(found.level, Level::Warning);
+    assert_eq!(found.summary, "2 silent without having stopped: api-1 in 'shop' for 3 days, api-1 in 'shop' for 2 min");
+}
+
+fn minutes(depths: &[u64]) -> Vec<Minute> {
+    let minute = |depth: &u64| Minute { namespace: "shop".to_owned(), published: 100, ended: 40, depth: Some(*depth) };
+    depths.iter().map(minute).collect()
+}
+
+#[test]
+fn a_backlog_grows_when_much_more_is_live_than_before() {
+    let table = [
+        (vec![], Level::Ok),
+        // Too few looks to tell.
+        (vec![0, 0, 0, 0, 9_000, 9_000, 9_000, 9_000, 9_000], Level::Ok),
+        (vec![0, 0, 0, 0, 0, 999, 999, 999, 999, 999], Level::Ok),
+        (vec![0, 0, 0, 0, 0, 1_000, 1_000, 1_000, 1_000, 1_000], Level::Warning),
+        // A tenth more of what was much before.
+        (vec![10_000, 10_000, 10_000, 10_000, 10_000, 11_000, 11_000, 11_000, 11_000, 11_000], Level::Ok),
+        // It came, and it went.
+        (vec![0, 0, 0, 0, 0, 9_000, 9_000, 0, 0, 0, 0, 0], Level::Ok),
+    ];
+    for (depths, level) in table {
+        assert_eq!(backlog(&minutes(&depths)).level, level, "{depths:?}");
+    }
+    let found = backlog(&minutes(&[100, 100, 100, 100, 100, 2_000, 2_000, 2_000, 2_000, 2_000]));
+    assert_eq!(
+        found.summary,
+        "'shop' grew from 100 to 2,000 live deliveries within the hour: 1,000 events published, 400 ended"
+    );
+    assert_eq!(backlog(&minutes(&[3])).summary, "does not grow; 3 deliveries live");
+}
+
+#[test]
+fn minutes_in_which_nobody_looked_do_not_count_as_empty() {
+    let mut list = minutes(&[2_000; 12]);
+    list.iter_mut().take(6).for_each(|minute| minute.depth = None);
+    assert_eq!(backlog(&list).level, Level::Ok);
+}
+
+fn ready(event_type: &str, subscription: &str, waiting_s: i64) -> Waiting {
+    Waiting {
+        namespace: "shop".to_owned(),
+        subscription: subscription.to_owned(),
+        event_type: event_type.to_owned(),
+        ready_at: now() - TimeDelta::seconds(waiting_s),
+    }
+}
+
+#[test]
+fn what_is_paused_does_not_count_as_waiting() {
+    let pair = |one: &str, two: &str| (one.to_owned(), two.to_owned());
+    let list = [ready("mail", "main", 4_000)];
+    let table = [
+        (Pauses::default(), Level::Warning),
+        (Pauses { namespaces: ["shop".to_owned()].into(), ..Pauses::default() }, Level::Ok),
+        (Pauses { namespaces: ["other".to_owned()].into(), ..Pauses::default() }, Level::Warning),
+        (Pauses { types: vec![pair("shop", "ma*")], ..Pauses::default() }, Level::Ok),
+        (Pauses { types: vec![pair("other", "ma*")], ..Pauses::default() }, Level::Warning),
+        (Pauses { subscriptions: vec![pair("shop", "main")], ..Pauses::default() }, Level::Ok),
+        (Pauses { subscriptions: vec![pair("shop", "audit")], ..Pauses::default() }, Level::Warning),
+    ];
+    for (pauses, level) in table {
+        assert_eq!(waiting(&list, &pauses, now()).level, level, "{pauses:?}");
+    }
+    assert_eq!(waiting(&[ready("mail", "main", 3_600)], &Pauses::default(), now()).level, Level::Notice);
+    assert_eq!(waiting(&[], &Pauses::default(), now()).level, Level::Ok);
+}
+
+#[test]
+fn what_is_paused_is_named_with_how_to_resume_it() {
+    let pair = |one: &str, two: &str| (one.to_owned(), two.to_owned());
+    assert_eq!(paused(&Pauses::default()), Verdict::ok("nothing is paused"));
+    let pauses = Pauses {
+        namespaces: ["shop".to_owned()].into(),
+        types: vec![pair("default", "mail.*")],
+        subscriptions: vec![pair("default", "audit")],
+    };
+    let found = paused(&pauses);
+    assert_eq!(found.level, Level::Notice);
+    let named = "3 paused: namespace 'shop', type 'mail.*' in 'default', subscription 'audit' in 'default'";
+    assert_eq!(found.summary, named);
+    assert!(found.advice.unwrap().ends_with("`windlass namespace resume shop`"));
+    let types = Pauses { types: vec![pair("default", "mail.*")], ..Pauses::default() };
+    assert!(paused(&types).advice.unwrap().ends_with("`windlass namespace resume default --type 'mail.*'`"));
+    let subscriptions = Pauses { subscriptions: vec![pair("default", "audit")], ..Pauses::default() };
+    let advice = paused(&subscriptions).advice.unwrap();
+    assert!(advice.ends_with("`windlass subscription resume audit --namespace default`"), "{advice}");
+}
+
+#[test]
+fn a_blocked_group_is_worse_the_more_wait() {
+    let group = |behind: u64| BlockedGroup {
+        namespace: "shop".to_owned(),
+        group_id: "user-42".to_owned(),
+        event_id: 7,
+        retry_count: 2,
+        ready_at: now() + TimeDelta::minutes(5),
+        behind,
+    };
+    assert_eq!(groups(&[], now()).level, Level::Ok);
+    assert_eq!(groups(&[group(99)], now()).level, Level::Notice);
+    let found = groups(&[group(99), group(1)], now());
+    assert_eq!(found.level, Level::Warning);
+    let first =
+        "2 with 100 waiting for a retry: 'user-42' in 'shop' (99 behind event 7: 2 failures, next try in 5 min)";
+    assert!(found.summary.starts_with(first), "{}", found.summary);
+}
+
+#[test]
+fn silent_workers_are_named() {
+    let worker = SilentWorker {
+        namespace: "shop".to_owned(),
+        worker_id: "w:1".to_owned(),
+        held: 12,
+        seen_at: now() - TimeDelta::minutes(7),
+    };
+    assert_eq!(workers(&[], now()).level, Level::Ok);
+    let found = workers(&[worker], now());
+    assert_eq!(found.summary, "1 silent and still holding deliveries: w:1 in 'shop' (holds 12, silent for 7 min)");
+}

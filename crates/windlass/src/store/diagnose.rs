@@ -1,0 +1,65 @@
+//! What stores tell of the whole database when its health is looked into. They read a bounded number of rows, and no
+//! history; instants are those of the database's clock.
+
+use async_trait::async_trait;
+
+use crate::clock::Timestamp;
+use crate::diagnose::Unseen;
+use crate::diagnose::schema::Indexes;
+use crate::diagnose::upkeep::{DutyFact, FailedTick, LateSchedule};
+use crate::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, SilentWorker, Waiting};
+
+/// What is told, or why it cannot be.
+pub(crate) type Told<T> = Result<T, Unseen>;
+
+/// How many deliveries of each lane are looked at, from the first on.
+pub(crate) const LANE_ROWS_MAX: i64 = 1_000;
+
+#[async_trait]
+pub(crate) trait DiagnoseStore {
+    /// The version of the schema, and the one that this build needs.
+    async fn schema_versions(&self) -> Told<(i64, i64)>;
+
+    async fn indexes(&self) -> Told<Indexes>;
+
+    /// Deliveries whose lease ran out before the one instant, or that were not heard of since the other.
+    async fn held_silently(
+        &self,
+        run_out_before: Timestamp,
+        silent_before: Timestamp,
+        limit: usize,
+    ) -> Told<Vec<HeldDelivery>>;
+
+    /// Workers that hold deliveries, none of which was heard of since then.
+    async fn silent_workers(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentWorker>>;
+
+    /// Nodes that did not stop and were not heard of since then.
+    async fn silent_nodes(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentNode>>;
+
+    /// The first of each lane that is free and was ready before then; the oldest first.
+    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Told<Vec<Waiting>>;
+
+    /// Groups whose first delivery is to be tried again after `now`, while the others wait for it; those with the most
+    /// behind it first.
+    async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Told<Vec<BlockedGroup>>;
+
+    /// What was counted in each minute since then, in the order of time within each namespace.
+    async fn minutes(&self, since: Timestamp) -> Told<Vec<Minute>>;
+
+    async fn all_duties(&self) -> Told<Vec<DutyFact>>;
+
+    /// Schedules with a tick from before then; the latest first.
+    async fn late_schedules(&self, before: Timestamp, limit: usize) -> Told<Vec<LateSchedule>>;
+
+    /// Ticks that failed since then, the newest first.
+    async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Told<Vec<FailedTick>>;
+
+    /// How many dead letters each namespace got since then, counted up to `limit`; only those that got any.
+    async fn dead_since(&self, since: Timestamp, limit: usize) -> Told<Vec<(String, u64)>>;
+
+    /// How many lanes each namespace has; only those that have any.
+    async fn lane_counts(&self) -> Told<Vec<(String, u64)>>;
+
+    /// Namespace and name.
+    async fn paused_subscriptions(&self) -> Told<Vec<(String, String)>>;
+}

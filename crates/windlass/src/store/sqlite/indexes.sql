@@ -1,0 +1,11 @@
+CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
+CREATE INDEX event_attempts_by_event ON event_attempts (event_id);
+CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
+CREATE INDEX event_queue_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease) WHERE expires_at IS NOT NULL AND lease IS NULL;
+CREATE INDEX event_queue_free ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
+CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at, event_id) WHERE group_id IS NOT NULL;
+CREATE INDEX event_queue_held ON event_queue (lane_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
+CREATE INDEX events_by_namespace ON events (namespace, id);
+CREATE INDEX retention_leftovers_by_time ON retention_leftovers (namespace, rules, look_at);
+CREATE INDEX schedule_fires_by_time ON schedule_fires (namespace, fired_at);
+CREATE INDEX schedules_due ON schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
