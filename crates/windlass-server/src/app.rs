@@ -55,7 +55,7 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(queue: Queue, options: ServeOptions, stopping: watch::Receiver<bool>) -> App {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(&queue, options.metrics_age_max);
         let gate = Gate::new(options.access, &metrics);
         App(Arc::new(Shared {
             hub: Hub::new(options.streams_max),

@@ -23,9 +23,9 @@ mod stream;
 mod subscription;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -72,6 +72,7 @@ pub(crate) fn router(app: App) -> Router {
     router
         .route_layer(from_fn_with_state((app.clone(), needs), auth::check))
         .merge(dashboard::router(&app))
+        .route_layer(from_fn(note_path))
         .route("/openapi.json", routing::get(move || async move { show(document) }))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
@@ -93,11 +94,34 @@ fn timed(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
 }
 
 async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
-    let unanswered = app.asked();
+    let (unanswered, begun) = (app.asked(), Instant::now());
+    let method = known_method(request.method());
+    // A layer around the whole router sees no matched path, so each answer brings its own.
     let response = next.run(request).await;
     drop(unanswered);
-    app.metrics.answered(response.status().as_u16());
+    let path = response.extensions().get::<MatchedPath>().map_or(NO_PATH, MatchedPath::as_str);
+    app.metrics.answered(method, path, response.status().as_u16(), begun.elapsed());
     response
+}
+
+/// What is counted as the path of requests that match none: those are as many as people can think of.
+const NO_PATH: &str = "none";
+
+/// Notes on the answer which path it is of.
+async fn note_path(request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let mut response = next.run(request).await;
+    if let Some(path) = path {
+        response.extensions_mut().insert(path);
+    }
+    response
+}
+
+/// Methods, too, are as many as people can think of.
+fn known_method(method: &Method) -> &'static str {
+    let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD, Method::OPTIONS];
+    let names = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+    known.iter().position(|known| known == method).map_or("other", |place| names[place])
 }
 
 fn show(document: Arc<str>) -> impl IntoResponse {

@@ -26,6 +26,9 @@ pub struct ServeOptions {
     pub dashboard: Dashboard,
     /// How often it looks for upkeep that is due: run-out leases, deadlines, retention. Every second unless set.
     pub maintain_every: Duration,
+    /// What `/metrics` says of the database is at most so old; unless reading it takes more than a twentieth of this: then
+    /// it may be as old as twenty such reads. 5 s unless set; zero reads it every time.
+    pub metrics_age_max: Duration,
     /// How long requests that are under way may still take once the server stops. 30 s unless set.
     pub shutdown_grace: Duration,
     /// How long a request may take, beside the time that a claim waits. 30 s unless set.
@@ -52,6 +55,7 @@ impl Default for ServeOptions {
             tls: None,
             dashboard: Dashboard::On,
             maintain_every: Duration::from_secs(1),
+            metrics_age_max: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(30),
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
@@ -93,6 +97,10 @@ pub async fn serve(
 
     let (stop, stopping) = watch::channel(false);
     let app = App::new(queue.clone(), options, stopping);
+    upkeep.spawn({
+        let app = app.clone();
+        async move { app.metrics.settle().await }
+    });
     let open = listen::accept(&listener, &app, routes::router(app.clone()), shutdown).await;
     drop(listener);
     tracing::info!("stopping: requests under way are still answered");

@@ -31,8 +31,50 @@ pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[Change]) -> R
     }
     let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
     core.wakes.ring(namespace, &applied.freed);
-    core.count_changed(namespace, changes, &applied.attempts).await;
+    let lanes = changes.iter().map(|change| change.live.lane_id);
+    // The changes are committed, whether or not they can be counted. Their lanes are almost always known.
+    if let Ok(topology) = core.topology_with_lanes(namespace, lanes).await {
+        let applied: Vec<(&str, &Change, &Attempt)> = typed(&topology, changes, &applied.attempts).collect();
+        core.count_changed(namespace, &applied);
+        applied.iter().for_each(|(event_type, change, attempt)| tell(namespace, event_type, change, attempt));
+    }
     Ok(applied.attempts)
+}
+
+/// The changes whose guard held, each with the type of its event.
+fn typed<'a>(
+    topology: &'a Topology,
+    changes: &'a [Change],
+    attempts: &'a [Option<Attempt>],
+) -> impl Iterator<Item = (&'a str, &'a Change, &'a Attempt)> {
+    changes.iter().zip(attempts).filter_map(|(change, attempt)| {
+        let lane = topology.lane(change.live.lane_id)?;
+        Some((&*lane.key.event_type, change, attempt.as_ref()?))
+    })
+}
+
+/// Says in the log what was not processed, whoever tried it: this time, or for good.
+fn tell(namespace: &str, event_type: &str, change: &Change, record: &Attempt) {
+    let Attempt { event_id, subscription, attempt, .. } = record;
+    let worker_id = record.worker_id.as_deref().unwrap_or("");
+    let error = record.error_message.as_deref().unwrap_or("");
+    macro_rules! say {
+        ($level:ident, $($rest:tt)+) => {
+            tracing::$level!(namespace, event_id, "type" = event_type, subscription, worker_id, attempt, $($rest)+)
+        };
+    }
+    match (record.action, &change.transition) {
+        (_, Transition::Bury { reason, .. }) => {
+            say!(error, reason, error, "an event failed for good; it is a dead letter")
+        }
+        (Action::CompletedWithErrors, _) => say!(error, error, "an event was completed with errors"),
+        (Action::Failed, Transition::Requeue { .. }) => {
+            let next_retry_at = record.next_retry_at.map(|at| at.to_rfc3339()).unwrap_or_default();
+            say!(warn, next_retry_at, error, "an event failed; it is tried again");
+        }
+        (Action::Abandoned, _) => say!(warn, "the lease on an event ran out; it is handed out again"),
+        (action, _) => say!(debug, %action, "an event was processed"),
+    }
 }
 
 /// As [`apply`]; only how many guards held.

@@ -45,6 +45,8 @@ pub(crate) enum When {
 pub(crate) const MAX_ATTEMPTS_EXCEEDED: &str = "Max attempts exceeded";
 pub(crate) const MAX_RETRIES_EXCEEDED: &str = "Max retries exceeded";
 pub(crate) const HANDLER_ERROR: &str = "Handler error";
+/// Reasons that begin so go on with the type.
+pub(crate) const NO_HANDLER: &str = "No handler for event";
 pub(crate) const EXPIRED: &str = "Expired before it could start";
 
 /// Decides on what a worker reported. `chance`, from 0 to 1, spreads retries.
@@ -99,7 +101,7 @@ fn give_up(reason: String, policy: &Policy) -> (Action, Transition) {
 
 fn unhandled(live: &Live, event_type: &str, policy: &Policy) -> (Action, Transition) {
     if policy.unhandled == Unhandled::DeadLetter || live.attempts >= live.attempts_limit {
-        let reason = format!("No handler for event {event_type}");
+        let reason = format!("{NO_HANDLER} {event_type}");
         return (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: false });
     }
     let when = When::After(policy.lease());

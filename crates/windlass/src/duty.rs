@@ -226,7 +226,9 @@ impl Queue {
             None if done > 0 && duty != Duty::Sample => tracing::info!(namespace, duty = name, done, ?took, "upkeep"),
             None => tracing::debug!(namespace, duty = name, ?took, "upkeep: nothing to do"),
         }
-        DutyRun { duty, done, took, more, error }
+        let run = DutyRun { duty, done, took, more, error };
+        self.core().meter.duty(namespace, &run, self.clock().now());
+        run
     }
 
     /// Goes on holding the duty for as long as the work takes.

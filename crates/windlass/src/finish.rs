@@ -278,6 +278,8 @@ async fn look_up_rest(
             _ => Err(Error::EventNotFound { namespace: namespace.to_owned(), event_id: held.holder.event_id }),
         });
     }
+    let lost = answers.iter().filter(|answer| matches!(answer, Some(Ok(Finished::Lost)))).count();
+    core.meter.lost(namespace, lost as u64);
     Ok(())
 }
 

@@ -37,6 +37,7 @@
 //!
 //! - `sqlite` and `postgres`, both on unless switched off: the databases. At least one is needed.
 //! - `testing`: the module `testing`, for tests of code that publishes and handles events.
+//! - `metrics`: what happens is told to the recorder of the `metrics` facade, as counters and histograms.
 //! - `openapi`: schemas for OpenAPI documents of the types that answers are made of.
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
@@ -75,13 +76,16 @@ mod hold;
 mod inspect;
 mod limits;
 mod maintain;
+mod meter;
 mod months;
 mod names;
 mod namespace;
 mod node;
 mod outcome;
+mod overview;
 mod partitions;
 mod policy;
+mod pool;
 mod publish;
 mod publish_in;
 mod queue;
@@ -125,13 +129,16 @@ pub use inspect::{
     WorkerView,
 };
 pub use limits::Limits;
+pub use meter::DeadReason;
 pub use names::NAME_BYTES_MAX;
 #[cfg(feature = "postgres")]
 pub use node::PgTx;
 pub use node::{Context, Envelope, Handled, Handler, HandlerError, Node, RunningNode, shutdown_signal};
 pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
+pub use overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, PROCESSING_AGES, QueueOverview};
 pub use partitions::Partitions;
 pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled};
+pub use pool::PoolView;
 pub use publish::Published;
 pub use publish_in::PublishIn;
 pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};

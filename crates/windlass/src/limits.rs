@@ -55,6 +55,8 @@ pub struct Limits {
     pub samples_max: usize,
     /// The most stored samples that one answer is made of.
     pub sample_rows_max: usize,
+    /// The most event types of a namespace that metrics of one process tell apart; the others go by `other`.
+    pub metric_types_max: usize,
     /// The most API tokens in a database, expired ones included.
     pub tokens_max: usize,
     /// The most namespaces that one API token may name.
@@ -90,6 +92,7 @@ impl Default for Limits {
             missed_ticks_max: 1_000,
             samples_max: 10_000,
             sample_rows_max: 100_000,
+            metric_types_max: 100,
             tokens_max: 1_000,
             token_namespaces_max: 32,
         }

@@ -14,6 +14,7 @@ use crate::coalesce::Coalescer;
 use crate::error::{Error, Result};
 use crate::finish::{self, FinishUnit, FinishedUnit};
 use crate::limits::Limits;
+use crate::meter::Meter;
 use crate::names;
 use crate::publish::{self, PublishUnit, PublishedUnit};
 use crate::register::generated_id;
@@ -86,6 +87,8 @@ pub(crate) struct Core {
     pub schedules_left: Mutex<Left>,
     /// What is counted for samples.
     pub counters: Arc<Counters>,
+    /// What is counted for monitoring.
+    pub meter: Meter,
     /// Where history goes before it is deleted.
     pub archive: Option<PathBuf>,
     /// Held by whoever looks into the health of the installation.
@@ -158,6 +161,7 @@ impl OpenOptions {
         store.watch(wakes.clone()).await;
         let core = Core {
             counters: Counters::new(store.clone()),
+            meter: Meter::new(self.limits.metric_types_max),
             store,
             clock: self.clock,
             limits: self.limits,
@@ -275,6 +279,13 @@ impl Queue {
     /// Whether the database answers.
     pub async fn ping(&self) -> Result<()> {
         self.store().exists(self.namespace(), &[]).await.map(drop)
+    }
+
+    /// Tells this recorder, from now on, what all clones of this queue do: counters and histograms, which are listed in
+    /// `docs/metrics.md`. Without it the process's recorder is told, as `metrics::set_global_recorder` made it.
+    #[cfg(feature = "metrics")]
+    pub fn record_to(&self, recorder: impl metrics::Recorder + Send + Sync + 'static) {
+        self.core().meter.tell_to(Arc::new(recorder));
     }
 
     /// From now on no claim waits: those that do are answered with what there is. For the end of a process.

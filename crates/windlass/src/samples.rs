@@ -47,6 +47,14 @@ pub(crate) struct SampleRow {
     pub counter: Counter,
 }
 
+/// What was published in transactions of others, and found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Uncounted {
+    pub transactions: usize,
+    /// How many events of each type; a type may come several times.
+    pub published: Vec<(String, u64)>,
+}
+
 /// How much of a type is live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Depth {
@@ -145,8 +153,11 @@ impl Queue {
         let mut seen = 0;
         loop {
             let moved = self.store().count_published(self.namespace(), BATCH).await?;
-            seen += moved;
-            if moved < BATCH {
+            for (event_type, published) in &moved.published {
+                self.core().meter.published_elsewhere(self.namespace(), event_type, *published);
+            }
+            seen += moved.transactions;
+            if moved.transactions < BATCH {
                 break;
             }
         }
@@ -206,41 +217,44 @@ const LAST_US: i64 = 253_402_300_800_000_000;
 
 impl Core {
     /// Counts events that were stored just now.
-    pub(crate) fn count_published<'a>(&self, namespace: &str, new: impl Iterator<Item = (&'a Prepared, &'a Stored)>) {
+    pub(crate) fn count_published<'a>(
+        &self,
+        namespace: &str,
+        new: impl Iterator<Item = (&'a Prepared, &'a Stored)> + Clone,
+    ) {
+        self.meter.published(namespace, new.clone());
         let noted = new.map(|(new, stored)| (new.event.event_type.as_str(), stored.created_at, Noted::Published));
         self.counters.count(namespace, noted);
     }
 
     pub(crate) fn count_claimed(&self, topology: &Topology, claim: &Claim, taken: &[Delivery]) {
         let Some(subscription) = topology.subscription(&claim.subscription) else { return };
-        let noted = taken.iter().filter_map(|delivery| {
-            let wait_us = first_wait(delivery, subscription)?;
-            Some((delivery.event.event_type.as_str(), delivery.picked_at, Noted::Claimed { wait_us }))
+        let waited = taken.iter().map(|delivery| (delivery, first_wait(delivery, subscription)));
+        self.meter.claimed(&claim.namespace, &claim.subscription, waited.clone());
+        let noted = waited.filter_map(|(delivery, wait_us)| {
+            Some((delivery.event.event_type.as_str(), delivery.picked_at, Noted::Claimed { wait_us: wait_us? }))
         });
         self.counters.count(&claim.namespace, noted);
     }
 
-    /// Counts the changes that were applied. Their lanes are almost always known.
-    pub(crate) async fn count_changed(&self, namespace: &str, changes: &[Change], applied: &[Option<Attempt>]) {
-        let ended = |(change, attempt)| Some((end_of(change)?, change, Option::as_ref(attempt)?));
-        let ends: Vec<(End, &Change, &Attempt)> = changes.iter().zip(applied).filter_map(ended).collect();
-        if ends.is_empty() {
-            return;
-        }
-        let lanes = ends.iter().map(|(_, change, _)| change.live.lane_id);
-        // The changes are committed, whether or not they can be counted.
-        let Ok(topology) = self.topology_with_lanes(namespace, lanes).await else { return };
-        let noted = ends.into_iter().filter_map(|(end, change, attempt)| {
-            let lane = topology.lane(change.live.lane_id)?;
+    /// Counts changes that were applied, each with the type of its event.
+    pub(crate) fn count_changed(&self, namespace: &str, applied: &[(&str, &Change, &Attempt)]) {
+        let ran = applied.iter().map(|(event_type, change, attempt)| {
             let run_us = run_of(change, attempt.finished_at);
-            Some((lane.key.event_type.as_str(), attempt.finished_at, Noted::Ended(end, run_us)))
+            (*event_type, *change, *attempt, run_us)
+        });
+        self.meter.changed(namespace, ran.clone().map(|(event_type, change, _, run_us)| (event_type, change, run_us)));
+        let noted = ran.filter_map(|(event_type, change, attempt, run_us)| {
+            Some((event_type, attempt.finished_at, Noted::Ended(end_of(change)?, run_us)))
         });
         self.counters.count(namespace, noted);
     }
 
     /// Counts a delivery that was completed in a handler's transaction.
     pub(crate) fn count_completed(&self, delivery: &Delivery, attempt: &Attempt) {
-        let noted = Noted::Ended(End::Completed, Some(run_in_tx(delivery.picked_at, attempt)));
+        let run_us = run_in_tx(delivery.picked_at, attempt);
+        self.meter.completed(delivery, run_us);
+        let noted = Noted::Ended(End::Completed, Some(run_us));
         let event = &delivery.event;
         self.counters.count(&event.namespace, [(event.event_type.as_str(), attempt.finished_at, noted)]);
     }

@@ -20,10 +20,12 @@ use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
 use crate::outcome::{Action, Attempt, HandlerResult};
+use crate::overview::{Counts, Reasons};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
+use crate::pool::PoolView;
 use crate::register::NodeView;
 use crate::samples::thin::Level;
-use crate::samples::{Depth, Points, SampleRow};
+use crate::samples::{Depth, Points, SampleRow, Uncounted};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
@@ -284,6 +286,9 @@ pub(crate) trait Store: HistoryStore + ScheduleStore + SearchStore + DiagnoseSto
         None
     }
 
+    /// Which database it is on.
+    fn name(&self) -> &'static str;
+
     /// How many batches of one kind the database takes at once.
     fn batches_in_flight(&self) -> usize;
 
@@ -504,8 +509,8 @@ pub(crate) trait Store: HistoryStore + ScheduleStore + SearchStore + DiagnoseSto
     /// Adds these to what is stored of their span, time and type: counts add up, of depth and age the most is kept.
     async fn add_samples(&self, namespace: &str, rows: &[SampleRow]) -> Result<()>;
 
-    /// Moves what was published in up to `limit` transactions of others into samples; of how many.
-    async fn count_published(&self, namespace: &str, limit: usize) -> Result<usize>;
+    /// Moves what was published in up to `limit` transactions of others into samples; what that was.
+    async fn count_published(&self, namespace: &str, limit: usize) -> Result<Uncounted>;
 
     /// How much of each type is live: of those of which something is, or was seen or counted in this minute or the last.
     async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>>;
@@ -548,6 +553,12 @@ pub(crate) trait Store: HistoryStore + ScheduleStore + SearchStore + DiagnoseSto
 
     /// How live deliveries stand, by type.
     async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>>;
+
+    /// How much there is of everything, by the reasons that dead letters are told apart by.
+    async fn counts(&self, namespace: &str, reasons: &Reasons, now: Option<Timestamp>) -> Result<Counts>;
+
+    /// Connections to the database, as far as they are kept in pools.
+    fn pools(&self) -> Vec<PoolView>;
 
     /// Counts of live deliveries and dead letters, and of attempts that ended since `since`.
     async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>>;

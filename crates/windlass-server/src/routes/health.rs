@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::App;
+use crate::auth::Caller;
 use crate::error::ApiError;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -60,11 +61,15 @@ async fn ready(State(app): State<App>) -> Result<Json<HealthBody>, ApiError> {
     }
 }
 
-/// What the server counted, for Prometheus
+/// What happened and how much there is, for Prometheus
+///
+/// Counters are this process's own; gauges of the database are a few seconds old at most. A token for some namespaces
+/// gets to see those only.
 #[utoipa::path(
     get, path = "/metrics", tag = "server", security(("token" = ["read"])),
     responses((status = 200, description = "Prometheus's text format.", body = String, content_type = "text/plain"))
 )]
-async fn metrics(State(app): State<App>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render())
+async fn metrics(State(app): State<App>, Extension(caller): Extension<Caller>) -> impl IntoResponse {
+    let text = app.metrics.render(|namespace| caller.covers(namespace)).await;
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }

@@ -22,12 +22,27 @@ use super::verdict::{Run, put_back, report};
 use crate::clock::millis_since;
 use crate::delivery::Delivery;
 use crate::error::Error;
-use crate::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
+use crate::outcome::{Attempt, Finished, HandlerResult, Outcome, Report};
 
 /// What could not start within this time after all is given back: other nodes may have slots.
 const START_MAX: Duration = Duration::from_secs(1);
 /// That the database goes away is nobody's failure. But an event that meets it at so many attempts may be the reason.
 const AWAY_MAX: u32 = 10;
+
+/// A line of the log about an event in hand.
+macro_rules! say {
+    ($level:ident, $event:expr, $($rest:tt)+) => {
+        tracing::$level!(
+            namespace = $event.namespace,
+            event_id = $event.id,
+            "type" = $event.event_type,
+            subscription = $event.subscription(),
+            worker_id = $event.0.worker_id,
+            attempt = $event.attempt(),
+            $($rest)+
+        )
+    };
+}
 
 /// How the work on an event ended.
 pub(super) enum Ended {
@@ -54,7 +69,7 @@ pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Option<Ve
     };
     match ended {
         Ended::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
-        Ended::Committed(attempt) => tell(&event, &attempt),
+        Ended::Committed(attempt) => tell_committed(&event, &attempt),
         Ended::Report(_) | Ended::Lost => tell_lost(&event),
     }
 }
@@ -75,7 +90,7 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
     let Some(_slots) = slots.filter(|_| !node.stops() && !grip.is_expired()) else { return released() };
     let handlers = node.handlers.of(event.subscription(), &event.event_type);
     if handlers.is_empty() {
-        tracing::warn!(event_id = event.id, event_type = event.event_type, "no handler for event");
+        say!(warn, event, "no handler for event");
         return Ended::Report(Report::new(Outcome::Unhandled));
     }
     let cx = Context {
@@ -94,6 +109,7 @@ async fn handle(node: &Shared, cx: Context, handlers: &[Arc<Handler>], known: &[
     let (plain, in_tx): (Vec<_>, Vec<_>) = todo.partition(|handler| handler.is_plain());
     let (begun, event) = (Instant::now(), cx.event());
     let mut runs = run_all(plain, &cx).await;
+    node.count_handled(event, &runs);
     if !in_tx.is_empty() {
         // Boxed, since it is large, and would make every event's future as large.
         match Box::pin(tx::run_all(node, event, &in_tx, &mut runs, known, begun)).await {
@@ -189,44 +205,30 @@ async fn settle(node: &Shared, event: &Envelope, mut report: Report) {
     let (mut pause, mut bare) = (Pause::after_a_failed_report(), Some(Report::new(report.outcome.clone())));
     loop {
         let error = match node.queue.finish(&*event.0, report.clone()).await {
-            Ok(Finished::Applied(attempt)) => return tell(event, &attempt),
-            Ok(Finished::Repeated(_)) => return,
+            Ok(Finished::Applied(_) | Finished::Repeated(_)) => return,
             Ok(Finished::Lost) if report.outcome == Outcome::Release => return,
             Ok(Finished::Lost) => return tell_lost(event),
             Err(error) => error,
         };
         if error.is_temporary() || matches!(error, Error::DatabaseReadOnly { .. }) {
-            tracing::warn!(%error, event_id = event.id, "could not report the end of an event; trying again");
+            say!(warn, event, %error, "could not report the end of an event; trying again");
             pause.wait().await;
         } else if let Some(bare) = bare.take() {
             // What cannot be stored of it is left out: its outcome counts.
-            tracing::warn!(%error, event_id = event.id, "the report on an event is refused; only its outcome is kept");
+            say!(warn, event, %error, "the report on an event is refused; only its outcome is kept");
             report = bare;
         } else {
-            tracing::error!(%error, event_id = event.id, "could not report the end of an event; its lease runs out");
+            say!(error, event, %error, "could not report the end of an event; its lease runs out");
             return;
         }
     }
 }
 
 fn tell_lost(event: &Envelope) {
-    let (event_id, event_type) = (event.id, &event.event_type);
-    tracing::warn!(event_id, event_type, "the lease ran out before the event was handled; its end does not count");
+    say!(warn, event, "the lease ran out before the event was handled; its end does not count");
 }
 
-fn tell(event: &Envelope, attempt: &Attempt) {
-    let (event_id, event_type, error) = (event.id, &event.event_type, attempt.error_message.as_deref().unwrap_or(""));
-    let attempts = attempt.attempt;
-    match (attempt.action, attempt.next_retry_at) {
-        (Action::Failed, Some(next_retry_at)) => {
-            tracing::warn!(event_id, event_type, attempts, %next_retry_at, error, "an event failed; it is tried again");
-        }
-        (Action::Failed, None) => {
-            tracing::error!(event_id, event_type, attempts, error, "an event failed for good; it is a dead letter");
-        }
-        (Action::CompletedWithErrors, _) => {
-            tracing::error!(event_id, event_type, attempts, error, "an event was completed with errors");
-        }
-        (action, _) => tracing::debug!(event_id, event_type, attempts, %action, "an event was handled"),
-    }
+/// What was committed otherwise is told where that is done.
+fn tell_committed(event: &Envelope, attempt: &Attempt) {
+    say!(debug, event, action = %attempt.action, "an event was processed");
 }

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::context::Producer;
+use super::envelope::Envelope;
 use super::hand::Hand;
 use super::handlers::Handlers;
 use super::pool::{Load, Pool};
+use super::verdict::Run;
 use crate::busy::Busy;
 use crate::claim::ClaimRequest;
 use crate::error::Result;
@@ -55,6 +57,12 @@ impl Shared {
     pub async fn register(&self) -> Result<()> {
         let registration = self.registration.clone().event_types(self.handlers.patterns(None));
         self.queue.register_node(registration).await.map(drop)
+    }
+
+    /// Counts how handlers ended.
+    pub fn count_handled(&self, event: &Envelope, runs: &[Run]) {
+        let ends = runs.iter().map(|run| (run.handler.as_str(), run.end()));
+        self.queue.core().meter.handled(&event.0, ends);
     }
 
     pub fn stops(&self) -> bool {

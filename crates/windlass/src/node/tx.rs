@@ -85,9 +85,18 @@ pub(super) async fn run_all(
             Err(_) => return Ended::Unavailable,
         };
         match transact(node, event, part, closing).await {
-            TxEnd::Committed(Some(attempt)) => return Ended::Committed(attempt),
-            TxEnd::Committed(None) => runs.extend(part.iter().map(|handler| done(handler))),
-            TxEnd::Failed(run) => runs.push(run),
+            TxEnd::Committed(attempt) => {
+                let done: Vec<Run> = part.iter().map(|handler| done(handler)).collect();
+                node.count_handled(event, &done);
+                match attempt {
+                    Some(attempt) => return Ended::Committed(attempt),
+                    None => runs.extend(done),
+                }
+            }
+            TxEnd::Failed(run) => {
+                node.count_handled(event, std::slice::from_ref(&run));
+                runs.push(run);
+            }
             TxEnd::Lost => return Ended::Lost,
             TxEnd::Unavailable => return Ended::Unavailable,
         }

@@ -11,6 +11,7 @@ use crate::clock::SPAN_MAX;
 use crate::error::panic_text;
 use crate::finish::fit;
 use crate::limits::Limits;
+use crate::meter::HandlerEnd;
 use crate::outcome::{HandlerResult, Outcome, Report};
 
 /// How long an event waits for a database that went away under it: at first, and at most.
@@ -24,6 +25,18 @@ const ERROR_BYTES_MAX: usize = 8 << 10;
 pub(super) struct Run {
     pub handler: String,
     pub failure: Option<Failure>,
+}
+
+impl Run {
+    /// For the counters.
+    pub fn end(&self) -> HandlerEnd {
+        match &self.failure {
+            None => HandlerEnd::Success,
+            Some(Failure::Retry { .. }) => HandlerEnd::Transient,
+            Some(Failure::Snooze { .. }) => HandlerEnd::Snoozed,
+            Some(Failure::Unrecoverable { .. }) => HandlerEnd::Unrecoverable,
+        }
+    }
 }
 
 /// Whoever may still succeed is tried again, then whoever asked for later; only when nobody is left to try does a

@@ -32,11 +32,13 @@ use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
 use crate::outcome::{Attempt, HandlerResult};
+use crate::overview::{Counts, Reasons};
 use crate::policy::NamespacePolicy;
+use crate::pool::PoolView;
 use crate::queue::bad_url;
 use crate::register::NodeView;
 use crate::samples::thin::Level;
-use crate::samples::{Depth, Points, SampleRow};
+use crate::samples::{Depth, Points, SampleRow, Uncounted};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::{Wakes, lock};
@@ -65,6 +67,7 @@ mod maintain;
 mod marks;
 mod migrate;
 mod notify;
+mod overview;
 mod partitions;
 mod pooler;
 mod prune;
@@ -249,6 +252,10 @@ fn to_json<T: Serialize>(value: &T) -> Result<String> {
 
 #[async_trait]
 impl Store for PgStore {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
     fn batches_in_flight(&self) -> usize {
         2
     }
@@ -507,7 +514,7 @@ impl Store for PgStore {
         despite_deadlocks!(samples::add(self, namespace, rows))
     }
 
-    async fn count_published(&self, namespace: &str, limit: usize) -> Result<usize> {
+    async fn count_published(&self, namespace: &str, limit: usize) -> Result<Uncounted> {
         despite_deadlocks!(samples::count_published(self, namespace, limit))
     }
 
@@ -563,6 +570,20 @@ impl Store for PgStore {
 
     async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
         backlog::backlog(self, namespace, now).await
+
+    async fn counts(&self, namespace: &str, reasons: &Reasons, now: Option<Timestamp>) -> Result<Counts> {
+        overview::counts(self, namespace, reasons, now).await
+    }
+
+    fn pools(&self) -> Vec<PoolView> {
+        vec![
+            self.claims.view("claims"),
+            self.writes.view("writes"),
+            self.sweeps.view("sweeps"),
+            self.renewals.view("renewals"),
+            self.reads.view("reads"),
+            self.handlers.view("handlers"),
+        ]
     }
 
     async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {

@@ -22,10 +22,12 @@ use crate::inspect::{
     DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
 };
 use crate::outcome::{Attempt, HandlerResult};
+use crate::overview::{Counts, Reasons};
 use crate::policy::NamespacePolicy;
+use crate::pool::PoolView;
 use crate::register::NodeView;
 use crate::samples::thin::Level;
-use crate::samples::{Depth, Points, SampleRow};
+use crate::samples::{Depth, Points, SampleRow, Uncounted};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
@@ -53,6 +55,7 @@ mod look;
 mod maintain;
 mod migrate;
 mod others;
+mod overview;
 mod prune;
 mod publish;
 mod publish_in;
@@ -174,6 +177,10 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     /// While one is being synced the next waits at the writer's door, which then never idles.
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
     fn batches_in_flight(&self) -> usize {
         2
     }
@@ -487,8 +494,8 @@ impl Store for SqliteStore {
     }
 
     /// Whoever publishes in a transaction adds to the samples themselves: nobody else can write meanwhile anyway.
-    async fn count_published(&self, _namespace: &str, _limit: usize) -> Result<usize> {
-        Ok(0)
+    async fn count_published(&self, _namespace: &str, _limit: usize) -> Result<Uncounted> {
+        Ok(Uncounted::default())
     }
 
     async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>> {
@@ -555,6 +562,15 @@ impl Store for SqliteStore {
     async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
         let (namespace, now) = (namespace.to_owned(), self.now(now));
         self.read(move |conn| backlog::backlog(conn, &namespace, now)).await
+
+    async fn counts(&self, namespace: &str, reasons: &Reasons, now: Option<Timestamp>) -> Result<Counts> {
+        let (namespace, reasons, now) = (namespace.to_owned(), *reasons, self.now(now));
+        self.read(move |conn| overview::counts(conn, &namespace, &reasons, now)).await
+    }
+
+    /// One connection writes, and readers open one when they need it.
+    fn pools(&self) -> Vec<PoolView> {
+        Vec::new()
     }
 
     async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {

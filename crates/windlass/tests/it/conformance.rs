@@ -21,6 +21,7 @@ mod inspect;
 mod keys;
 mod namespaces;
 mod nodes;
+mod overview;
 mod pause;
 mod prune;
 mod publish;

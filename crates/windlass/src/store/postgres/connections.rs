@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::from_sqlx;
 use crate::error::{Error, Result};
+use crate::pool::PoolView;
 use crate::wake::lock;
 
 /// A connection unused for this long is tried before it is used: its server may have restarted.
@@ -26,6 +27,7 @@ pub(super) struct Connections {
     setup: &'static str,
     idle: Mutex<Vec<(PgConnection, Instant)>>,
     room: Semaphore,
+    max: usize,
 }
 
 /// A connection on loan. Unless it is given back with [`Connection::done`] it is closed: whoever was
@@ -38,7 +40,7 @@ pub(super) struct Connection<'a> {
 
 impl Connections {
     pub fn new(options: PgConnectOptions, setup: &'static str, max: usize) -> Connections {
-        Connections { options, setup, idle: Mutex::default(), room: Semaphore::new(max) }
+        Connections { options, setup, idle: Mutex::default(), room: Semaphore::new(max), max }
     }
 
     pub async fn get(&self) -> Result<Connection<'_>> {
@@ -63,6 +65,11 @@ impl Connections {
             Ok(connected) => connected.map_err(from_sqlx),
             Err(_) => Err(Error::DatabaseUnavailable { detail: format!("no connection within {CONNECT_MAX:?}") }),
         }
+    }
+
+    pub fn view(&self, pool: &'static str) -> PoolView {
+        let busy = self.max - self.room.available_permits().min(self.max);
+        PoolView { pool, busy, idle: lock(&self.idle).len(), max: self.max }
     }
 
     pub async fn close(&self) {

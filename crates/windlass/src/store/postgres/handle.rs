@@ -14,6 +14,7 @@ use super::group::Freed;
 use super::{COLD, PgStore, fix_planner, results, transition};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::pool::PoolView;
 use crate::store::{Change, Closed, Closing};
 
 /// Handlers beyond this many wait for each other.
@@ -56,6 +57,11 @@ impl DerefMut for Tx {
 }
 
 impl Transactions {
+    pub fn view(&self, pool: &'static str) -> PoolView {
+        let idle = self.pool.num_idle();
+        PoolView { pool, busy: (self.pool.size() as usize).saturating_sub(idle), idle, max: HANDLERS }
+    }
+
     /// Connects when the first is asked for.
     pub fn new(options: PgConnectOptions) -> Transactions {
         let pool = PgPoolOptions::new()

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::samples::counter::Counter;
 use crate::samples::histogram::Histogram;
 use crate::samples::thin::{LEVELS, Level, merged};
-use crate::samples::{Depth, MINUTE_S, Points, SampleRow};
+use crate::samples::{Depth, MINUTE_S, Points, SampleRow, Uncounted};
 
 // An array of arrays cannot be unnested by one level, so histograms come as text.
 const ADD: &str = "
@@ -98,7 +98,7 @@ DELETE FROM windlass.uncounted WHERE ctid = ANY(ARRAY(
   AND namespace = $1
 RETURNING event_type, published, created_at";
 
-pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usize) -> Result<usize> {
+pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usize) -> Result<Uncounted> {
     let mut connection = store.reads.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     let take = sqlx::query(TAKE_PUBLISHED).bind(namespace).bind(limit as i64);
@@ -110,10 +110,12 @@ pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usi
         Ok(SampleRow { span_s: MINUTE_S, at, event_type, counter })
     };
     let taken: Vec<SampleRow> = rows.iter().map(published).collect::<Result<_>>()?;
-    add_on(&mut tx, namespace, &merged(taken, MINUTE_S)).await?;
+    let taken = merged(taken, MINUTE_S);
+    add_on(&mut tx, namespace, &taken).await?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    Ok(rows.len())
+    let published = taken.into_iter().map(|row| (row.event_type, row.counter.published)).collect();
+    Ok(Uncounted { transactions: rows.len(), published })
 }
 
 // By the lanes, and not with a join: others may have any number of deliveries.

@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
     HOT, PgStore, activity, backlog, claim, fire, group, hold, inspect, maintain, partitions, prune, results, retain,
+    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, overview, partitions, prune, results, retain,
     samples, schedule, transition,
 };
 use crate::clock::Clock;
@@ -129,6 +130,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("prune", prune::RESULTS, vec!["'default'", "500"]),
         ("backlog", backlog::BACKLOG, vec!["'default'", "NULL"]),
         ("depths", samples::DEPTHS, vec!["'default'", "NULL"]),
+        ("overview", overview::LIVE, vec!["'default'", "NULL", "'{60, 300, 900, 1800}'"]),
         ("bury", transition::BURY, with(&["'{FAILED,FAILED}'", "'{r,r}'", "'{t,t}'"])),
     ]
 }
