@@ -88,15 +88,14 @@ pub async fn serve(
     options: ServeOptions,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    // Dropped with this future, it ends its task.
-    let mut upkeep = JoinSet::new();
-    upkeep.spawn({
-        let (queue, every) = (queue.clone(), options.maintain_every);
-        async move { queue.maintain_all(every).await }
-    });
-
     let (stop, stopping) = watch::channel(false);
     let app = App::new(queue.clone(), options, stopping);
+    // Dropped with this future, it ends its tasks.
+    let mut upkeep = JoinSet::new();
+    upkeep.spawn({
+        let (queue, every) = (queue.clone(), app.options.maintain_every);
+        async move { queue.maintain_all(every).await }
+    });
     upkeep.spawn({
         let app = app.clone();
         async move { app.metrics.settle().await }

@@ -20,8 +20,8 @@ on_each_database! {
         let metrics = server.get("/metrics").await;
         assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
         for line in [
-            "windlass_http_requests_total{status=\"201\"} 1",
-            "windlass_http_requests_total{status=\"404\"} 1",
+            "windlass_http_requests_total{method=\"POST\",path=\"/events\",status=\"201\"} 1",
+            "windlass_http_requests_total{method=\"GET\",path=\"none\",status=\"404\"} 1",
             "windlass_http_connections_refused_total 0",
             "windlass_http_waiting_claims 0",
         ] {
