@@ -54,7 +54,6 @@ Exit codes:
 
 #[derive(Subcommand)]
 enum Command {
-    Serve(commands::serve::Serve),
     Publish(commands::publish::Publish),
     #[cfg(unix)]
     Work(commands::work::Work),
@@ -110,7 +109,6 @@ fn complain(error: &(dyn std::error::Error + 'static)) {
 async fn run(command: Command) -> Result {
     logging::start()?;
     match command {
-        Command::Serve(serve) => serve.run().await,
         Command::Publish(publish) => publish.run().await,
         #[cfg(unix)]
         Command::Work(work) => work.run().await,

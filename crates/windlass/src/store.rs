@@ -31,8 +31,8 @@ use crate::token::{Hash, Token};
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
-mod explain;
 mod diagnose;
+mod explain;
 mod history;
 mod look;
 #[cfg(feature = "postgres")]
@@ -42,8 +42,8 @@ mod search;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-pub(crate) use explain::{ExplainStore, GroupHead, Standing};
 pub(crate) use diagnose::{DiagnoseStore, LANE_ROWS_MAX, Told};
+pub(crate) use explain::{ExplainStore, GroupHead, Standing};
 #[cfg(feature = "postgres")]
 pub(crate) use history::AllRules;
 pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Step, Taken};
@@ -272,9 +272,8 @@ pub(crate) enum Closed {
 
 #[async_trait]
 pub(crate) trait Store:
-    ExplainStore + HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static
+    DiagnoseStore + ExplainStore + HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static
 {
-pub(crate) trait Store: HistoryStore + ScheduleStore + SearchStore + DiagnoseStore + Send + Sync + 'static {
     /// The store itself, for transactions that are shared with its users.
     #[cfg(feature = "postgres")]
     fn postgres(&self) -> Option<&postgres::PgStore> {

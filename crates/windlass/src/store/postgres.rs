@@ -570,6 +570,7 @@ impl Store for PgStore {
 
     async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
         backlog::backlog(self, namespace, now).await
+    }
 
     async fn counts(&self, namespace: &str, reasons: &Reasons, now: Option<Timestamp>) -> Result<Counts> {
         overview::counts(self, namespace, reasons, now).await

@@ -562,6 +562,7 @@ impl Store for SqliteStore {
     async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
         let (namespace, now) = (namespace.to_owned(), self.now(now));
         self.read(move |conn| backlog::backlog(conn, &namespace, now)).await
+    }
 
     async fn counts(&self, namespace: &str, reasons: &Reasons, now: Option<Timestamp>) -> Result<Counts> {
         let (namespace, reasons, now) = (namespace.to_owned(), *reasons, self.now(now));

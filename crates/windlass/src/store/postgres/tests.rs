@@ -4,9 +4,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, backlog, claim, fire, group, hold, inspect, maintain, partitions, prune, results, retain,
-    HOT, PgStore, activity, claim, fire, group, hold, inspect, maintain, overview, partitions, prune, results, retain,
-    samples, schedule, transition,
+    HOT, PgStore, activity, backlog, claim, fire, group, hold, inspect, maintain, overview, partitions, prune, results,
+    retain, samples, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
