@@ -53,7 +53,8 @@ pub(crate) fn router(app: App) -> Router {
         .merge(timed(quick, search::routes()))
         .merge(timed(quick, explain::routes()))
         .merge(timed(quick, samples::routes()))
-        // Redriving many, or giving a new subscription its past, takes a while.
+        // Redriving or calling off many, or giving a new subscription its past, takes a while.
+        .merge(timed(quick + LONG_WORK, cancel::of_many()))
         .merge(timed(quick + LONG_WORK, dead_letters::routes()))
         .merge(timed(quick + LONG_WORK, subscription::routes()))
         .merge(timed(quick, namespace::routes()))

@@ -2,11 +2,36 @@
 
 use crate::change::{apply_counted, change};
 use crate::decide::Transition;
-use crate::delivery::Status;
+use crate::delivery::{Live, Status};
 use crate::error::{Error, Result};
+use crate::inspect::check_filter;
 use crate::outcome::Action;
 use crate::queue::Queue;
 use crate::store::Guard;
+use crate::topology::{Lane, Topology, wants};
+
+/// How many deliveries one transaction calls off.
+const BATCH: usize = 500;
+
+/// Which waiting deliveries to call off; what is empty or `None` does not filter.
+#[derive(Debug, Clone, Default)]
+pub struct CancelFilter {
+    /// Of these events.
+    pub event_ids: Vec<i64>,
+    /// Of any of these types, by exact name or prefix ending in `*`.
+    pub types: Vec<String>,
+    /// With any of these tags.
+    pub tags: Vec<String>,
+    /// Of this subscription.
+    pub subscription: Option<String>,
+}
+
+impl CancelFilter {
+    fn means(&self, lane: &Lane) -> bool {
+        self.subscription.as_ref().is_none_or(|name| *name == lane.key.subscription)
+            && wants(&self.types, &self.tags, &lane.key.event_type, &lane.key.tags)
+    }
+}
 
 impl Queue {
     /// Calls off the event's waiting deliveries: of one subscription, or of all. How many; an error if
@@ -21,9 +46,7 @@ impl Queue {
         let holders: Vec<_> = meant.iter().map(|delivery| self.anyone(event_id, &delivery.subscription)).collect();
         let found = self.store().held(self.namespace(), &holders).await?;
         let waiting = found.into_iter().flatten().filter(|live| live.lease.is_none());
-        let decided = || (Action::Cancelled, Transition::End { forget: false });
-        let changes: Vec<_> = waiting.map(|live| change(&topology, live, Guard::Free, decided())).collect();
-        match apply_counted(self.core(), self.namespace(), &changes).await? {
+        match self.call_off(&topology, waiting).await? {
             0 => {
                 let status = meant.first().map_or(Status::Completed, |delivery| delivery.status);
                 let (action, allowed) = ("cancelled", "PENDING");
@@ -31,5 +54,65 @@ impl Queue {
             }
             cancelled => Ok(cancelled),
         }
+    }
+
+    /// Calls off every waiting delivery that matches, of those that were there when it began; how many.
+    pub async fn cancel_all(&self, filter: CancelFilter) -> Result<usize> {
+        let (ids, max) = (filter.event_ids.len(), self.limits().page_max);
+        if ids > max {
+            return Err(Error::invalid("event_ids", format!("has {ids} entries; the limit is {max}")));
+        }
+        check_filter(&filter.types, &filter.tags, self.limits())?;
+        self.check_subscription_filter(filter.subscription.as_deref()).await?;
+        let topology = self.reload().await?;
+        if !filter.event_ids.is_empty() {
+            return self.cancel_named(&topology, &filter).await;
+        }
+        let lanes = topology.lanes.iter().filter(|lane| filter.means(lane));
+        let lanes: Vec<i64> = lanes.map(|lane| lane.lane_id).collect();
+        let newest = self.store().newest_event(self.namespace()).await?;
+        let mut cancelled = 0;
+        // Where the first of a group goes, the next takes a place that may have been passed.
+        loop {
+            match self.cancel_in(&topology, &lanes, newest).await? {
+                0 => return Ok(cancelled),
+                more => cancelled += more,
+            }
+        }
+    }
+
+    async fn cancel_named(&self, topology: &Topology, filter: &CancelFilter) -> Result<usize> {
+        let meant = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
+        let names = topology.subscriptions.iter().map(|found| found.subscription.as_str());
+        let names: Vec<&str> = names.filter(|name| meant(name)).collect();
+        let of_event = |event_id: &i64| names.iter().map(|name| self.anyone(*event_id, name)).collect::<Vec<_>>();
+        let holders: Vec<_> = filter.event_ids.iter().flat_map(of_event).collect();
+        let mut cancelled = 0;
+        for holders in holders.chunks(BATCH) {
+            let found = self.store().held(self.namespace(), holders).await?.into_iter().flatten();
+            let wanted = |live: &Live| topology.lane(live.lane_id).is_some_and(|lane| filter.means(lane));
+            let waiting = found.filter(|live| live.lease.is_none() && wanted(live));
+            cancelled += self.call_off(topology, waiting).await?;
+        }
+        Ok(cancelled)
+    }
+
+    /// Goes once through these lanes; how many it called off.
+    async fn cancel_in(&self, topology: &Topology, mut lanes: &[i64], newest: i64) -> Result<usize> {
+        let (mut after, mut cancelled) = (None, 0);
+        while !lanes.is_empty() {
+            let found = self.store().free(self.namespace(), lanes, after, newest, BATCH).await?;
+            let Some((last, place)) = found.last() else { break };
+            let lane = lanes.iter().position(|lane_id| *lane_id == last.lane_id);
+            (lanes, after) = (&lanes[lane.unwrap_or(lanes.len())..], Some(*place));
+            cancelled += self.call_off(topology, found.into_iter().map(|(live, _)| live)).await?;
+        }
+        Ok(cancelled)
+    }
+
+    async fn call_off(&self, topology: &Topology, waiting: impl Iterator<Item = Live>) -> Result<usize> {
+        let decided = || (Action::Cancelled, Transition::End { forget: false });
+        let changes: Vec<_> = waiting.map(|live| change(topology, live, Guard::Free, decided())).collect();
+        apply_counted(self.core(), self.namespace(), &changes).await
     }
 }

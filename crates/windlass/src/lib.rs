@@ -114,6 +114,7 @@ mod wake;
 pub use activity::{Activity, ActivityCursor, ActivityPage};
 pub use askers::AskerView;
 pub use backlog::Backlog;
+pub use cancel::CancelFilter;
 pub use claim::{ClaimRequest, WAIT_MAX};
 pub use clock::{Clock, ClockHand, Timestamp};
 pub use delivery::{Delivery, Lease, Status};

@@ -124,6 +124,9 @@ pub(crate) struct Applied {
     pub freed: Vec<i64>,
 }
 
+/// A place in a lane: when it is ready – `None`: not before its group lets it – and its event.
+pub(crate) type FreePlace = (Option<Timestamp>, i64);
+
 /// Who claims to hold a delivery.
 #[derive(Debug, Clone)]
 pub(crate) struct Holder {
@@ -419,6 +422,17 @@ pub(crate) trait Store:
 
     /// Free deliveries whose deadline has passed.
     async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>>;
+
+    /// Free deliveries in these lanes of events up to `newest`: lane by lane, by place in it, from after a place in the
+    /// first.
+    async fn free(
+        &self,
+        namespace: &str,
+        lanes: &[i64],
+        after: Option<FreePlace>,
+        newest: i64,
+        limit: usize,
+    ) -> Result<Vec<(Live, FreePlace)>>;
 
     /// The live delivery each holder speaks of; `None` where it does not hold it.
     async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>>;

@@ -34,7 +34,7 @@ async fn refused(server: &Server, token: &str, reason: &str) -> u64 {
 }
 
 /// One path of each kind, with the scope that it needs.
-const PATHS: [(&str, &str, Scope); 26] = [
+const PATHS: [(&str, &str, Scope); 27] = [
     ("POST", "/events", Scope::Publish),
     ("POST", "/events/batch", Scope::Publish),
     ("GET", "/events/subscribe", Scope::Consume),
@@ -56,6 +56,7 @@ const PATHS: [(&str, &str, Scope); 26] = [
     ("PUT", "/namespaces/default", Scope::Admin),
     ("POST", "/events/1/reset", Scope::Admin),
     ("POST", "/events/1/cancel", Scope::Admin),
+    ("POST", "/events/cancel", Scope::Admin),
     ("POST", "/dead-letters/redrive", Scope::Admin),
     ("DELETE", "/dead-letters/1", Scope::Admin),
     ("POST", "/subscriptions", Scope::Admin),

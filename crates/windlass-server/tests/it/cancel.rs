@@ -1,6 +1,6 @@
-//! `POST /events/{id}/cancel`.
+//! `POST /events/{id}/cancel` and `POST /events/cancel`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 on_each_database! {
     async fn a_waiting_event_is_called_off(server) {
@@ -31,5 +31,23 @@ on_each_database! {
         assert_eq!(server.act(&format!("/events/{both}/cancel")).await.expect(200)["cancelled"], 2);
         let error = server.act(&format!("/events/{both}/cancel?subscription=nobody")).await;
         error.error(404, "subscription_not_found");
+    }
+
+    async fn all_that_match_are_called_off(server) {
+        let held = server.publish_taken("a,x").await;
+        let (a, b, c) = (server.publish("a").await, server.publish("b").await, server.publish("c").await);
+        let cancel = async |request: Value| server.post("/events/cancel", &request).await;
+        assert_eq!(cancel(json!({ "tags": "a,b" })).await.expect(200), json!({ "cancelled": 2 }));
+        assert_eq!((server.status(a).await, server.status(b).await), ("CANCELLED".into(), "CANCELLED".into()));
+        assert_eq!(cancel(json!({ "types": ["x*"] })).await.expect(200)["cancelled"], 0);
+        assert_eq!(cancel(json!({ "event_ids": [a, held, c], "subscription": "main" })).await.expect(200)["cancelled"], 1);
+        let d = server.publish("d").await;
+        assert_eq!(cancel(json!({ "all": true })).await.expect(200)["cancelled"], 1);
+        assert_eq!((server.status(d).await, server.status(held).await), ("CANCELLED".into(), "PROCESSING".into()));
+        assert_eq!(cancel(json!({})).await.bad_field(), "all");
+        assert_eq!(cancel(json!({ "all": true, "tags": "a" })).await.bad_field(), "all");
+        assert_eq!(cancel(json!({ "types": "a*b" })).await.bad_field(), "types");
+        cancel(json!({ "reason": "x" })).await.error(400, "invalid");
+        cancel(json!({ "subscription": "nobody" })).await.error(404, "subscription_not_found");
     }
 }

@@ -113,7 +113,7 @@ on_each_database! {
         for path in ["events/1/complete", "events/1/start", "events/1/heartbeat", "events/claim"] {
             assert_eq!(server.post(&format!("/namespaces/nowhere/{path}"), &report).await.status, 404, "{path}");
         }
-        for path in ["events", "events/1", "dead-letters", "dead-letters/1", "stuck", "workers", "samples", "stats", "stats/maintenance", "subscriptions", "subscriptions/main", "events/stream"] {
+        for path in ["events", "events/1", "events/search", "events/1/explain", "dead-letters", "dead-letters/1", "stuck", "workers", "samples", "stats", "stats/maintenance", "subscriptions", "subscriptions/main", "events/stream"] {
             assert_eq!(server.get(&format!("/namespaces/nowhere/{path}")).await.status, 404, "{path}");
         }
         for path in ["events/1/reset", "events/1/cancel", "pause", "resume", "subscriptions/main/pause", "dead-letters/1/redrive"] {

@@ -19,7 +19,7 @@ pub(crate) use self::handle::Tx;
 use self::marks::Marks;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
+    Applied, Change, Claim, FreePlace, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::backlog::Backlog;
@@ -46,6 +46,7 @@ use crate::wake::{Wakes, lock};
 mod activity;
 mod again;
 mod backlog;
+mod cancel;
 mod claim;
 mod connections;
 mod dead_letters;
@@ -411,6 +412,17 @@ impl Store for PgStore {
 
     async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
         maintain::expired(self, namespace, limit, now).await
+    }
+
+    async fn free(
+        &self,
+        namespace: &str,
+        lanes: &[i64],
+        after: Option<FreePlace>,
+        newest: i64,
+        limit: usize,
+    ) -> Result<Vec<(Live, FreePlace)>> {
+        cancel::free(self, namespace, lanes, after, newest, limit).await
     }
 
     async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
+    Applied, Change, Claim, FreePlace, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::backlog::Backlog;
@@ -34,6 +34,7 @@ use crate::wake::Wakes;
 
 mod activity;
 mod backlog;
+mod cancel;
 mod claim;
 mod connection;
 mod dead_letters;
@@ -363,6 +364,18 @@ impl Store for SqliteStore {
     async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
         let (namespace, now) = (namespace.to_owned(), self.now(now));
         self.read(move |conn| maintain::expired(conn, &namespace, limit, now)).await
+    }
+
+    async fn free(
+        &self,
+        _namespace: &str,
+        lanes: &[i64],
+        after: Option<FreePlace>,
+        newest: i64,
+        limit: usize,
+    ) -> Result<Vec<(Live, FreePlace)>> {
+        let lanes = lanes.to_vec();
+        self.read(move |conn| cancel::free(conn, &lanes, after, newest, limit)).await
     }
 
     async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {

@@ -5,6 +5,7 @@ mod admin;
 mod archive;
 mod backlog;
 mod bad_input;
+mod cancel;
 mod claim;
 mod concurrency;
 mod dead_letters;

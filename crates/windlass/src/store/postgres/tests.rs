@@ -4,8 +4,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, backlog, claim, fire, group, hold, inspect, maintain, overview, partitions, prune, results,
-    retain, samples, schedule, transition,
+    HOT, PgStore, activity, backlog, cancel, claim, fire, group, hold, inspect, maintain, overview, partitions, prune,
+    results, retain, samples, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -118,6 +118,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ),
         ("look", claim::LOOK, vec!["'default'", lanes, "NULL"]),
         ("sweep", maintain::RUN_OUT, vec!["'default'", lanes, marks[0], marks[1], "NULL", "500", "10000"]),
+        ("cancel", cancel::FREE, vec!["'default'", lanes, "'2000-01-01'", "0", "1000000", "500"]),
         ("expire", maintain::EXPIRED, vec!["'default'", "NULL", "500"]),
         ("stuck", inspect::STUCK, vec!["'default'", "30000000", "20", "NULL"]),
         ("end", transition::END, with(&["'{f,f}'"])),

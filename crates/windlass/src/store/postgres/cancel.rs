@@ -1,0 +1,38 @@
+//! Finding what waits, to call it off.
+
+use chrono::DateTime;
+
+use super::PgStore;
+use super::error::from_sqlx;
+use super::row::{get, live};
+use crate::delivery::Live;
+use crate::error::Result;
+use crate::store::FreePlace;
+
+// In the order of the hot index, lane by lane; in the first one from after a place.
+pub(super) const FREE: &str = "
+SELECT q.event_id, q.lane_id, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries, q.subscription,
+       q.group_id, nullif(q.ready_at, 'infinity') AS ready_at
+FROM unnest($2::bigint[]) WITH ORDINALITY AS l(lane_id, n) CROSS JOIN LATERAL (
+    SELECT * FROM windlass.event_queue q
+    WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL AND q.event_id <= $5
+      AND (q.ready_at, q.event_id) > (CASE WHEN l.n = 1 THEN coalesce($3, 'infinity') ELSE '-infinity' END::timestamptz,
+                                      CASE WHEN l.n = 1 THEN $4 ELSE 0 END)
+    ORDER BY q.ready_at, q.event_id LIMIT $6) AS q
+LIMIT $6";
+
+pub(super) async fn free(
+    store: &PgStore,
+    namespace: &str,
+    lanes: &[i64],
+    after: Option<FreePlace>,
+    newest: i64,
+    limit: usize,
+) -> Result<Vec<(Live, FreePlace)>> {
+    let (ready_at, event_id) = after.unwrap_or((Some(DateTime::UNIX_EPOCH), 0));
+    let mut connection = store.sweeps.get().await?;
+    let query = sqlx::query(FREE).bind(namespace).bind(lanes).bind(ready_at).bind(event_id).bind(newest);
+    let rows = query.bind(limit as i64).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    rows.iter().map(|row| Ok((live(row)?, (get(row, "ready_at")?, get(row, "event_id")?)))).collect()
+}

@@ -1,0 +1,40 @@
+//! Finding what waits, to call it off.
+
+use rusqlite::Connection;
+
+use super::row::{self, INFINITY};
+use crate::delivery::Live;
+use crate::error::Result;
+use crate::store::FreePlace;
+
+const FREE: &str = "
+SELECT event_id, lane_id, lease, attempts, attempts_limit, retry_count, max_retries, subscription, group_id, ready_at
+FROM event_queue INDEXED BY event_queue_free
+WHERE lane_id = ?1 AND lease IS NULL AND event_id <= ?2 AND (ready_at, event_id) > (?3, ?4)
+ORDER BY ready_at, event_id LIMIT ?5";
+
+pub(super) fn free(
+    conn: &Connection,
+    lanes: &[i64],
+    after: Option<FreePlace>,
+    newest: i64,
+    limit: usize,
+) -> Result<Vec<(Live, FreePlace)>> {
+    let (mut ready_at, mut event_id) = after.map_or((0, 0), |(at, id)| (row::micros(at).unwrap_or(INFINITY), id));
+    let mut select = conn.prepare_cached(FREE)?;
+    let mut found = Vec::new();
+    for lane_id in lanes {
+        let left = (limit - found.len()) as i64;
+        let mut rows = select.query((lane_id, newest, ready_at, event_id, left))?;
+        while let Some(row) = rows.next()? {
+            let live = row::live(row)?;
+            let place = (row::instant_if_any(row, 9)?, live.event_id);
+            found.push((live, place));
+        }
+        if found.len() == limit {
+            break;
+        }
+        (ready_at, event_id) = (0, 0);
+    }
+    Ok(found)
+}
