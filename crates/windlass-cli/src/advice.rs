@@ -33,7 +33,9 @@ fn by_code(code: &str) -> Option<&'static str> {
         "no_token" => "give one by --token or WINDLASS_TOKEN; `windlass token create` makes one, where the database is",
         "wrong_token" => "`windlass token list`, where the database is, shows which tokens there are and until when",
         "wrong_scope" | "other_namespace" => "`windlass token create`, where the database is, makes one that may",
-        "unknown_path" => "is it a Windlass server, and as new as this command (`windlass --version`)?",
+        "unknown_path" | "wrong_method" => {
+            "is it a Windlass server, and as new as this command (`windlass --version`)?"
+        }
         "schema_too_old" => {
             "if another database was meant: --database or WINDLASS_DATABASE names it, --server a server"
         }

@@ -54,8 +54,9 @@ pub fn show(json: bool, answer: &Answer, shown: impl FnOnce(&Answer) -> Result<S
 
 /// A status by its name, in capitals or not.
 pub fn status(text: &str) -> std::result::Result<Status, String> {
-    let name = text.to_ascii_uppercase().replace('-', "_");
-    name.parse().map_err(|error: windlass::Error| error.to_string())
+    let named = |status: &Status| status.as_str() == text.to_ascii_uppercase().replace('-', "_");
+    let all = || Status::ALL.map(|status| status.as_str().to_ascii_lowercase().replace('_', "-")).join(", ");
+    Status::ALL.into_iter().find(named).ok_or_else(|| format!("choose one of {}", all()))
 }
 
 #[cfg(test)]
@@ -66,7 +67,7 @@ mod tests {
     fn a_status_may_be_written_small() {
         assert_eq!(status("failed"), Ok(Status::Failed));
         assert_eq!(status("completed-with-errors"), Ok(Status::CompletedWithErrors));
-        assert!(status("gone").unwrap_err().contains("'GONE' is not one of PENDING, "));
+        assert!(status("gone").unwrap_err().starts_with("choose one of pending, processing, completed, "));
     }
 }
 #[cfg(unix)]

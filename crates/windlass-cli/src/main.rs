@@ -9,6 +9,8 @@ mod help;
 mod input;
 mod logging;
 mod output;
+#[cfg(test)]
+mod reference;
 mod when;
 
 use std::io::{self, Write};
@@ -26,7 +28,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 
 /// A durable event queue in your own relational database.
 #[derive(Parser)]
-#[command(version, after_help = AFTER_HELP)]
+#[command(name = "windlass", version, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

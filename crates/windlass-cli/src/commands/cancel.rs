@@ -21,7 +21,7 @@ Examples:
   windlass cancel --type report.due --subscription audit --yes")]
 pub struct Cancel {
     /// The events' ids
-    #[arg(value_name = "ID", conflicts_with_all = ["types", "tags"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["types", "tags", "all"])]
     event_ids: Vec<i64>,
     /// All of these types, exact or by prefix ending in `*`; several with commas
     #[arg(long = "type", short, value_name = "TYPE", value_delimiter = ',')]
@@ -32,6 +32,9 @@ pub struct Cancel {
     /// Only the deliveries to this subscription; to all of them if not given
     #[arg(long, value_name = "NAME")]
     subscription: Option<String>,
+    /// All that wait in the namespace
+    #[arg(long)]
+    all: bool,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -44,18 +47,30 @@ struct Cancelled {
     cancelled: u64,
 }
 
+#[derive(Deserialize)]
+struct Total {
+    total: u64,
+}
+
+#[derive(Deserialize)]
+struct Subscriptions {
+    subscriptions: Vec<Subscription>,
+}
+
+#[derive(Deserialize)]
+struct Subscription {
+    subscription: String,
+}
+
 impl Cancel {
     pub async fn run(self) -> Result {
-        if self.event_ids.is_empty() && self.types.is_empty() && self.tags.is_empty() {
-            return Err(Usage("say which: by their ids, --type or --tag".to_owned()).into());
+        let filters = !self.types.is_empty() || !self.tags.is_empty() || self.subscription.is_some();
+        match (self.event_ids.is_empty(), filters, self.all) {
+            (true, false, false) => Err(Usage("say which: by their ids, --type, --tag or --all".to_owned()).into()),
+            (true, true, true) => Err(Usage("--all makes no sense with a filter".to_owned()).into()),
+            (true, ..) => self.common.target.with(async |api| self.all_that_match(api).await).await,
+            (false, ..) => self.common.target.with(async |api| self.each(api).await).await,
         }
-        self.common
-            .target
-            .with(async |api| match self.event_ids.is_empty() {
-                true => self.all_that_match(api).await,
-                false => self.each(api).await,
-            })
-            .await
     }
 
     async fn each(&self, api: &Api) -> Result {
@@ -73,7 +88,10 @@ impl Cancel {
     }
 
     async fn all_that_match(&self, api: &Api) -> Result {
-        confirm(&format!("cancel every waiting event {}", self.described()), self.yes)?;
+        let waiting = self.waiting(api).await?;
+        if waiting > 0 {
+            confirm(&format!("cancel {}", counted(waiting, "waiting delivery")), self.yes)?;
+        }
         let answer = api.post(&api.within("/events/cancel"), &[], &self.filter()).await?;
         if self.common.json {
             return print_json(&answer.text);
@@ -82,22 +100,40 @@ impl Cancel {
         print(&format!("{} cancelled.", counted(cancelled, "delivery")))
     }
 
-    fn filter(&self) -> Value {
-        let mut filter = Map::new();
-        for (name, value) in [("types", joined(&self.types)), ("tags", joined(&self.tags))] {
-            filter.extend(value.map(|value| (name.to_owned(), json!(value))));
+    /// How many match by now.
+    async fn waiting(&self, api: &Api) -> Result<u64> {
+        let names = match &self.subscription {
+            Some(name) => vec![name.clone()],
+            None => {
+                let found: Subscriptions = api.get(&api.within("/subscriptions"), &[]).await?.read()?;
+                found.subscriptions.into_iter().map(|found| found.subscription).collect()
+            }
+        };
+        let mut waiting = 0;
+        for name in names {
+            let query = given([
+                ("status", Some("PENDING".to_owned())),
+                ("types", joined(&self.types)),
+                ("tags", joined(&self.tags)),
+                ("subscription", Some(name)),
+                ("limit", Some("1".to_owned())),
+            ]);
+            waiting += api.get(&api.within("/events"), &query).await?.read::<Total>()?.total;
         }
-        filter.extend(self.subscription.as_ref().map(|name| ("subscription".to_owned(), json!(name))));
-        Value::Object(filter)
+        Ok(waiting)
     }
 
-    fn described(&self) -> String {
-        let parts = given([
-            ("of type", joined(&self.types)),
-            ("tagged", joined(&self.tags)),
-            ("of subscription", self.subscription.clone()),
+    fn filter(&self) -> Value {
+        let texts = given([
+            ("types", joined(&self.types)),
+            ("tags", joined(&self.tags)),
+            ("subscription", self.subscription.clone()),
         ]);
-        let parts: Vec<String> = parts.into_iter().map(|(what, value)| format!("{what} {value}")).collect();
-        parts.join(" ")
+        let mut filter: Map<String, Value> =
+            texts.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        if self.all {
+            filter.insert("all".to_owned(), json!(true));
+        }
+        Value::Object(filter)
     }
 }

@@ -15,7 +15,7 @@ use crate::when;
 /// Export history to files, or import it
 ///
 /// A file holds compressed JSON lines, one for each event, and has a manifest beside it. `windlass serve
-/// --archive-dir` writes the same.
+/// --archive-dir` writes the same. This works on the database itself, and not through a server.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct History {
@@ -39,6 +39,10 @@ enum Action {
 ///
 /// Events that wait, are being handled or are dead letters stay out of it. Nothing is deleted.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  windlass history export --to backup
+  windlass history export --to backup --namespace orders --from 2026-01-01 --until 2026-02-01")]
 struct Export {
     #[command(flatten)]
     database: Database,
@@ -67,6 +71,10 @@ struct Export {
 /// Nothing of it is delivered. Events keep their ids; those that are here already are passed over. Namespaces
 /// that do not exist are created. What was imported is kept for as long as the policy says, like all history.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  windlass history import backup
+  windlass history import backup --namespace orders --database postgres://me:secret@localhost/events")]
 struct Import {
     #[command(flatten)]
     database: Database,

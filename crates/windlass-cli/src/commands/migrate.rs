@@ -12,8 +12,12 @@ use crate::output::print;
 
 /// Show the database's schema version, or bring it up to date
 ///
-/// `windlass serve` does the latter by itself.
+/// `windlass serve` does the latter by itself. This works on the database itself, and not through a server.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  windlass migrate status --database postgres://me:secret@localhost/events
+  windlass migrate up")]
 pub struct Migrate {
     #[command(subcommand)]
     action: Action,

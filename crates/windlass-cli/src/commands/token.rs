@@ -13,7 +13,8 @@ use crate::when;
 
 /// Create, list and revoke API tokens
 ///
-/// A token belongs to the whole database, and is allowed what its scopes say in its namespaces.
+/// A token belongs to the whole database, and is allowed what its scopes say in its namespaces. No server can be asked
+/// for one: this works on the database itself.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Token {

@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn it_reads_like_the_usual_form() {
-        let json = r#"{"a":[true,null,-1.5e3,"x"],"b":{"c":{"d":[[],[[1]]]}}}"#;
+        let json = r#"{"a":[true,null,-1.5,"x"],"b":{"c":{"d":[[],[[1]]]}}}"#;
         let value: serde_json::Value = serde_json::from_str(json).unwrap();
         assert_eq!(pretty(json), serde_json::to_string_pretty(&value).unwrap());
     }

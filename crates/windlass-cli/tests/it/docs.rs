@@ -2,7 +2,7 @@
 
 mod clients;
 mod console;
-mod volatile;
+pub mod volatile;
 mod wrap;
 
 use console::Document;

@@ -1,8 +1,17 @@
 //! The real binary: what it prints, what it serves, how it ends.
 
+#[macro_use]
+mod bed;
+
+mod configure;
+mod connect;
 mod docs;
 mod history;
+mod look;
 mod migrate;
+mod repair;
 mod serve;
+mod tail;
+mod terminal;
 mod token;
 mod windlass;

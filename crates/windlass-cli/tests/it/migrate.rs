@@ -52,6 +52,6 @@ fn a_server_that_is_not_there_is_an_error() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, stdout, stderr) =
         run(&["migrate", "status", "--database", &format!("postgres://me:secret@{free}/events")]);
-    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert_eq!((code, stdout.as_str()), (5, ""));
     assert!(stderr.starts_with("error: ") && !stderr.contains("secret"), "{stderr}");
 }

@@ -1,9 +1,12 @@
 //! What happened to an event, line by line.
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use windlass::Timestamp;
 
-use crate::output::{BAD, BUSY, Cell, FAINT, GOOD, Table, WARN, clean_lines, left, right, text, width};
+use crate::output::{
+    BAD, BUSY, Cell, FAINT, GOOD, Table, WARN, clean, clean_lines, left, pretty, right, section, text, width,
+};
 use crate::when;
 
 #[derive(Deserialize)]
@@ -14,8 +17,8 @@ pub struct LogEntry {
     status_code: Option<i32>,
     execution_time_ms: Option<u64>,
     error_message: Option<String>,
-    /// What the worker's command printed, where that was kept.
-    detail: Option<String>,
+    /// What else the worker reported.
+    detail: Option<Box<RawValue>>,
 }
 
 /// A table and, below it, what was printed by those who kept it.
@@ -32,15 +35,27 @@ pub fn shown(logs: &[LogEntry]) -> String {
             entry.error_message.as_deref().into(),
         ]);
     }
-    let printed = logs.iter().filter_map(output);
-    std::iter::once(table.render(width())).chain(printed).collect::<Vec<_>>().join("\n\n")
+    let details = logs.iter().filter_map(detail);
+    std::iter::once(table.render(width())).chain(details).collect::<Vec<_>>().join("\n\n")
 }
 
-fn output(entry: &LogEntry) -> Option<String> {
-    let detail = entry.detail.as_ref().filter(|detail| !detail.trim().is_empty())?;
-    let worker = entry.worker_id.as_deref().unwrap_or("somebody");
-    let heading = format!("Output of {} at {}", crate::output::clean(worker), when::shown(entry.created_at));
-    Some(crate::output::section(&heading, clean_lines(detail).trim_end()))
+/// What `windlass work` keeps of a command's output.
+#[derive(Deserialize)]
+struct Output {
+    stdout: String,
+    stderr: String,
+}
+
+/// Output as it was printed, anything else as JSON.
+fn detail(entry: &LogEntry) -> Option<String> {
+    let detail = entry.detail.as_ref()?;
+    let worker = clean(entry.worker_id.as_deref().unwrap_or("a worker"));
+    let (what, text) = match serde_json::from_str::<Output>(detail.get()) {
+        Ok(Output { stdout, stderr }) => ("Output", format!("{}\n{}", stdout.trim_end(), stderr.trim_end())),
+        Err(_) => ("Detail", pretty(detail.get())),
+    };
+    let text = clean_lines(text.trim_matches('\n'));
+    (!text.is_empty()).then(|| section(&format!("{what} of {worker}, {}", when::shown(entry.created_at)), &text))
 }
 
 fn style_of(action: &str) -> anstyle::Style {
@@ -50,5 +65,27 @@ fn style_of(action: &str) -> anstyle::Style {
         "ABANDONED" | "COMPLETED_WITH_ERRORS" => WARN,
         "PICKED" | "STARTED" => BUSY,
         _ => FAINT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detail_of(json: &str) -> Option<String> {
+        let entry = format!(
+            r#"{{"created_at":"2026-01-31T12:00:00Z","action":"FAILED","worker_id":"host:1","detail":{json}}}"#
+        );
+        let shown = detail(&serde_json::from_str(&entry).unwrap())?;
+        Some(anstream::adapter::strip_str(&shown).to_string())
+    }
+
+    #[test]
+    fn output_is_shown_as_it_was_printed() {
+        let output = r#"{"exit_code":1,"stdout":"one\ntwo\n","stderr":"\u001b[31mno\n"}"#;
+        let expected = "Output of host:1, 2026-01-31T12:00:00Z\none\ntwo\n\\u{1b}[31mno";
+        assert_eq!(detail_of(output).as_deref(), Some(expected));
+        assert_eq!(detail_of(r#"{"exit_code":0,"stdout":"","stderr":"\n"}"#), None);
+        assert_eq!(detail_of("[1]").as_deref(), Some("Detail of host:1, 2026-01-31T12:00:00Z\n[\n  1\n]"));
     }
 }

@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(plain(&whole), expected);
         assert!(whole.contains("\x1b[33mFAILED   \x1b[0m"), "{whole:?}");
         let narrow = plain(&shown(&failed(), Some(60)));
-        assert_eq!(narrow, "12:00:01Z  FAILED        1001  order.paid                f…");
+        assert_eq!(narrow, "12:00:01Z  FAILED        1001  order.paid                fo…");
         assert_eq!(narrow.chars().count(), 60);
     }
 }
