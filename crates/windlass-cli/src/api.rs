@@ -93,7 +93,7 @@ impl Target {
 
     fn to_server(&self, server: &str) -> Result<Api> {
         let token = self.place.token.as_ref().map(|token| bearer(token)).transpose()?;
-        Ok(Api { reach: Reach::Server(Client::new(server)?, token), namespace: self.namespace.clone() })
+        Ok(Api { reach: Reach::Server(Box::new(Client::new(server)?), token), namespace: self.namespace.clone() })
     }
 
     fn to_database(&self, queue: Queue) -> Api {
@@ -116,7 +116,7 @@ pub struct Api {
 
 enum Reach {
     Database(Inside, Queue),
-    Server(Client, Option<HeaderValue>),
+    Server(Box<Client>, Option<HeaderValue>),
 }
 
 /// Names and values after a path's question mark.
