@@ -18,6 +18,7 @@ pub mod stuck;
 pub mod subscription;
 pub mod tail;
 pub mod token;
+pub mod top;
 pub mod worker;
 
 use clap::Args;

@@ -65,6 +65,7 @@ enum Command {
     Cancel(commands::cancel::Cancel),
     Reset(commands::reset::Reset),
     DeadLetters(commands::dead_letters::DeadLetters),
+    Top(commands::top::Top),
     Stats(commands::stats::Stats),
     Stuck(commands::stuck::Stuck),
     Worker(commands::worker::Worker),
@@ -109,7 +110,10 @@ fn complain(error: &(dyn std::error::Error + 'static)) {
 }
 
 async fn run(command: Command) -> Result {
-    logging::start()?;
+    // A line of the log would go right through its screen.
+    if !matches!(command, Command::Top(_)) {
+        logging::start()?;
+    }
     match command {
         Command::Publish(publish) => publish.run().await,
         #[cfg(unix)]
@@ -120,6 +124,7 @@ async fn run(command: Command) -> Result {
         Command::Cancel(cancel) => cancel.run().await,
         Command::Reset(reset) => reset.run().await,
         Command::DeadLetters(dead_letters) => dead_letters.run().await,
+        Command::Top(top) => top.run().await,
         Command::Stats(stats) => stats.run().await,
         Command::Stuck(stuck) => stuck.run().await,
         Command::Worker(worker) => worker.run().await,

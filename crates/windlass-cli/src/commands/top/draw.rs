@@ -1,0 +1,248 @@
+//! Drawing a frame: from what is there to see to characters on a screen. Pure.
+
+use std::time::Duration;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table, Widget};
+use windlass::Timestamp;
+
+use super::keys::Screen;
+use super::view::{Row, View};
+use crate::output::clean;
+use crate::when::rough;
+
+const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
+const BAD: Style = Style::new().fg(Color::Red);
+const WARN: Style = Style::new().fg(Color::Yellow);
+const GOOD: Style = Style::new().fg(Color::Green);
+
+/// Four charts.
+const CHARTS: u16 = 4;
+/// A heading and a few lines.
+const SECTION_MAX: u16 = 6;
+
+/// What is left out first where there is no room: the sections below, then the charts.
+pub fn draw(view: &View, screen: &Screen, shown: &str, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let charts = if area.height >= 12 { CHARTS + 1 } else { 0 };
+    let section = |lines: usize| u16::try_from(lines + 1).unwrap_or(SECTION_MAX).min(SECTION_MAX);
+    let roomy = area.height >= 18;
+    let (nodes, letters) = (section(view.nodes.len().max(1)), section(view.dead_letters.len().max(1)));
+    let heights = [
+        Constraint::Length(1),
+        Constraint::Length(2),
+        Constraint::Length(charts),
+        Constraint::Min(2),
+        Constraint::Length(if roomy { nodes + 1 } else { 0 }),
+        Constraint::Length(if roomy { letters + 1 } else { 0 }),
+        Constraint::Length(1),
+    ];
+    let [title, totals, chart, table, who, dead, foot] = Layout::vertical(heights).areas(area);
+    draw_title(view, screen, shown, now, title, buffer);
+    draw_totals(view, now, totals, buffer);
+    draw_charts(view, chart, buffer);
+    draw_rows(view, screen, now, table, buffer);
+    draw_nodes(view, now, who, buffer);
+    draw_dead_letters(view, now, dead, buffer);
+    draw_foot(view, screen, now, foot, buffer);
+    if screen.help {
+        draw_help(area, buffer);
+    }
+}
+
+fn draw_title(view: &View, screen: &Screen, shown: &str, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let mut title = vec!["windlass".bold(), "  ".into(), clean(&view.namespace).bold()];
+    if view.paused {
+        title.push("  paused: nothing is handed out".fg(Color::Yellow));
+    }
+    if screen.is_paused() {
+        title.push("  screen stopped, p goes on".fg(Color::Yellow));
+    }
+    title.push(Span::styled(format!("  {}", clean(shown)), FAINT));
+    Line::from(title).render(area, buffer);
+    let time = format!(" {}", now.format("%H:%M:%SZ"));
+    Line::styled(time, FAINT).right_aligned().render(area, buffer);
+}
+
+fn draw_totals(view: &View, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let sum = |of: fn(&Row) -> u64| view.rows.iter().map(of).sum::<u64>();
+    let (waiting, running, dead) = (sum(|row| row.waiting), sum(|row| row.running), sum(|row| row.dead));
+    let oldest = view.rows.iter().filter_map(|row| row.oldest_at).min();
+    let [first, second] = Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(area);
+    let number = |count: u64, style: Style| Span::styled(count.to_string(), if count > 0 { style } else { FAINT });
+    let counts = vec![
+        Span::styled("waiting ", FAINT),
+        number(waiting, WARN),
+        Span::styled("  running ", FAINT),
+        number(running, GOOD),
+        Span::styled("  dead ", FAINT),
+        number(dead, BAD),
+        Span::styled("  oldest ", FAINT),
+        Span::raw(age(oldest, now)),
+    ];
+    Line::from(counts).render(first, buffer);
+    let rates = &view.rates;
+    let flow = format!(
+        "in {}/s  out {}/s  failed {}/s  wait p95 {}  run p95 {}",
+        per_second(rates.published),
+        per_second(rates.completed),
+        per_second(rates.failed),
+        millis(rates.wait_p95_ms),
+        millis(rates.run_p95_ms)
+    );
+    Line::raw(flow).render(second, buffer);
+}
+
+fn draw_charts(view: &View, area: Rect, buffer: &mut Buffer) {
+    let chart = &view.chart;
+    let lines = [
+        ("published", &chart.published, Color::Cyan),
+        ("completed", &chart.completed, Color::Green),
+        ("failed", &chart.failed, Color::Red),
+        ("depth", &chart.depth, Color::Yellow),
+    ];
+    for ((name, data, color), y) in lines.into_iter().zip(area.y..area.bottom()) {
+        let line = Rect { y, height: 1, ..area };
+        let widths = [Constraint::Length(10), Constraint::Fill(1), Constraint::Length(12)];
+        let [label, bars, most] = Layout::horizontal(widths).areas(line);
+        Line::styled(name, FAINT).render(label, buffer);
+        // The latest, where not all fit.
+        let fitting = &data[data.len().saturating_sub(usize::from(bars.width))..];
+        Sparkline::default().data(fitting).style(Style::new().fg(color)).render(bars, buffer);
+        let most_of = fitting.iter().max().copied().unwrap_or(0);
+        Line::styled(format!(" most {most_of}"), FAINT).render(most, buffer);
+    }
+}
+
+fn draw_rows(view: &View, screen: &Screen, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let wide = area.width >= 90;
+    let heads: &[&str] = match wide {
+        true => &["TYPE", "SUBSCRIPTION", "WAITING", "RUNNING", "DEAD", "OLDEST", "IN/S", "OUT/S", "FAIL/S", "RUN P95"],
+        false => &["TYPE", "SUBSCRIPTION", "WAITING", "RUNNING", "DEAD", "OLDEST", "OUT/S"],
+    };
+    let sorted = screen.sorted(&view.rows);
+    let head = TableRow::new(heads.iter().map(|head| Cell::from(*head))).style(FAINT);
+    let rows = sorted.iter().skip(screen.first).map(|row| cells(row, wide, now));
+    let mut widths = vec![Constraint::Fill(2), Constraint::Fill(1)];
+    widths.extend(heads[2..].iter().map(|head| Constraint::Length(u16::try_from(head.len()).unwrap_or(7).max(7))));
+    Widget::render(Table::new(rows, widths).header(head), area, buffer);
+}
+
+fn cells<'a>(row: &Row, wide: bool, now: Timestamp) -> TableRow<'a> {
+    let number = |count: u64, style: Style| {
+        Cell::from(Line::raw(count.to_string()).right_aligned()).style(if count > 0 { style } else { FAINT })
+    };
+    let right = |text: String| Cell::from(Line::raw(text).right_aligned());
+    let mut cells = vec![
+        Cell::from(clean(&row.event_type)),
+        Cell::from(clean(&row.subscription)),
+        number(row.waiting, WARN),
+        number(row.running, GOOD),
+        number(row.dead, BAD),
+        right(age(row.oldest_at, now)),
+    ];
+    if wide {
+        cells.push(right(per_second(row.rates.published)));
+    }
+    cells.push(right(per_second(row.rates.completed)));
+    if wide {
+        cells.extend([right(per_second(row.rates.failed)), right(millis(row.rates.run_p95_ms))]);
+    }
+    TableRow::new(cells)
+}
+
+fn draw_nodes(view: &View, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let mut lines = vec![Line::raw(""), Line::styled("Nodes", HEAD)];
+    if view.nodes.is_empty() {
+        lines.push(Line::styled("none", FAINT));
+    }
+    for node in &view.nodes {
+        let style = if node.status == "alive" { GOOD } else { BAD };
+        let seen = format!("  {} ago", age(Some(node.last_heartbeat), now));
+        let what = node.description.as_deref().map(|what| format!("  {}", clean(what))).unwrap_or_default();
+        lines.push(Line::from(vec![
+            Span::styled(format!("{:<6}", clean(&node.status)), style),
+            Span::raw(clean(&node.node_id)),
+            Span::styled(seen, FAINT),
+            Span::styled(what, FAINT),
+        ]));
+    }
+    Paragraph::new(lines).render(area, buffer);
+}
+
+fn draw_dead_letters(view: &View, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let mut lines = vec![Line::raw(""), Line::styled("Newest dead letters", HEAD)];
+    if view.dead_letters.is_empty() {
+        lines.push(Line::styled("none", FAINT));
+    }
+    for letter in &view.dead_letters {
+        let why = letter.error.as_ref().unwrap_or(&letter.reason);
+        lines.push(Line::from(vec![
+            Span::raw(format!("{}  ", letter.event_id)),
+            Span::raw(clean(&letter.event_type)),
+            Span::styled(format!("  {} ago  ", age(Some(letter.failed_at), now)), FAINT),
+            Span::styled(clean(why), BAD),
+        ]));
+    }
+    Paragraph::new(lines).render(area, buffer);
+}
+
+fn draw_foot(view: &View, screen: &Screen, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let line = match (&view.away, view.at) {
+        (Some((why, _)), Some(at)) => Line::styled(format!("as of {} ago: {}", age(Some(at), now), clean(why)), BAD),
+        (Some((why, _)), None) => Line::styled(clean(why), BAD),
+        (None, None) => Line::styled("looking …", FAINT),
+        (None, Some(_)) => {
+            let order = if screen.reversed { "reversed" } else { "" };
+            let keys = format!("q quit  p pause  s sort: {} {order}", screen.sort.name());
+            Line::styled(format!("{}  n namespace  ? help", keys.trim_end()), FAINT)
+        }
+    };
+    line.render(area, buffer);
+}
+
+const HELP: [&str; 9] = [
+    "q, Esc     quit",
+    "p, space   stop the screen, and go on",
+    "s          sort: waiting, dead, oldest, rate, type",
+    "r          the other way round",
+    "↑ ↓ j k    move through the rows, also by page",
+    "n, N       the next namespace, the one before",
+    "?          this help",
+    "",
+    "IN, OUT and FAIL are of the type, for all subscriptions",
+];
+
+fn draw_help(area: Rect, buffer: &mut Buffer) {
+    let (width, height) = (62.min(area.width), 11.min(area.height));
+    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    Clear.render(place, buffer);
+    let lines: Vec<Line> = HELP.iter().map(|line| Line::raw(*line)).collect();
+    Paragraph::new(lines).block(Block::bordered().title(" Help ")).render(place, buffer);
+}
+
+fn age(at: Option<Timestamp>, now: Timestamp) -> String {
+    at.map_or_else(|| "–".to_owned(), |at| rough((now - at).to_std().unwrap_or(Duration::ZERO)))
+}
+
+/// With as many digits as tell something.
+fn per_second(rate: f64) -> String {
+    match rate {
+        0.0 => "0".to_owned(),
+        0.0..0.1 => "<0.1".to_owned(),
+        0.1..100.0 => format!("{rate:.1}"),
+        _ => format!("{rate:.0}"),
+    }
+}
+
+fn millis(ms: Option<f64>) -> String {
+    match ms {
+        None => "–".to_owned(),
+        Some(ms) if ms < 10.0 => format!("{ms:.1} ms"),
+        Some(ms) if ms < 10_000.0 => format!("{ms:.0} ms"),
+        Some(ms) => rough(Duration::from_secs_f64(ms / 1_000.0)),
+    }
+}
