@@ -151,6 +151,23 @@ pub struct DeadLetter {
     pub failed_at: Timestamp,
 }
 
+/// Dead letters that have the same reason and type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeadLetterGroup {
+    /// Why they were given up.
+    pub reason: String,
+    /// Their type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// How many.
+    pub count: u64,
+    /// When the newest was given up.
+    pub newest_at: DateTime<Utc>,
+}
+
+/// So many of the newest dead letters are put into groups.
+pub(crate) const GROUPED_MAX: usize = 10_000;
+
 /// Which dead letters; what is empty or `None` does not filter.
 #[derive(Debug, Clone, Default)]
 pub struct DeadLetterFilter {
@@ -296,6 +313,14 @@ impl Queue {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         self.check_dead_letter_filter(&filter).await?;
         self.store().dead_letters(self.namespace(), &filter).await
+    }
+
+    /// The newest 10,000 dead letters by reason and type, the largest groups first.
+    pub async fn dead_letter_groups(&self, limit: usize) -> Result<Vec<DeadLetterGroup>> {
+        let mut limit = limit;
+        check_page(&mut limit, 0, self.limits())?;
+        self.topology().await?;
+        self.store().dead_letter_groups(self.namespace(), GROUPED_MAX, limit).await
     }
 
     /// Deliveries held for longer than this, the earliest first.

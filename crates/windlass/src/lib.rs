@@ -126,8 +126,8 @@ pub use explain::{Explanation, WaitReason};
 pub use finish::Held;
 pub use history::{ExportedHistory, HistoryFilter, ImportedHistory};
 pub use inspect::{
-    DeadLetter, DeadLetterFilter, DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
-    WorkerView,
+    DeadLetter, DeadLetterFilter, DeadLetterGroup, DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow,
+    StuckDelivery, WorkerView,
 };
 pub use limits::Limits;
 pub use meter::DeadReason;

@@ -17,7 +17,8 @@ use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
 use crate::event::{Event, NewEvent};
 use crate::inspect::{
-    DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
+    DeadLetter, DeadLetterFilter, DeadLetterGroup, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
+    WorkerView,
 };
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::overview::{Counts, Reasons};
@@ -460,6 +461,9 @@ pub(crate) trait Store:
     // -- dead letters
 
     async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>>;
+
+    /// The newest dead letters, up to `rows`, by reason and type; the largest groups first, up to `limit`.
+    async fn dead_letter_groups(&self, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>>;
 
     /// Moves these dead letters back into the queue with fresh retries; how many were still there.
     async fn redrive(

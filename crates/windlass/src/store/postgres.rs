@@ -29,7 +29,8 @@ use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::inspect::{
-    DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
+    DeadLetter, DeadLetterFilter, DeadLetterGroup, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
+    WorkerView,
 };
 use crate::outcome::{Attempt, HandlerResult};
 use crate::overview::{Counts, Reasons};
@@ -452,6 +453,10 @@ impl Store for PgStore {
         now: Option<Timestamp>,
     ) -> Result<Vec<Option<Timestamp>>> {
         despite_deadlocks!(hold::extend(self, namespace, live, now))
+    }
+
+    async fn dead_letter_groups(&self, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>> {
+        dead_letters::groups(self, namespace, rows, limit).await
     }
 
     async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {

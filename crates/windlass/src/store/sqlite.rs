@@ -19,7 +19,8 @@ use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::inspect::{
-    DeadLetter, DeadLetterFilter, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView,
+    DeadLetter, DeadLetterFilter, DeadLetterGroup, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
+    WorkerView,
 };
 use crate::outcome::{Attempt, HandlerResult};
 use crate::overview::{Counts, Reasons};
@@ -415,6 +416,11 @@ impl Store for SqliteStore {
             live.iter().map(|(live, by)| lease::extend(conn, &namespace, live, *by, now)).collect()
         })
         .await
+    }
+
+    async fn dead_letter_groups(&self, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| dead_letters::groups(conn, &namespace, rows, limit)).await
     }
 
     async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {

@@ -9,7 +9,7 @@ use super::error::from_sqlx;
 use super::row::{count, count_or_none, event, get};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
+use crate::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
 use crate::store::NewDelivery;
 
 /// The condition of every statement on a filter; it binds $1 to $7.
@@ -65,6 +65,35 @@ pub(super) async fn dead_letters(
     connection.done();
     let items = rows.iter().map(dead_letter).collect::<Result<Vec<_>>>()?;
     Ok(Page { items, total: get::<i64>(&total, "count")?.unsigned_abs() })
+}
+
+const GROUPS: &str = "
+SELECT d.reason, l.event_type, count(*) AS count, max(d.failed_at) AS newest_at
+FROM (
+    SELECT d.reason, d.lane_id, d.failed_at FROM windlass.dead_letters d
+    WHERE d.namespace = $1 ORDER BY d.failed_at DESC, d.event_id DESC LIMIT $2) AS d
+JOIN windlass.lanes l ON l.namespace = $1 AND l.lane_id = d.lane_id
+GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT $3";
+
+pub(super) async fn groups(
+    store: &PgStore,
+    namespace: &str,
+    rows: usize,
+    limit: usize,
+) -> Result<Vec<DeadLetterGroup>> {
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query(GROUPS).bind(namespace).bind(rows as i64).bind(limit as i64);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    let group = |row: &PgRow| {
+        Ok(DeadLetterGroup {
+            reason: get(row, "reason")?,
+            event_type: get(row, "event_type")?,
+            count: get::<i64>(row, "count")?.unsigned_abs(),
+            newest_at: get(row, "newest_at")?,
+        })
+    };
+    rows.iter().map(group).collect()
 }
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;

@@ -8,7 +8,7 @@ use super::error::from_json;
 use super::record::{self, Ended};
 use super::{results, row};
 use crate::error::Result;
-use crate::inspect::{DeadLetter, DeadLetterFilter, Page};
+use crate::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
 use crate::outcome::Action;
 use crate::results::Clear;
 use crate::store::NewDelivery;
@@ -74,6 +74,27 @@ fn values(namespace: &str, filter: &DeadLetterFilter) -> Result<Vec<Value>> {
         row::micros(filter.failed_before).into(),
         list(filter.types.is_empty(), serde_json::to_string(&filter.types))?,
     ])
+}
+
+const GROUPS: &str = "
+SELECT d.reason, l.event_type, count(*), max(d.failed_at)
+FROM (
+    SELECT reason, lane_id, failed_at FROM dead_letters
+    WHERE namespace = ?1 ORDER BY failed_at DESC, event_id DESC LIMIT ?2) AS d
+JOIN lanes l ON l.lane_id = d.lane_id
+GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT ?3";
+
+pub(super) fn groups(conn: &Connection, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>> {
+    let mut select = conn.prepare_cached(GROUPS)?;
+    let groups = select.query_map((namespace, rows as i64, limit as i64), |row| {
+        Ok(DeadLetterGroup {
+            reason: row.get(0)?,
+            event_type: row.get(1)?,
+            count: row::count(row, 2)?,
+            newest_at: row::instant(row, 3)?,
+        })
+    })?;
+    Ok(groups.collect::<rusqlite::Result<_>>()?)
 }
 
 fn matching(

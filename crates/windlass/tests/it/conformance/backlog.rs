@@ -5,6 +5,22 @@ use windlass::{Backlog, ClaimRequest, NewEvent, Outcome, Report};
 use crate::support::*;
 
 conformance! {
+    async fn dead_letters_are_grouped_by_reason_and_type(bed) {
+        let queue = &bed.queue;
+        let other = queue.put_namespace("other", None, None).await.unwrap();
+        for (queue, event_type) in [(queue, "mail"), (queue, "order"), (&other, "mail"), (queue, "mail")] {
+            bed.advance(secs(1));
+            publish(queue, event_type).await;
+            finish(queue, &take(queue).await, Report::dead("x")).await;
+        }
+        let expected = [("mail", 2, bed.now()), ("order", 1, bed.now() - chrono::TimeDelta::seconds(2))];
+        let groups = queue.dead_letter_groups(0).await.unwrap();
+        let found: Vec<_> = groups.iter().map(|group| (&*group.event_type, group.count, group.newest_at)).collect();
+        assert_eq!(found, expected);
+        assert!(groups.iter().all(|group| group.reason == "Handler error"));
+        assert_eq!(queue.dead_letter_groups(1).await.unwrap().len(), 1);
+    }
+
     async fn live_deliveries_are_counted_by_why_they_wait(bed) {
         let queue = &bed.queue;
         let other = queue.put_namespace("other", None, None).await.unwrap();
