@@ -43,16 +43,22 @@ mod assets;
 mod chart;
 mod confirm;
 mod cron;
+mod dead_letters;
+mod event;
+mod events;
 mod figures;
+mod filter;
 mod flash;
 mod form;
 mod format;
 mod health;
+mod json;
 mod live;
 mod namespaces;
 mod nodes;
 mod overview;
 mod problem;
+mod publish;
 mod schedule;
 mod schedule_form;
 mod schedules;
@@ -101,6 +107,7 @@ pub(crate) fn router(app: &App) -> Router<App> {
     let quick = app.options.request_timeout;
     let pages = pages()
         .route("/ui/{namespace}/{*rest}", get(no_such_page))
+        .method_not_allowed_fallback(only_sent)
         // Redriving many takes a while.
         .layer(from_fn(move |request: Request, next: Next| timed(quick + LONG_WORK, request, next)))
         .merge(live::routes())
@@ -128,6 +135,10 @@ fn pages() -> Router<App> {
         .merge(namespaces::routes())
         .merge(settings::routes())
         .merge(health::routes())
+        .merge(events::routes())
+        .merge(event::routes())
+        .merge(dead_letters::routes())
+        .merge(publish::routes())
 }
 
 async fn home() -> Redirect {
@@ -136,6 +147,12 @@ async fn home() -> Redirect {
 
 async fn no_such_page(uri: Uri) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "unknown_path", format!("there is no page at {}", uri.path()))
+}
+
+/// The address of a question, typed or loaded anew.
+async fn only_sent(uri: Uri) -> ApiError {
+    let error = format!("{} is only for what a page sends; nothing was changed", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", error)
 }
 
 async fn timed(limit: Duration, request: Request, next: Next) -> Response {

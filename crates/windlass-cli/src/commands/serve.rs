@@ -156,13 +156,18 @@ impl Serve {
         };
         let archive = self.archive_dir.as_ref().map(|folder| format!("  archive    {}\n", folder.display()));
         let archive = archive.unwrap_or_default();
+        let dashboard = match self.dashboard {
+            Mode::On => format!("  dashboard  {scheme}://{address}/\n"),
+            Mode::ReadOnly => format!("  dashboard  {scheme}://{address}/, read-only\n"),
+            Mode::Off => String::new(),
+        };
         write!(
             std::io::stdout(),
             "\
 windlass {version}
   database   {database}
 {archive}  listening  {scheme}://{address}
-  open to    {access}
+{dashboard}  open to    {access}
 
 Publish an event:
   curl {scheme}://{address}/events -H 'content-type: application/json' \\

@@ -16,6 +16,7 @@ fn it_says_what_it_uses_and_how_to_begin() {
 windlass {}
   database   {url}
   listening  http://{address}
+  dashboard  http://{address}/
   open to    this machine; once there is an API token, whoever has one
 
 Publish an event:

@@ -169,6 +169,14 @@
     watchSelections();
   });
 
+  // Fields that are left empty do not belong into the address.
+
+  for (const form of $$("form[data-filter]")) {
+    form.addEventListener("formdata", (event) => {
+      for (const [name, value] of [...event.formData]) if (!value) event.formData.delete(name);
+    });
+  }
+
   // Questions: the page that asks is shown as a dialog.
 
   const ask = $("#ask");

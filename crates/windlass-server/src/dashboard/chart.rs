@@ -39,7 +39,7 @@ fn whole(value: f64) -> u64 {
 /// Values, one for each step; `None` where nothing is known.
 pub(super) struct Series {
     pub name: &'static str,
-    /// Its colour: `one`, `two`, `three` or `four`.
+    /// Its colour: `tone-1` to `tone-4`.
     pub class: &'static str,
     pub values: Vec<Option<f64>>,
 }
@@ -140,22 +140,24 @@ fn line(series: &Series, unit: Unit, len: usize, top: f64) -> Line {
     }
 }
 
-/// One stroke for each run of known values. A value alone is a dot, by the round ends of strokes.
+/// One stroke for each run of known values. A value alone is a dash as wide as its step.
 fn path(values: &[Option<f64>], len: usize, top: f64) -> String {
     let mut path = String::new();
+    let width = WIDTH / len.max(1) as f64;
     let mut drawing = false;
     for (index, value) in values.iter().enumerate() {
         let Some(value) = value else {
             drawing = false;
             continue;
         };
-        let x = WIDTH * (index as f64 + 0.5) / len.max(1) as f64;
+        let x = width * (index as f64 + 0.5);
         let y = HEIGHT * (1.0 - (value / top).clamp(0.0, 1.0));
         let alone = !drawing && values.get(index + 1).is_none_or(Option::is_none);
-        path += &format!("{}{x:.1} {y:.1}", if drawing { "L" } else { "M" });
-        if alone {
-            path += "h0.1";
-        }
+        path += &match (alone, drawing) {
+            (true, _) => format!("M{:.1} {y:.1}h{width:.1}", x - width / 2.0),
+            (false, false) => format!("M{x:.1} {y:.1}"),
+            (false, true) => format!("L{x:.1} {y:.1}"),
+        };
         drawing = true;
     }
     path
@@ -198,7 +200,7 @@ mod tests {
     }
 
     fn series(values: &[Option<f64>]) -> Series {
-        Series { name: "published", class: "one", values: values.to_vec() }
+        Series { name: "published", class: "tone-1", values: values.to_vec() }
     }
 
     #[test]
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn a_path_has_a_stroke_for_each_run() {
         let values = [Some(0.0), Some(2.0), None, Some(1.0)];
-        assert_eq!(path(&values, 4, 2.0), "M125.0 240.0L375.0 0.0M875.0 120.0h0.1");
+        assert_eq!(path(&values, 4, 2.0), "M125.0 240.0L375.0 0.0M750.0 120.0h250.0");
         assert_eq!(path(&[None, None], 2, 2.0), "");
         // What lies above, by an error of ours, stays inside.
         assert_eq!(path(&[Some(9.0), Some(-1.0)], 2, 2.0), "M250.0 0.0L750.0 240.0");

@@ -32,7 +32,8 @@ async fn live(visit: Visit) -> Result<Response, ApiError> {
     let reader = visit.app.hub.listen(&visit.queue).await?;
     let now = Instant::now();
     let watching = Watching { visit, reader, changed: false, next_at: now + CHANGED_EVERY, tick_at: now + TICK_EVERY };
-    Ok(Sse::new(unfold(Some(watching), next)).into_response())
+    // Proxies that gather answers would keep it back.
+    Ok(([("x-accel-buffering", "no")], Sse::new(unfold(Some(watching), next))).into_response())
 }
 
 struct Watching {

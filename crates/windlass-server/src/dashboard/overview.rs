@@ -8,7 +8,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use chrono::TimeDelta;
 use serde::Deserialize;
-use windlass::{Namespace, Sample, Subscription, Timestamp};
+use windlass::{Namespace, Quantiles, Sample, Subscription, Timestamp};
 
 use super::Answer;
 use super::chart::{Chart, Series, Steps, Unit, draw};
@@ -235,64 +235,50 @@ fn types(visit: &Visit, figures: &Figures) -> (Vec<TypeRow>, usize) {
 fn charts(samples: &[Sample], range: Range, now: Timestamp) -> Vec<Chart> {
     let (step_s, len) = range.steps();
     let steps = Steps { from: begin(range, now), step_s, len };
-    let place = |sample: &Sample| usize::try_from((sample.at - steps.from).num_seconds() / i64::from(step_s)).ok();
-    let known = |of: &dyn Fn(&Sample) -> Option<f64>| {
-        let mut values = vec![None; len];
-        for sample in samples {
-            if let Some(slot) = place(sample).and_then(|index| values.get_mut(index)) {
-                *slot = of(sample);
-            }
-        }
-        values
+    let known =
+        |name, class, of: &dyn Fn(&Sample) -> Option<f64>| Series { name, class, values: place(samples, steps, of) };
+    let elapsed_s = (now - steps.from).num_seconds();
+    let rate = |name, class, of: &dyn Fn(&Sample) -> u64| {
+        let counts = place(samples, steps, &|sample| Some(of(sample) as f64));
+        Series { name, class, values: per_minute(counts, step_s, elapsed_s) }
     };
-    let rate = |of: &dyn Fn(&Sample) -> u64| {
-        let values = known(&|sample| Some(of(sample) as f64));
-        per_minute(values, step_s, (now - steps.from).num_seconds())
-    };
-    let series = |name, class, values| Series { name, class, values };
+    let published = rate("published", "tone-2", &|sample| sample.published);
+    let completed = rate("completed", "tone-1", &|sample| sample.completed);
+    let retried = rate("retried", "tone-4", &|sample| sample.retried);
+    let failed = rate("for good", "tone-3", &|sample| sample.failed + sample.expired);
+    let depth = known("waiting or running", "tone-2", &|sample| sample.depth.map(|depth| depth as f64));
+    let oldest = known("oldest", "tone-4", &|sample| sample.oldest_ms.map(|oldest| oldest as f64));
+    let waits =
+        [("p50", "tone-1"), ("p95", "tone-2")].map(|(name, class)| known(name, class, &|s| quantile(s.wait_ms, name)));
+    let runs =
+        [("p50", "tone-1"), ("p95", "tone-2")].map(|(name, class)| known(name, class, &|s| quantile(s.run_ms, name)));
     vec![
-        draw(
-            "rates",
-            "Throughput",
-            Unit::PerMinute,
-            steps,
-            &[
-                series("published", "two", rate(&|sample| sample.published)),
-                series("completed", "one", rate(&|sample| sample.completed)),
-            ],
-        ),
-        draw(
-            "failures",
-            "Failures",
-            Unit::PerMinute,
-            steps,
-            &[
-                series("retried", "four", rate(&|sample| sample.retried)),
-                series("failed for good", "three", rate(&|sample| sample.failed + sample.expired)),
-            ],
-        ),
-        draw(
-            "depth",
-            "Depth",
-            Unit::Count,
-            steps,
-            &[series("waiting or running", "two", known(&|sample| sample.depth.map(|depth| depth as f64)))],
-        ),
-        draw(
-            "latency",
-            "Latency",
-            Unit::Milliseconds,
-            steps,
-            &[
-                series("run p50", "one", known(&|sample| sample.run_ms.map(|run| run.p50))),
-                series("run p95", "two", known(&|sample| sample.run_ms.map(|run| run.p95))),
-                series("wait p95", "four", known(&|sample| sample.wait_ms.map(|wait| wait.p95))),
-            ],
-        ),
+        draw("rates", "Throughput", Unit::PerMinute, steps, &[published, completed]),
+        draw("failures", "Failures", Unit::PerMinute, steps, &[retried, failed]),
+        draw("depth", "Depth", Unit::Count, steps, &[depth]),
+        draw("oldest", "Waiting longest", Unit::Milliseconds, steps, &[oldest]),
+        draw("waits", "Wait until taken", Unit::Milliseconds, steps, &waits),
+        draw("runs", "Run time", Unit::Milliseconds, steps, &runs),
     ]
 }
 
-/// Where nothing was counted, nothing happened. The step that is under way counts for as long as it lasts, once a fifth
+fn quantile(quantiles: Option<Quantiles>, name: &str) -> Option<f64> {
+    quantiles.map(|quantiles| if name == "p50" { quantiles.p50 } else { quantiles.p95 })
+}
+
+/// The values of all steps; `None` where there is no sample.
+fn place(samples: &[Sample], steps: Steps, of: &dyn Fn(&Sample) -> Option<f64>) -> Vec<Option<f64>> {
+    let mut values = vec![None; steps.len];
+    for sample in samples {
+        let index = (sample.at - steps.from).num_seconds() / i64::from(steps.step_s);
+        if let Some(slot) = usize::try_from(index).ok().and_then(|index| values.get_mut(index)) {
+            *slot = of(sample);
+        }
+    }
+    values
+}
+
+/// Where nothing was counted, nothing happened. The step that is under way counts for as long as it lasts, once a tenth
 /// of it is over.
 fn per_minute(counts: Vec<Option<f64>>, step_s: u32, elapsed_s: i64) -> Vec<Option<f64>> {
     let last = counts.len().saturating_sub(1);
@@ -300,7 +286,7 @@ fn per_minute(counts: Vec<Option<f64>>, step_s: u32, elapsed_s: i64) -> Vec<Opti
     let current = elapsed_s as f64 - step * last as f64;
     let rate = |(index, count): (usize, Option<f64>)| match count.unwrap_or(0.0) {
         count if index < last => Some(count * 60.0 / step),
-        count if current >= step / 5.0 => Some(count * 60.0 / current.min(step)),
+        count if current >= step / 10.0 => Some(count * 60.0 / current.min(step)),
         _ => None,
     };
     counts.into_iter().enumerate().map(rate).collect()

@@ -18,6 +18,9 @@ pub(super) enum Tab {
     Subscriptions,
     Namespaces,
     Health,
+    Events,
+    DeadLetters,
+    Publish,
     /// None.
     Other,
 }
@@ -40,6 +43,9 @@ pub(super) const NAV: &[NavEntry] = &[
     NavEntry { tab: Tab::Subscriptions, key: 'u', label: "Subscriptions", page: "subscriptions" },
     NavEntry { tab: Tab::Namespaces, key: 'm', label: "Namespaces", page: "namespaces" },
     NavEntry { tab: Tab::Health, key: 'h', label: "Health", page: "health" },
+    NavEntry { tab: Tab::Events, key: 'e', label: "Events", page: "events" },
+    NavEntry { tab: Tab::DeadLetters, key: 'd', label: "Dead letters", page: "dead-letters" },
+    NavEntry { tab: Tab::Publish, key: 'p', label: "Publish", page: "publish" },
 ];
 
 /// The switch shows so many namespaces; there is a page with all.

@@ -1,9 +1,15 @@
 //! The dashboard over HTTP, as a browser without JavaScript sees it.
 
 mod access;
+mod dead_letters;
+mod events;
 mod guards;
+mod live;
 mod operate;
+mod overview;
 mod pages;
+mod pages;
+mod publish;
 mod schedules;
 
 use windlass::{NewToken, Scope};

@@ -115,8 +115,8 @@ on_each_database! {
     }
 
     async fn a_name_that_points_here_is_not_enough(server) {
-        for (method, headers) in [("GET", ""), ("POST", SAME_ORIGIN)] {
-            let head = format!("{method} /ui/default/pause HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n");
+        for (method, page, headers) in [("GET", "", ""), ("POST", "/pause", SAME_ORIGIN)] {
+            let head = format!("{method} /ui/default{page} HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n");
             let form = "content-length: 13\r\n\r\nconfirmed=yes";
             let response = read(server.begin(&format!("{head}{headers}{FORM}{form}")).await).await;
             assert!(html(&response, 403).contains("requests to localhost"), "{response:?}");

@@ -1,0 +1,289 @@
+//! `/ui/{namespace}/events`: finding events, and calling off many.
+
+use std::borrow::Cow;
+
+use askama::Template;
+use axum::Router;
+use axum::routing::{get, post};
+use serde::Deserialize;
+use windlass::{CancelFilter, FoundEvent, ListFilter, MAIN, SearchFilter, Status};
+
+use super::Answer;
+use super::confirm::Confirm;
+use super::filter::{filled, instant, names};
+use super::form::{Form, link, local_path};
+use super::format::{Badge, When, count, counted};
+use super::shell::{Shell, Tab, page};
+use super::visit::Visit;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::extract::{Args, FormBody};
+
+pub(super) fn routes() -> Router<App> {
+    Router::new().route("/ui/{namespace}/events", get(show)).route("/ui/{namespace}/events/cancel", post(cancel))
+}
+
+/// A page has so many.
+const PAGE: usize = 50;
+
+/// What was asked for, as it was typed.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct EventArgs {
+    text: Option<String>,
+    status: Option<String>,
+    #[serde(rename = "type")]
+    event_type: Option<String>,
+    tag: Option<String>,
+    group: Option<String>,
+    key: Option<String>,
+    subscription: Option<String>,
+    from: Option<String>,
+    until: Option<String>,
+    before: Option<i64>,
+}
+
+impl EventArgs {
+    fn search(&self) -> Result<SearchFilter, ApiError> {
+        Ok(SearchFilter {
+            status: filled(self.status.as_deref()).map(|status| status.parse()).transpose()?,
+            types: names(self.event_type.as_deref()),
+            tags: names(self.tag.as_deref()),
+            subscription: filled(self.subscription.as_deref()),
+            text: filled(self.text.as_deref()),
+            group_id: filled(self.group.as_deref()),
+            key: filled(self.key.as_deref()),
+            created_from: instant("from", self.from.as_deref())?,
+            created_before: instant("until", self.until.as_deref())?,
+            before: self.before,
+            limit: PAGE,
+        })
+    }
+
+    /// The address of the page that begins there.
+    fn link(&self, path: &str, before: Option<i64>) -> String {
+        let text = |text: &'_ Option<String>| filled(text.as_deref()).map(Cow::Owned);
+        let before = before.map(|before| Cow::Owned(before.to_string()));
+        let pairs = [
+            ("text", text(&self.text)),
+            ("status", text(&self.status)),
+            ("type", text(&self.event_type)),
+            ("tag", text(&self.tag)),
+            ("group", text(&self.group)),
+            ("key", text(&self.key)),
+            ("subscription", text(&self.subscription)),
+            ("from", text(&self.from)),
+            ("until", text(&self.until)),
+            ("before", before),
+        ];
+        link(path, pairs)
+    }
+
+    fn value(&self, field: &str) -> &str {
+        let value = match field {
+            "text" => &self.text,
+            "status" => &self.status,
+            "type" => &self.event_type,
+            "tag" => &self.tag,
+            "group" => &self.group,
+            "key" => &self.key,
+            "subscription" => &self.subscription,
+            "from" => &self.from,
+            _ => &self.until,
+        };
+        value.as_deref().map_or("", str::trim)
+    }
+
+    fn is_filtered(&self) -> bool {
+        !self.link("", None).is_empty()
+    }
+
+    /// Whether it asks for what few ask for.
+    fn asks_for_more(&self) -> bool {
+        ["group", "key", "subscription", "from", "until"].iter().any(|field| !self.value(field).is_empty())
+    }
+
+    /// Whether it asks for nothing but what [`CancelFilter`] knows.
+    fn can_cancel_all(&self) -> bool {
+        let rest = EventArgs { event_type: None, tag: None, subscription: None, before: None, ..self.clone() };
+        matches!(self.value("status"), "" | "PENDING") && !EventArgs { status: None, ..rest }.is_filtered()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "events.html")]
+struct Events {
+    shell: Shell,
+    args: EventArgs,
+    statuses: [&'static str; 7],
+    subscriptions: Vec<String>,
+    rows: Vec<Row>,
+    looked_at: String,
+    older: Option<String>,
+    newest: Option<String>,
+    here: String,
+    can_cancel: bool,
+    can_cancel_all: bool,
+}
+
+struct Row {
+    id: i64,
+    href: String,
+    name: String,
+    event_type: String,
+    type_href: String,
+    group: Option<(String, String)>,
+    tags: Vec<(String, String)>,
+    badge: Badge,
+    is_pending: bool,
+    note: String,
+    next: Option<When>,
+    attempts: u32,
+    created: When,
+}
+
+impl Row {
+    fn new(visit: &Visit, found: FoundEvent) -> Row {
+        let events = visit.path("events");
+        let to = |name: &'static str, value: &str| link(&events, [(name, Some(value.to_owned().into()))]);
+        let delivery = &found.delivery;
+        let waits_for_group = delivery.status == Status::Pending && delivery.ready_at.is_none();
+        let later = delivery.ready_at.filter(|at| delivery.status == Status::Pending && *at > visit.now);
+        Row {
+            id: found.event_id,
+            href: visit.path(&format!("events/{}", found.event_id)),
+            name: found.title.unwrap_or_else(|| found.event_type.clone()),
+            type_href: to("type", &found.event_type),
+            group: found.group_id.map(|group| (to("group", &group), group)),
+            tags: names(Some(&found.tags)).into_iter().map(|tag| (to("tag", &tag), tag)).collect(),
+            badge: delivery.status.into(),
+            is_pending: delivery.status == Status::Pending,
+            note: match (&delivery.worker_id, waits_for_group) {
+                (Some(worker), _) => format!("by {worker}"),
+                (None, true) => "behind its group".to_owned(),
+                (None, false) if later.is_some() && delivery.retry_count > 0 => "tried again".to_owned(),
+                (None, false) if later.is_some() => "starts".to_owned(),
+                _ => String::new(),
+            },
+            next: later.map(|at| When::new(at, visit.now)),
+            attempts: delivery.attempts,
+            created: When::new(found.created_at, visit.now),
+            event_type: found.event_type,
+        }
+    }
+}
+
+async fn show(visit: Visit, Args(args): Args<EventArgs>) -> Answer {
+    let found = visit.queue.search(args.search()?).await?;
+    let subscriptions = visit.queue.subscriptions().await?;
+    let path = visit.path("events");
+    let rows: Vec<Row> = found.events.into_iter().map(|found| Row::new(&visit, found)).collect();
+    page(&Events {
+        shell: visit.shell(Tab::Events, "Events"),
+        statuses: Status::ALL.map(Status::as_str),
+        subscriptions: subscriptions.into_iter().map(|subscription| subscription.subscription).collect(),
+        looked_at: counted(found.looked_at, "event", "events"),
+        older: found.next.map(|next| args.link(&path, Some(next))),
+        newest: args.before.map(|_| args.link(&path, None)),
+        here: args.link(&path, args.before),
+        can_cancel: visit.may_act && rows.iter().any(|row| row.is_pending),
+        can_cancel_all: visit.may_act && args.can_cancel_all(),
+        rows,
+        args,
+    })
+}
+
+/// Calls off what was selected, or all that is waiting and matches.
+async fn cancel(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+    let form = Form(fields);
+    let subscription = form.get("subscription").unwrap_or(MAIN).to_owned();
+    let back = form.get("back").and_then(local_path).map_or_else(|| visit.path("events"), str::to_owned);
+    let filter = match form.get("what") {
+        Some("matching") => CancelFilter {
+            types: names(form.get("type")),
+            tags: names(form.get("tag")),
+            subscription: Some(subscription.clone()),
+            ..CancelFilter::default()
+        },
+        _ => CancelFilter {
+            event_ids: selected(&form)?,
+            subscription: Some(subscription.clone()),
+            ..CancelFilter::default()
+        },
+    };
+    if form.is_confirmed() {
+        let cancelled = visit.queue.cancel_all(filter).await?;
+        return visit.done(&back, &format!("{} cancelled.", counted(cancelled, "event", "events")));
+    }
+    let number = pending(&visit, &filter).await?;
+    let confirm = Confirm {
+        tab: Tab::Events,
+        question: format!("Cancel {}?", counted(number, "event", "events")),
+        detail: format!(
+            "{} will never be handed out to the subscription {subscription}. What a worker holds already is left alone. \
+             This cannot be undone.",
+            if number == 1 { "It" } else { "They" }
+        ),
+        button: format!("Cancel {}", count(number)),
+        destructive: true,
+        action: visit.path("events/cancel"),
+        back,
+    };
+    confirm.ask(&visit, form)
+}
+
+fn selected(form: &Form) -> Result<Vec<i64>, ApiError> {
+    let bad = || ApiError::invalid("id", "must be the number of an event");
+    let ids: Vec<i64> = form.all("id").map(|id| id.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
+    if ids.is_empty() { Err(ApiError::invalid("id", "select at least one event first")) } else { Ok(ids) }
+}
+
+/// How many are waiting among those that are meant.
+async fn pending(visit: &Visit, filter: &CancelFilter) -> Result<u64, ApiError> {
+    if filter.event_ids.is_empty() {
+        let list = ListFilter {
+            status: Some(Status::Pending),
+            types: filter.types.clone(),
+            tags: filter.tags.clone(),
+            subscription: filter.subscription.clone(),
+            limit: 1,
+            offset: 0,
+        };
+        return Ok(visit.queue.list(list).await?.total);
+    }
+    let mut waiting = 0;
+    for id in &filter.event_ids {
+        let view = visit.queue.get(*id).await?;
+        let delivery = view.delivery(filter.subscription.as_deref().unwrap_or(MAIN));
+        waiting += u64::from(delivery.is_some_and(|delivery| delivery.status == Status::Pending));
+    }
+    Ok(waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(query: &[(&str, &str)]) -> EventArgs {
+        let json: serde_json::Map<String, serde_json::Value> =
+            query.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
+        serde_json::from_value(json.into()).unwrap()
+    }
+
+    #[test]
+    fn filters_survive_in_links() {
+        let asked = [("type", "order.*"), ("status", ""), ("text", " a&b ")];
+        assert_eq!(args(&asked).link("/e", Some(7)), "/e?text=a%26b&type=order.*&before=7");
+        assert!(!args(&[("status", " ")]).is_filtered());
+    }
+
+    #[test]
+    fn all_can_be_called_off_only_where_that_is_what_is_shown() {
+        for fine in [&[][..], &[("type", "a")], &[("tag", "a"), ("status", "PENDING"), ("subscription", "x")]] {
+            assert!(args(fine).can_cancel_all(), "{fine:?}");
+        }
+        for not in [("text", "a"), ("status", "FAILED"), ("group", "g"), ("key", "k"), ("from", "2025-12-24T10:30")] {
+            assert!(!args(&[("type", "a"), not]).can_cancel_all(), "{not:?}");
+        }
+    }
+}

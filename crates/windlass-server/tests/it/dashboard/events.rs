@@ -1,0 +1,180 @@
+//! Finding events, looking at one, and acting on them.
+
+use serde_json::json;
+
+use super::{Browser, html, location};
+use crate::bed::Server;
+
+/// Text that would be trouble in a page that did not escape it.
+const MISCHIEF: &str = "<script>alert(1)</script>\"'&";
+const ESCAPED: &str = "&#60;script&#62;alert(1)&#60;/script&#62;";
+
+async fn page(server: &Server, path: &str) -> String {
+    html(&Browser::without_token().get(server, &format!("/ui/default{path}")).await, 200).to_owned()
+}
+
+/// The numbers of the events in a list, from top to bottom.
+fn ids(body: &str) -> Vec<i64> {
+    let rows = body.split("<tr data-key=\"").skip(1);
+    rows.map(|row| row.split('"').next().unwrap().parse().unwrap()).collect()
+}
+
+on_each_database! {
+    async fn filters_choose_and_stay_in_the_address(server) {
+        let one = server.publish_as(json!({ "type": "order.paid", "title": "One", "tags": "eu", "group_id": "g 1" })).await;
+        let two = server.publish_as(json!({ "type": "order.sent", "payload": { "note": "needle" }, "key": "k&1" })).await;
+        let three = server.publish_as(json!({ "type": "mail", "tags": "eu,vip" })).await;
+        server.claim(&json!({ "worker_id": "w:1", "types": "mail" })).await;
+        let table = [
+            ("", vec![three, two, one]),
+            ("?type=order.*", vec![two, one]),
+            ("?tag=vip", vec![three]),
+            ("?status=PROCESSING", vec![three]),
+            ("?text=Needle", vec![two]),
+            ("?group=g+1", vec![one]),
+            ("?key=k%261", vec![two]),
+            ("?from=2025-12-24T10:30&until=2025-12-24T10:31", vec![three, two, one]),
+            ("?until=2025-12-24T10:30", vec![]),
+            ("?status=&type=&text=", vec![three, two, one]),
+            ("?type=nothing", vec![]),
+        ];
+        for (query, expected) in table {
+            assert_eq!(ids(&page(server, &format!("/events{query}")).await), expected, "{query}");
+        }
+        let body = page(server, "/events?type=order.*&key=k%261").await;
+        assert!(body.contains("value=\"order.*\"") && body.contains("value=\"k&#38;1\""), "{body}");
+    }
+
+    async fn pages_go_from_the_newest_to_the_oldest(server) {
+        let events: Vec<_> = (0..60).map(|n| json!({ "type": "order.paid", "payload": n })).collect();
+        server.post("/events/batch", &json!({ "events": events })).await.expect(201);
+        let first = page(server, "/events?type=order.*").await;
+        let shown = ids(&first);
+        assert_eq!(shown.len(), 50);
+        let older = format!("/ui/default/events?type=order.*&#38;before={}", shown.last().unwrap());
+        assert!(first.contains(&format!("href=\"{older}\"")), "{first}");
+        let second = page(server, &format!("/events?type=order.*&before={}", shown.last().unwrap())).await;
+        assert_eq!(ids(&second).len(), 10);
+        assert!(second.contains("href=\"/ui/default/events?type=order.*\""), "{second}");
+    }
+
+    async fn whatever_users_send_is_text(server) {
+        let event = json!({
+            "type": MISCHIEF, "title": MISCHIEF, "description": MISCHIEF, "tags": MISCHIEF, "group_id": MISCHIEF,
+            "key": MISCHIEF, "producer": MISCHIEF, "payload": { MISCHIEF: MISCHIEF }, "metadata": { "a": MISCHIEF },
+        });
+        let id = server.publish_as(event).await;
+        assert_eq!(server.claim_ids(&json!({ "worker_id": MISCHIEF })).await, [id]);
+        let pages = ["/events".to_owned(), format!("/events/{id}"), String::new()];
+        for path in &pages {
+            let body = page(server, path).await;
+            assert!(!body.contains("<script>alert") && body.contains(ESCAPED), "{path}: {body}");
+        }
+        let report = json!({ "worker_id": MISCHIEF, "retry": false, "error_message": MISCHIEF, "detail": MISCHIEF });
+        server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
+        for path in pages.iter().map(String::as_str).chain(["/dead-letters", "/events?text=%3Cscript%3Ealert"]) {
+            let body = page(server, path).await;
+            assert!(!body.contains("<script>alert"), "{path}: {body}");
+        }
+        let body = page(server, &format!("/events/{id}")).await;
+        // Title, description, type, group, key, producer, payload, metadata, error, worker and detail.
+        assert!(body.matches(ESCAPED).count() > 12, "{body}");
+    }
+
+    async fn an_event_is_shown_with_all_that_happened(server) {
+        let payload = "{\"amount\":12345678901234567890,\"b\":[1]}";
+        let sent = format!("{{\"type\":\"order.paid\",\"title\":\"Pay\",\"payload\":{payload},\"group_id\":\"g\"}}");
+        let id = server.post_text("/events", &sent).await.expect(201)["id"].as_i64().unwrap();
+        let second = server.publish_as(json!({ "type": "order.paid", "group_id": "g" })).await;
+        let body = page(server, &format!("/events/{second}")).await;
+        assert!(body.contains(&format!("Event #{id}")) && body.contains(&format!("/ui/default/events/{id}")), "{body}");
+        assert!(body.contains("PENDING") && body.contains("rel=\"prev\"") && body.contains("PUBLISHED"), "{body}");
+        server.claim(&json!({ "worker_id": "w:1" })).await;
+        server.fail(id, "w:1").await.expect(200);
+        let body = page(server, &format!("/events/{id}")).await;
+        for text in ["Connection timeout", "w:1", "took 5.0 s", "code 500", "12345678901234567890", "/events?group=g"] {
+            assert!(body.contains(text), "{text}: {body}");
+        }
+        assert!(body.contains("rel=\"next\"") && body.contains("1 of 3 failures"), "{body}");
+        let raw = server.get(&format!("/ui/default/events/{id}/payload")).await;
+        assert_eq!(raw.body, payload);
+        assert_eq!(raw.header("content-type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(raw.header("content-disposition"), Some(&*format!("attachment; filename=\"event-{id}.json\"")));
+        assert_eq!(raw.header("x-content-type-options"), Some("nosniff"));
+    }
+
+    async fn a_large_payload_is_cut(server) {
+        let id = server.publish_as(json!({ "type": "big", "payload": "x".repeat(300_000) })).await;
+        let body = page(server, &format!("/events/{id}")).await;
+        assert!(body.len() < 100_000 && body.contains("293.0 KiB") && body.contains("only the beginning"), "{}", body.len());
+    }
+
+    async fn each_action_asks_and_then_does_what_it_says(server) {
+        let browser = Browser::without_token();
+        let waiting = server.publish("a").await;
+        let held = server.publish_taken("b").await;
+        let dead = server.publish_dead("c").await;
+        let table =
+            [(waiting, "cancel", "PENDING", "CANCELLED"), (held, "reset", "PROCESSING", "PENDING"), (dead, "redrive", "FAILED", "PENDING")];
+        for (id, verb, before, after) in table {
+            let path = format!("/ui/default/events/{id}/{verb}");
+            let shown = page(server, &format!("/events/{id}")).await;
+            assert!(shown.contains(&format!("action=\"{path}\"")), "{verb}: {shown}");
+            let asked = browser.post(server, &path, "subscription=main").await;
+            assert!(html(&asked, 200).contains(&format!("event {id} for the subscription main?")), "{asked:?}");
+            assert_eq!(server.status(id).await, before, "{verb}");
+            let done = browser.post(server, &path, "subscription=main&confirmed=yes").await;
+            assert_eq!(location(&done), format!("/ui/default/events/{id}"));
+            assert_eq!(server.status(id).await, after, "{verb}");
+        }
+        // What can no longer be done is said as the API says it.
+        let late = browser.post(server, &format!("/ui/default/events/{waiting}/cancel"), "confirmed=yes").await;
+        assert!(html(&late, 409).contains("CANCELLED"), "{late:?}");
+    }
+
+    async fn a_notice_is_shown_once(server) {
+        let id = server.publish("a").await;
+        let done = Browser::without_token().post(server, &format!("/ui/default/events/{id}/cancel"), "confirmed=yes").await;
+        let cookie = done.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        assert!(done.header("set-cookie").unwrap().contains("httponly; samesite=strict"));
+        let cookie = format!("cookie: {}\r\n", cookie.replace("%2e", "%2E"));
+        // Bringing a page up to date takes nothing away.
+        let update = server.send("GET", "/ui/default", &format!("{cookie}x-windlass-live: 1\r\n"), "").await;
+        assert!(!update.body.contains("is cancelled") && update.header("set-cookie").is_none(), "{update:?}");
+        let next = server.send("GET", "/ui/default", &cookie, "").await;
+        assert!(next.body.contains(&format!("vent {id} is cancelled for main.")), "{next:?}");
+        assert!(next.header("set-cookie").unwrap().starts_with("windlass_notice=; path=/ui; max-age=0"), "{next:?}");
+    }
+
+    async fn what_is_chosen_is_cancelled_and_nothing_else(server) {
+        let browser = Browser::without_token();
+        let [one, two, three] = [server.publish("a").await, server.publish("a").await, server.publish("a").await];
+        let form = format!("what=selected&id={one}&id={three}&back=%2Fui%2Fdefault%2Fevents%3Ftag%3Da");
+        let asked = browser.post(server, "/ui/default/events/cancel", &form).await;
+        assert!(html(&asked, 200).contains("Cancel 2 events?"), "{asked:?}");
+        assert_eq!(server.status(one).await, "PENDING");
+        let done = browser.post(server, "/ui/default/events/cancel", &format!("{form}&confirmed=yes")).await;
+        assert_eq!(location(&done), "/ui/default/events?tag=a");
+        assert_eq!([server.status(one).await, server.status(two).await, server.status(three).await], ["CANCELLED", "PENDING", "CANCELLED"]);
+        let none = browser.post(server, "/ui/default/events/cancel", "what=selected").await;
+        assert!(html(&none, 400).contains("select at least one event first"));
+        let elsewhere = browser.post(server, "/ui/default/events/cancel", &format!("id={two}&back=//evil&confirmed=yes")).await;
+        assert_eq!(location(&elsewhere), "/ui/default/events");
+    }
+
+    async fn all_that_match_are_cancelled_and_nothing_else(server) {
+        let browser = Browser::without_token();
+        let events: Vec<_> = (0..1_100).map(|n| json!({ "type": "order.paid", "payload": n })).collect();
+        server.post("/events/batch", &json!({ "events": events })).await.expect(201);
+        let other = server.publish_as(json!({ "type": "mail" })).await;
+        let form = "what=matching&type=order.*";
+        let asked = browser.post(server, "/ui/default/events/cancel", form).await;
+        assert!(html(&asked, 200).contains("Cancel 1,100 events?"), "{asked:?}");
+        let done = browser.post(server, "/ui/default/events/cancel", &format!("{form}&confirmed=yes")).await;
+        assert_eq!(location(&done), "/ui/default/events");
+        assert_eq!(server.get("/events?status=PENDING").await.expect(200)["total"], 1);
+        assert_eq!(server.status(other).await, "PENDING");
+        assert!(page(server, "/events?type=mail").await.contains("Cancel all waiting that match"));
+        assert!(!page(server, "/events?text=mail").await.contains("Cancel all waiting"));
+    }
+}
