@@ -2,13 +2,12 @@
 
 mod server;
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use self::server::Server;
 use crate::install::{self, Program};
-use crate::run::{Result, cargo, root, run};
+use crate::run::{Result, beside_us, cargo, kept, root, run};
 
 /// The one that this was tried with: others may find other things, or name their options differently.
 const VERSION: &str = "4.32.5";
@@ -31,7 +30,7 @@ const OPTIONS: &[&str] = &[
 
 pub fn check(args: &[String]) -> Result {
     install::programs(&[PYTHON])?;
-    let folder = folder()?;
+    let folder = kept("openapi-check")?;
     let schemathesis = schemathesis(&folder)?;
     // With the features that the tests build it with, so that nothing is compiled twice.
     run(&mut cargo(["build", "--workspace", "--bin", "windlass"]))?;
@@ -54,19 +53,4 @@ fn schemathesis(folder: &Path) -> Result<PathBuf> {
         run(pip.args(["install", "--quiet", &format!("schemathesis=={VERSION}")]))?;
     }
     Ok(program)
-}
-
-/// Where it keeps things: in cargo's target folder, wherever that is.
-fn folder() -> Result<PathBuf> {
-    let target = beside_us("..")?;
-    let folder = target.canonicalize().map_err(|error| format!("{}: {error}", target.display()))?.join("openapi-check");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    Ok(folder)
-}
-
-/// A path in the folder where cargo puts programs, this one too.
-fn beside_us(name: &str) -> Result<PathBuf> {
-    let own = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let folder = own.parent().ok_or("this program is in no folder")?;
-    Ok(folder.join(name))
 }

@@ -3,7 +3,7 @@
 
 use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +29,21 @@ pub fn interrupted() -> bool {
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the repository")
+}
+
+/// A path in the folder where cargo puts programs, this one too.
+pub fn beside_us(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let folder = own.parent().ok_or("this program is in no folder")?;
+    Ok(folder.join(name))
+}
+
+/// A folder for what a command keeps, in cargo's target folder, wherever that is.
+pub fn kept(name: &str) -> Result<PathBuf> {
+    let target = beside_us("..")?;
+    let folder = target.canonicalize().map_err(|error| format!("{}: {error}", target.display()))?.join(name);
+    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    Ok(folder)
 }
 
 pub fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
