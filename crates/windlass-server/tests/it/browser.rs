@@ -28,8 +28,10 @@ mod page;
 mod problems;
 mod scene;
 
+mod events;
 mod looks;
 mod schedules;
+mod sign_in;
 mod watchful;
 
 /// Browsers take much of a machine: one at a time.

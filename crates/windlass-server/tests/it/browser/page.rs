@@ -143,6 +143,13 @@ impl Page {
         self.call("Input.insertText", json!({ "text": text })).await;
     }
 
+    /// Chooses from a list.
+    pub async fn choose(&mut self, css: &str, value: &str) {
+        let (css, value) = (json!(css), json!(value));
+        self.until(&format!("document.querySelector({css})")).await;
+        self.eval(&format!("(list => {{ list.value = {value}; list.dispatchEvent(new Event('change', {{ bubbles: true }})) }})(document.querySelector({css}))")).await;
+    }
+
     /// Presses a key: a character, or one by its name, as `Enter`.
     pub async fn press(&mut self, key: &str) {
         let text = match key {
@@ -220,9 +227,9 @@ fn found(css: &str, text: &str) -> String {
 
 const FOUND: &str = "(css, text) => [...document.querySelectorAll(css)].filter(element => element.checkVisibility() && element.innerText.includes(text))";
 
-/// Where to click the one element, if there is one and nothing lies upon it.
+/// Where to click the one element, if there is one and nothing lies upon it, once the page has been loaded.
 const POINT: &str = "elements => {
-    if (elements.length !== 1) return null;
+    if (document.readyState !== 'complete' || elements.length !== 1) return null;
     const [element] = elements;
     element.scrollIntoView({ block: 'center', behavior: 'instant' });
     const box = element.getClientRects()[0];

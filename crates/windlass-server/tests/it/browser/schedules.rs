@@ -49,8 +49,8 @@ in_browser! {
         page.click_text("#ask button", "Run now").await;
         page.until_shows("#notices", "published event").await;
         page.until_shows("#fires", "by hand").await;
-        let published = server.get("/events?types=night.begun").await.expect(200);
-        assert_eq!(published["events"][0]["payload"], json!({ "day": "2025-12-24" }));
+        let taken = server.claim(&json!({ "worker_id": "w:1", "types": "night.begun" })).await;
+        assert_eq!(taken[0]["payload"], json!({ "day": "2025-12-24" }));
         // A 400 that the page itself explains.
         page.check_problems(&["status of 400"]).await;
     }

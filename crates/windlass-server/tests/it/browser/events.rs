@@ -1,0 +1,150 @@
+//! Events and dead letters, from the first look to the repair.
+
+use serde_json::{Value, json};
+
+use super::page::Page;
+use super::scene;
+use crate::bed::Server;
+
+/// Marks the page, so that it can be told whether it is still the same.
+async fn mark(page: &mut Page) {
+    page.until("document.querySelector('#live-switch').dataset.state === 'live'").await;
+    page.eval("window.marked = true").await;
+}
+
+async fn is_marked(page: &mut Page) -> bool {
+    page.eval("window.marked === true").await == json!(true)
+}
+
+async fn dead(server: &Server, event_type: &str) -> Value {
+    server.get(&format!("/dead-letters?types={event_type}")).await.expect(200)["total"].clone()
+}
+
+in_browser! {
+    on sqlite postgres:
+    async fn a_published_event_appears_by_itself(server, page) {
+        page.goto("/ui/default/events").await;
+        page.until_shows("#events", "No events yet").await;
+        mark(page).await;
+        let id = server.publish_as(json!({ "type": "order.paid", "title": "A new order" })).await;
+        page.until_shows("#events tbody tr", "A new order").await;
+        assert_eq!(server.claim_ids(&json!({ "worker_id": "w:1" })).await, [id]);
+        page.until_shows("#events .badge", "PROCESSING").await;
+        server.complete(id, "w:1").await.expect(200);
+        page.until_shows("#events .badge", "COMPLETED").await;
+        assert!(is_marked(page).await, "it was loaded anew");
+    }
+
+    on sqlite postgres:
+    async fn a_failed_event_is_found_read_and_redriven(server, page) {
+        let id = scene::set(server).await;
+        page.goto("/ui/default/events").await;
+        page.choose("#status", "FAILED").await;
+        page.fill("#type", "payment.*").await;
+        page.click_text("button", "Filter").await;
+        page.until("location.search.includes('status=FAILED') && document.querySelectorAll('#events tbody tr').length === 1").await;
+        page.click_text("#events a[data-open]", "Settle order 7").await;
+        page.until_shows("#timeline", "the bank did not answer: 502 Bad Gateway").await;
+        page.picture("failed").await;
+        page.click_text("#deliveries button", "Redrive").await;
+        page.until_shows("#ask h1", &format!("{id}")).await;
+        assert_eq!(server.status(id).await, "FAILED", "nobody has confirmed it");
+        page.click_text("#ask button", "Redrive").await;
+        page.until_shows("#deliveries .badge", "PENDING").await;
+        mark(page).await;
+        assert_eq!(server.claim_ids(&json!({ "worker_id": "pay:2", "types": "payment.*" })).await, [id]);
+        page.until_shows("#deliveries .badge", "PROCESSING").await;
+        server.complete(id, "pay:2").await.expect(200);
+        page.until_shows("#deliveries .badge", "COMPLETED").await;
+        page.until_shows("#timeline", "pay:2").await;
+        assert!(is_marked(page).await, "it was loaded anew");
+        page.picture("completed").await;
+    }
+
+    on sqlite postgres:
+    async fn a_thousand_dead_letters_are_redriven_at_once(server, page) {
+        server.publish_dead("payment.settle").await;
+        scene::dead_letters(server, 1_000).await;
+        assert_eq!(dead(server, "mail.send").await, 1_000);
+        page.goto("/ui/default/dead-letters").await;
+        page.fill("#type", "mail.*").await;
+        page.click_text("button", "Filter").await;
+        page.until_shows("#total", "1,000").await;
+        page.picture("many").await;
+        page.click_text("#letters button", "Redrive all 1,000").await;
+        page.until_shows("#ask h1", "1,000").await;
+        page.picture("many-question").await;
+        assert_eq!(dead(server, "mail.send").await, 1_000, "nobody has confirmed it");
+        page.click_text("#ask button", "1,000").await;
+        page.until_shows("#notices", "1,000").await;
+        page.until_shows("#letters", "No dead letter matches").await;
+        assert_eq!((dead(server, "mail.send").await, dead(server, "payment.settle").await), (json!(0), json!(1)));
+        let claim = json!({ "worker_id": "mail:2", "types": "mail.send", "max": 1_000 });
+        assert_eq!(server.claim(&claim).await.len(), 1_000);
+    }
+
+    on sqlite:
+    async fn chosen_dead_letters_are_redriven(server, page) {
+        scene::dead_letters(server, 3).await;
+        page.goto("/ui/default/dead-letters").await;
+        page.until("document.querySelectorAll('#letters tbody tr').length === 3").await;
+        page.click("#letters tbody tr:nth-child(1) input[name=id]").await;
+        page.click("#letters tbody tr:nth-child(3) input[name=id]").await;
+        page.click_text("#letters button", "Redrive selected (2)").await;
+        page.click_text("#ask button", "Redrive").await;
+        page.until("document.querySelectorAll('#letters tbody tr').length === 1").await;
+        assert_eq!(dead(server, "mail.send").await, 1);
+    }
+
+    on sqlite:
+    async fn what_would_like_to_run_is_text(server, page) {
+        let mischief = scene::MISCHIEF;
+        let event = json!({
+            "type": "a.b", "title": mischief, "description": mischief, "tags": "x", "group_id": mischief,
+            "payload": { "html": mischief, "</pre>": "<img src=x onerror=alert(2)>" }, "metadata": { "a": mischief }
+        });
+        let id = server.publish_as(event).await;
+        assert_eq!(server.claim_ids(&json!({ "worker_id": "w:1" })).await, [id]);
+        let report = json!({ "worker_id": "w:1", "retry": false, "error_message": mischief });
+        server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
+        for list in ["/ui/default/events", "/ui/default/dead-letters"] {
+            page.goto(list).await;
+            page.until_shows("a[data-open]", mischief).await;
+        }
+        page.click_text("a[data-open]", mischief).await;
+        page.until_shows("h1", mischief).await;
+        page.until_shows("pre", mischief).await;
+        page.until_shows("pre", "<img src=x onerror=alert(2)>").await;
+        page.until_shows("#timeline", mischief).await;
+        assert_eq!(page.eval("document.scripts.length").await, 1);
+        assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
+        page.picture("mischief").await;
+    }
+
+    on sqlite:
+    async fn the_keyboard_is_enough(server, page) {
+        let first = server.publish_as(json!({ "type": "a", "title": "The first" })).await;
+        server.publish_as(json!({ "type": "a", "title": "The second" })).await;
+        page.goto("/ui/default/events").await;
+        page.until_shows("#events", "The second").await;
+        page.press("/").await;
+        page.until("document.activeElement.id === 'text'").await;
+        page.press("Escape").await;
+        page.until("document.activeElement === document.body").await;
+        page.press("?").await;
+        page.until("document.querySelector('#help').open").await;
+        page.picture("help").await;
+        page.press("Escape").await;
+        page.until("!document.querySelector('#help').open").await;
+        page.press("j").await;
+        page.until_shows("tr.marked", "The second").await;
+        page.press("j").await;
+        page.until_shows("tr.marked", "The first").await;
+        page.press("Enter").await;
+        page.until_shows("h1", "The first").await;
+        page.until(&format!("location.pathname === '/ui/default/events/{first}'")).await;
+        page.press("g").await;
+        page.press("s").await;
+        page.until_shows("h1", "Schedules").await;
+    }
+}
