@@ -6,8 +6,9 @@ use askama::Template;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use chrono::TimeDelta;
 use serde::Deserialize;
-use windlass::{NodeStatus, NodeView, StuckDelivery, WorkerView};
+use windlass::{AskerView, NodeStatus, NodeView, StuckDelivery, WorkerView};
 
 use super::Answer;
 use super::confirm::Confirm;
@@ -32,6 +33,9 @@ const MINUTES: [u64; 4] = [1, 5, 15, 60];
 /// A worker that holds something and was silent for longer than this may be gone.
 const STALE: Duration = Duration::from_secs(5 * 60);
 
+/// Who asks is noted more often than this.
+const STILL_ASKS: TimeDelta = TimeDelta::minutes(1);
+
 #[derive(Deserialize)]
 struct ShowArgs {
     minutes: Option<u64>,
@@ -47,6 +51,8 @@ struct Nodes {
     workers_total: String,
     stuck: Vec<Stuck>,
     minutes: u64,
+    askers: Vec<Asker>,
+    askers_total: String,
 }
 
 struct Node {
@@ -68,6 +74,13 @@ struct Stuck {
     lease: When,
 }
 
+/// What is asked for. One that was noted within a minute still asks.
+struct Asker {
+    of: AskerView,
+    seen: When,
+    asks: bool,
+}
+
 async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
     let minutes = args.minutes.unwrap_or(MINUTES[1]);
     let older_than = Duration::from_secs(minutes.saturating_mul(60));
@@ -75,7 +88,10 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
     let mut workers = visit.queue.workers(STALE).await?;
     workers.sort_by_key(|worker| (!worker.stale, std::cmp::Reverse(worker.held)));
     let stuck = visit.queue.stuck(older_than, SHOWN).await?;
+    let mut askers = visit.queue.askers().await?;
+    askers.sort_by_key(|asker| std::cmp::Reverse(asker.seen_at));
     let when = |at| When::new(at, visit.now);
+    let asker = |of: AskerView| Asker { seen: when(of.seen_at), asks: visit.now - of.seen_at < STILL_ASKS, of };
     let node = |view: NodeView| Node {
         badge: liveness(view.status),
         heard: when(view.last_heartbeat),
@@ -93,6 +109,8 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
         workers: workers.into_iter().take(SHOWN).map(worker).collect(),
         stuck: stuck.into_iter().map(held).collect(),
         minutes,
+        askers_total: counted(askers.len(), "wish", "wishes"),
+        askers: askers.into_iter().take(SHOWN).map(asker).collect(),
     })
 }
 

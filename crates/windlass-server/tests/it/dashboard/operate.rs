@@ -46,6 +46,19 @@ on_each_database! {
         assert!(!body.contains("<b>bold"), "{body}");
     }
 
+    async fn nodes_show_what_is_asked_for(server) {
+        assert!(server.claim(&json!({ "worker_id": "w:7", "types": "order.*", "tags": "eu" })).await.is_empty());
+        server.queue.note_askers_once().await.unwrap();
+        let browser = Browser::without_token();
+        let page = browser.get(server, "/ui/default/nodes").await;
+        let body = html(&page, 200);
+        for word in ["1 wish<", ">order.*<", ">eu<", ">w:7<", ">asks<"] {
+            assert!(body.contains(word), "{word}: {body}");
+        }
+        server.advance_secs(120);
+        assert!(html(&browser.get(server, "/ui/default/nodes").await, 200).contains(">asked<"));
+    }
+
     async fn subscriptions_are_added_paused_and_removed(server) {
         let (browser, path) = (Browser::without_token(), "/ui/default/subscriptions");
         let add = "action=add&subscription=audit&types=order.*%2C%20refund.paid&tags=eu&hours=24";
