@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use windlass::Queue;
 
 use crate::auth::Gate;
-use crate::dashboard::Figured;
+use crate::dashboard::{AllCounted, Figured};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::serve::ServeOptions;
@@ -23,6 +23,7 @@ pub(crate) struct Shared {
     pub gate: Gate,
     pub hub: Hub,
     pub figured: Figured,
+    pub counted: AllCounted,
     pub metrics: Metrics,
     /// Room for claims that wait.
     waiting: Arc<Semaphore>,
@@ -60,6 +61,7 @@ impl App {
         App(Arc::new(Shared {
             hub: Hub::new(options.streams_max),
             figured: Figured::default(),
+            counted: AllCounted::default(),
             waiting: Arc::new(Semaphore::new(options.waiting_claims_max)),
             bodies: Arc::new(Semaphore::new(options.bodies_bytes_max / 1024)),
             queue,

@@ -42,6 +42,7 @@
 mod assets;
 mod chart;
 mod confirm;
+mod counts;
 mod cron;
 mod dead_letters;
 mod event;
@@ -59,6 +60,7 @@ mod nodes;
 mod overview;
 mod problem;
 mod publish;
+mod rested;
 mod schedule;
 mod schedule_form;
 mod schedules;
@@ -83,6 +85,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::routes::LONG_WORK;
 
+pub(crate) use self::counts::AllCounted;
 pub(crate) use self::figures::Figured;
 
 /// Whether there is a dashboard, and what it can do.

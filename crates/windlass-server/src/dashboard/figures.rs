@@ -1,14 +1,13 @@
-//! What the overview is made of. It is gathered by one visitor for all, and not more often than the database can bear:
-//! counting a million deliveries takes a while.
+//! What the overview is made of.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tokio::time::Instant;
 use windlass::{Backlog, DeadLetterFilter, NodeStatus, Queue, Result, Sample, SampleFilter, StuckDelivery, Timestamp};
 
+use super::rested::Rested;
 use crate::error::ApiError;
 
 /// How far back the charts go.
@@ -139,33 +138,12 @@ pub(super) fn begin(range: Range, now: DateTime<Utc>) -> DateTime<Utc> {
 
 /// The figures of all namespaces that somebody looks at.
 #[derive(Default)]
-pub(crate) struct Figured(Mutex<HashMap<(String, Range), Entry>>);
-
-type Entry = Arc<tokio::sync::Mutex<Option<Kept>>>;
-
-struct Kept {
-    figures: Arc<Figures>,
-    read_at: Instant,
-    took: Duration,
-}
-
-/// Not gathered again within this time.
-const FRESH: Duration = Duration::from_millis(500);
-/// Nor for so many times as long as gathering took.
-const REST: u32 = 9;
+pub(crate) struct Figured(Rested<(String, Range), Figures>);
 
 impl Figured {
     pub(super) async fn get(&self, queue: &Queue, range: Range) -> Result<Arc<Figures>> {
-        let key = (queue.namespace().to_owned(), range);
-        let entry = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
-        let mut kept = entry.lock().await;
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.read_at.elapsed() < FRESH.max(kept.took * REST)) {
-            return Ok(kept.figures.clone());
-        }
-        let begun = Instant::now();
-        let figures = Arc::new(Figures::gather(queue, range, queue.clock().now()).await?);
-        *kept = Some(Kept { figures: figures.clone(), read_at: Instant::now(), took: begun.elapsed() });
-        Ok(figures)
+        let gather = Figures::gather(queue, range, queue.clock().now());
+        self.0.get((queue.namespace().to_owned(), range), gather).await
     }
 }
 

@@ -6,9 +6,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use serde::Deserialize;
-use windlass::{Policy, Scope, Status};
+use windlass::{Policy, Scope};
 
 use super::Answer;
+use super::counts::Counts;
 use super::form::{Form, link};
 use super::format::{count, counted};
 use super::problem::Problem;
@@ -98,17 +99,10 @@ async fn shown(visit: &Visit, offset: usize, form: Form, problem: Option<Problem
 
 async fn row(visit: &Visit, name: &str) -> Result<Row, ApiError> {
     let queue = visit.queue.in_namespace(name)?;
-    let stats = queue.stats(visit.now).await?;
-    let sum = |statuses: &[Status]| {
-        count(stats.iter().filter(|row| statuses.contains(&row.status)).map(|row| row.count).sum::<u64>())
-    };
-    Ok(Row {
-        paused: queue.describe().await?.paused,
-        waiting: sum(&[Status::Pending]),
-        running: sum(&[Status::Processing]),
-        dead: sum(&[Status::Failed, Status::Expired]),
-        name: name.to_owned(),
-    })
+    let Counts { waiting, running, dead } = visit.app.counted.get(&queue).await?.total;
+    let paused = queue.describe().await?.paused;
+    let (waiting, running, dead) = (count(waiting), count(running), count(dead));
+    Ok(Row { name: name.to_owned(), paused, waiting, running, dead })
 }
 
 async fn create(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {

@@ -52,7 +52,6 @@ struct Nodes {
     stuck: Vec<Stuck>,
     minutes: u64,
     askers: Vec<Asker>,
-    askers_total: String,
 }
 
 struct Node {
@@ -109,7 +108,6 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
         workers: workers.into_iter().take(SHOWN).map(worker).collect(),
         stuck: stuck.into_iter().map(held).collect(),
         minutes,
-        askers_total: counted(askers.len(), "wish", "wishes"),
         askers: askers.into_iter().take(SHOWN).map(asker).collect(),
     })
 }

@@ -1,17 +1,16 @@
 //! `/ui/{namespace}/subscriptions`: who is told of what, and what is held back.
 
-use std::collections::HashMap;
-
 use askama::Template;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use chrono::TimeDelta;
-use windlass::{MAIN, Status, Subscription, SubscriptionSpec};
+use windlass::{MAIN, Subscription, SubscriptionSpec};
 
 use super::Answer;
 use super::confirm::Confirm;
+use super::counts::Counts;
 use super::form::Form;
 use super::format::{When, count, counted};
 use super::problem::Problem;
@@ -70,18 +69,9 @@ async fn show(visit: Visit) -> Answer {
 }
 
 async fn shown(visit: &Visit, form: Fields, problem: Option<Problem>) -> Answer {
-    let mut counts: HashMap<String, [u64; 3]> = HashMap::new();
-    for row in visit.queue.stats(visit.now).await? {
-        let at = match row.status {
-            Status::Pending => 0,
-            Status::Processing => 1,
-            Status::Failed | Status::Expired => 2,
-            _ => continue,
-        };
-        counts.entry(row.subscription).or_default()[at] += row.count;
-    }
+    let counts = visit.app.counted.get(&visit.queue).await?;
     let row = |view: Subscription| {
-        let [waiting, running, dead] = counts.get(&view.subscription).copied().unwrap_or_default();
+        let Counts { waiting, running, dead } = counts.of(&view.subscription);
         let since = When::new(view.starts_at, visit.now);
         Row { view, since, waiting: count(waiting), running: count(running), dead, dead_text: count(dead) }
     };
