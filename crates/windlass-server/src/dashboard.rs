@@ -49,6 +49,7 @@ mod event;
 mod events;
 mod figures;
 mod filter;
+mod findings;
 mod flash;
 mod form;
 mod format;
@@ -138,10 +139,7 @@ fn pages() -> Router<App> {
         .merge(namespaces::routes())
         .merge(settings::routes())
         .merge(health::routes())
-        .merge(events::routes())
-        .merge(event::routes())
-        .merge(dead_letters::routes())
-        .merge(publish::routes())
+        .merge(findings::routes())
 }
 
 async fn home() -> Redirect {

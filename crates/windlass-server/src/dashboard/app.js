@@ -48,6 +48,7 @@
   }
 
   async function look() {
+    if (!$("[data-live][id]")) return;
     if (looking) { again = true; return; }
     if ($("dialog[open]")) return;
     looking = true;

@@ -13,6 +13,7 @@ const PAGES: &[(&str, &str)] = &[
     ("/namespaces", "namespaces"),
     ("/settings", "settings"),
     ("/health", "health"),
+    ("/health/findings", "findings"),
     ("/nothing", "no-such-page"),
 ];
 

@@ -149,5 +149,9 @@ on_each_database! {
         let page = Browser::without_token().get(server, "/ui/default/health").await;
         let body = html(&page, 200);
         assert!(body.contains("<code>sweep</code>") && body.contains(">fine<"), "{body}");
+        assert!(body.contains("/ui/default/health/findings"), "{body}");
+        let page = Browser::without_token().get(server, "/ui/default/health/findings").await;
+        let body = html(&page, 200);
+        assert!(body.contains("<code>database</code>") && body.contains("answers within"), "{body}");
     }
 }

@@ -3,9 +3,21 @@
 use super::{Browser, html, location};
 
 /// Every page, below its namespace.
-const PAGES: [&str; 8] =
-    ["", "/schedules", "/schedules/new", "/nodes", "/subscriptions", "/namespaces", "/settings", "/health"];
-const PAGES: [&str; 5] = ["", "/events", "/events/1", "/dead-letters", "/publish"];
+const PAGES: [&str; 13] = [
+    "",
+    "/events",
+    "/events/1",
+    "/dead-letters",
+    "/publish",
+    "/schedules",
+    "/schedules/new",
+    "/nodes",
+    "/subscriptions",
+    "/namespaces",
+    "/settings",
+    "/health",
+    "/health/findings",
+];
 
 on_each_database! {
     async fn every_page_is_there_and_guarded(server) {

@@ -1,0 +1,82 @@
+//! `/ui/{namespace}/health/findings`: the whole installation, examined. It takes a second or more, so it is a page of its
+//! own that does not look again by itself.
+
+use askama::Template;
+use axum::Router;
+use axum::routing::get;
+use windlass::{Finding, Level};
+
+use super::Answer;
+use super::format::{Badge, counted};
+use super::shell::{Shell, Tab, page};
+use super::visit::Visit;
+use crate::app::App;
+
+pub(super) fn routes() -> Router<App> {
+    Router::new().route("/ui/{namespace}/health/findings", get(show))
+}
+
+#[derive(Template)]
+#[template(path = "findings.html")]
+struct Findings {
+    shell: Shell,
+    verdict: String,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    of: Finding,
+    badge: Badge,
+}
+
+async fn show(visit: Visit) -> Answer {
+    let mut found = visit.queue.diagnose().await?;
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    page(&Findings {
+        shell: visit.shell(Tab::Health, "Findings"),
+        verdict: verdict(&found),
+        rows: found.into_iter().map(|of| Row { badge: badge(of.level), of }).collect(),
+    })
+}
+
+/// How many of the checks came to something.
+fn verdict(found: &[Finding]) -> String {
+    let of = |level| found.iter().filter(|finding| finding.level == level).count();
+    let told: Vec<String> = [(Level::Problem, "problem", "problems"), (Level::Warning, "warning", "warnings")]
+        .into_iter()
+        .filter(|(level, ..)| of(*level) > 0)
+        .map(|(level, one, many)| counted(of(level), one, many))
+        .collect();
+    match told.is_empty() {
+        true => format!("All is well: {}", counted(found.len(), "check", "checks")),
+        false => format!("{} in {}", told.join(" and "), counted(found.len(), "check", "checks")),
+    }
+}
+
+fn badge(level: Level) -> Badge {
+    match level {
+        Level::Ok => Badge::new("good", "ok"),
+        Level::Notice => Badge::new("calm", "notice"),
+        Level::Warning => Badge::new("warn", "warning"),
+        Level::Problem => Badge::new("bad", "problem"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_counts_what_is_bad() {
+        let finding = |level| Finding { check: "a", level, summary: String::new(), advice: None };
+        let table = [
+            (vec![Level::Ok], "All is well: 1 check"),
+            (vec![Level::Ok, Level::Notice], "All is well: 2 checks"),
+            (vec![Level::Warning, Level::Ok], "1 warning in 2 checks"),
+            (vec![Level::Problem, Level::Problem, Level::Warning], "2 problems and 1 warning in 3 checks"),
+        ];
+        for (levels, words) in table {
+            assert_eq!(verdict(&levels.into_iter().map(finding).collect::<Vec<_>>()), words);
+        }
+    }
+}
