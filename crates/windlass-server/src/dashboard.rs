@@ -131,6 +131,10 @@ const PUBLISH: &str = "/ui/{namespace}/publish";
 fn pages() -> Router<App> {
     Router::new()
         .merge(overview::routes())
+        .merge(events::routes())
+        .merge(event::routes())
+        .merge(dead_letters::routes())
+        .merge(publish::routes())
         .merge(schedules::routes())
         .merge(schedule::routes())
         .merge(schedule_form::routes())

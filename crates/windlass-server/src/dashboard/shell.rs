@@ -13,14 +13,14 @@ use crate::error::ErrorBody;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tab {
     Overview,
+    Events,
+    DeadLetters,
+    Publish,
     Schedules,
     Nodes,
     Subscriptions,
     Namespaces,
     Health,
-    Events,
-    DeadLetters,
-    Publish,
     /// None.
     Other,
 }
@@ -38,14 +38,14 @@ pub(super) struct NavEntry {
 /// The navigation, from top to bottom.
 pub(super) const NAV: &[NavEntry] = &[
     NavEntry { tab: Tab::Overview, key: 'o', label: "Overview", page: "" },
+    NavEntry { tab: Tab::Events, key: 'e', label: "Events", page: "events" },
+    NavEntry { tab: Tab::DeadLetters, key: 'd', label: "Dead letters", page: "dead-letters" },
+    NavEntry { tab: Tab::Publish, key: 'p', label: "Publish", page: "publish" },
     NavEntry { tab: Tab::Schedules, key: 's', label: "Schedules", page: "schedules" },
     NavEntry { tab: Tab::Nodes, key: 'n', label: "Nodes", page: "nodes" },
     NavEntry { tab: Tab::Subscriptions, key: 'u', label: "Subscriptions", page: "subscriptions" },
     NavEntry { tab: Tab::Namespaces, key: 'm', label: "Namespaces", page: "namespaces" },
     NavEntry { tab: Tab::Health, key: 'h', label: "Health", page: "health" },
-    NavEntry { tab: Tab::Events, key: 'e', label: "Events", page: "events" },
-    NavEntry { tab: Tab::DeadLetters, key: 'd', label: "Dead letters", page: "dead-letters" },
-    NavEntry { tab: Tab::Publish, key: 'p', label: "Publish", page: "publish" },
 ];
 
 /// The switch shows so many namespaces; there is a page with all.

@@ -8,7 +8,6 @@ mod live;
 mod operate;
 mod overview;
 mod pages;
-mod pages;
 mod publish;
 mod schedules;
 
