@@ -4,6 +4,7 @@ pub mod cancel;
 pub mod completions;
 pub mod dead_letters;
 pub mod get;
+pub mod health;
 pub mod history;
 pub mod list;
 pub mod migrate;

@@ -30,6 +30,8 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 #[derive(Parser)]
 #[command(name = "windlass", version, after_help = AFTER_HELP)]
 struct Cli {
+    #[command(flatten)]
+    logging: logging::Logging,
     #[command(subcommand)]
     command: Command,
 }
@@ -49,6 +51,9 @@ Environment:
   WINDLASS_NAMESPACE         default for --namespace
   WINDLASS_LOG, or RUST_LOG  what is logged: `debug`, `windlass=debug,sqlx=warn`
   NO_COLOR                   no colours, also on a terminal
+  WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
+  WINDLASS_LOG, or else RUST_LOG       what is logged, such as `debug` or `windlass=debug,sqlx=warn`
+  WINDLASS_LOG_FORMAT                  how: text or json; the default for --log-format
 
 Exit codes:
   0 fine, 1 something failed, 2 wrong usage or input, 3 not found, 4 not allowed,
@@ -75,6 +80,7 @@ enum Command {
     Schedule(commands::schedule::Schedule),
     Token(commands::token::Token),
     Serve(commands::serve::Serve),
+    Health(commands::health::Health),
     Migrate(commands::migrate::Migrate),
     History(commands::history::History),
     Completions(commands::completions::Completions),
@@ -90,6 +96,8 @@ async fn main() -> ExitCode {
     let matches = definition().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(cli.command).await {
+    let cli = Cli::parse();
+    match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Whoever read our output has seen enough.
@@ -133,7 +141,12 @@ async fn run(command: Command) -> Result {
         Command::Subscription(subscription) => subscription.run().await,
         Command::Schedule(schedule) => schedule.run().await,
         Command::Token(token) => token.run().await,
+
+async fn run(cli: Cli) -> Result {
+    cli.logging.start()?;
+    match cli.command {
         Command::Serve(serve) => serve.run().await,
+        Command::Health(health) => health.run().await,
         Command::Migrate(migrate) => migrate.run().await,
         Command::History(history) => history.run().await,
         Command::Completions(completions) => completions.run(),

@@ -7,9 +7,12 @@ mod work;
 
 mod configure;
 mod connect;
+mod deploy;
 mod docs;
+mod health;
 mod history;
 mod look;
+mod logging;
 mod migrate;
 mod publish;
 mod repair;
