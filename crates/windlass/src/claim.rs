@@ -13,6 +13,7 @@ use crate::names;
 use crate::policy::LEASE_MAX;
 use crate::queue::Queue;
 use crate::topology::{Lane, MAIN, Topology};
+use crate::trace;
 use crate::wake::lock;
 
 mod asking;
@@ -252,6 +253,8 @@ impl Queue {
         loop {
             let claimer = self.claimer(&filter)?;
             if let Some(answer) = claimer.ask(&worker_id, max, wait).await {
+            if let Some(answer) = claimer.ask(&request.worker_id, request.max, request.wait).await {
+                trace::taken(answer.as_deref().unwrap_or_default());
                 return answer;
             }
         }

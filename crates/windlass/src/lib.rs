@@ -38,6 +38,7 @@
 //! - `sqlite` and `postgres`, both on unless switched off: the databases. At least one is needed.
 //! - `testing`: the module `testing`, for tests of code that publishes and handles events.
 //! - `metrics`: what happens is told to the recorder of the `metrics` facade, as counters and histograms.
+//! - `otel`: spans for publishing, taking and handling events, which are one trace across processes.
 //! - `openapi`: schemas for OpenAPI documents of the types that answers are made of.
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
@@ -107,6 +108,7 @@ mod subscription;
 pub mod testing;
 mod token;
 mod topology;
+mod trace;
 mod typed;
 mod upkeep;
 mod wake;

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::change::passes_group;
 use crate::clock::after;
 use crate::error::{Error, Result};
@@ -11,6 +13,7 @@ use crate::event::{Event, NewEvent, tag_set};
 use crate::queue::{Core, Queue};
 use crate::store::{NewDelivery, Prepared, Stored};
 use crate::topology::{LaneKey, MAIN, Topology};
+use crate::trace;
 
 /// What a publish stored, or found.
 #[derive(Debug, Clone)]
@@ -39,14 +42,18 @@ impl Queue {
     }
 
     /// Publishes events together: all of them are stored, or none is.
-    pub async fn publish_all(&self, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+    pub async fn publish_all(&self, mut events: Vec<NewEvent>) -> Result<Vec<Published>> {
         self.check_events(&events)?;
         self.topology().await?;
         if events.is_empty() {
             return Ok(Vec::new());
         }
+        let span = trace::publishing(self.namespace(), &mut events);
         let weight = events.len();
-        let mut published = self.lines().publish.call(events, weight).await?;
+        let mut published = self.lines().publish.call(events, weight).instrument(span.clone()).await?;
+        if let [only] = &published[..] {
+            span.record("messaging.message.id", only.event.id);
+        }
         self.show_first(&mut published).await;
         Ok(published)
     }

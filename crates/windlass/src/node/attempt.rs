@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 use super::context::Context;
 use super::envelope::Envelope;
@@ -23,6 +24,7 @@ use crate::clock::millis_since;
 use crate::delivery::Delivery;
 use crate::error::Error;
 use crate::outcome::{Attempt, Finished, HandlerResult, Outcome, Report};
+use crate::trace;
 
 /// What could not start within this time after all is given back: other nodes may have slots.
 const START_MAX: Duration = Duration::from_secs(1);
@@ -61,12 +63,17 @@ pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Option<Ve
     let event = Envelope(Arc::new(delivery));
     let grip = Grip::new(event.0.clone());
     let _hold = node.hand.hold(&grip);
+    let span = trace::handling(&event.0);
     let ended = tokio::select! {
         // In this order, whoever does not have to wait does not have to listen either.
         biased;
-        ended = work(&in_hand, &event, &grip, known.as_deref()) => ended,
+        ended = work(&in_hand, &event, &grip, known.as_deref()).instrument(span.clone()) => ended,
         () = node.is_abandoned() => released(),
     };
+    if let Ended::Report(report) = &ended {
+        trace::handled(&span, report);
+    }
+    drop(span);
     match ended {
         Ended::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
         Ended::Committed(attempt) => tell_committed(&event, &attempt),
@@ -137,7 +144,7 @@ async fn run_all(handlers: Vec<Arc<Handler>>, cx: &Context) -> Vec<Run> {
     }
     let mut running = JoinSet::new();
     for handler in handlers {
-        running.spawn(run(handler, cx.clone()));
+        running.spawn(run(handler, cx.clone()).in_current_span());
     }
     let mut runs = Vec::new();
     while let Some(ended) = running.join_next().await {

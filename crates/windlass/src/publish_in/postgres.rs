@@ -12,6 +12,7 @@ use crate::queue::{Core, Queue};
 use crate::store::Prepared;
 use crate::store::postgres::Transaction;
 use crate::topology::Topology;
+use crate::trace;
 
 impl sealed::Sealed for &mut PgConnection {}
 
@@ -43,10 +44,11 @@ impl<'c> PublishIn for &'c mut sqlx::Transaction<'_, Postgres> {
     }
 }
 
-async fn publish_in(queue: &Queue, tx: &mut PgConnection, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+async fn publish_in(queue: &Queue, tx: &mut PgConnection, mut events: Vec<NewEvent>) -> Result<Vec<Published>> {
     let store = queue.store().postgres().ok_or_else(|| wrong_database("PostgreSQL", "SQLite"))?;
     let mut tx = store.within(tx)?;
     queue.check_events(&events)?;
+    trace::stamp(&mut events);
     queue.topology().await?;
     if events.is_empty() {
         return Ok(Vec::new());

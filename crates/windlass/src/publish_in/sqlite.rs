@@ -12,6 +12,7 @@ use crate::queue::{Core, Queue};
 use crate::store::Prepared;
 use crate::store::sqlite::Transaction;
 use crate::topology::Topology;
+use crate::trace;
 
 impl sealed::Sealed for &Connection {}
 
@@ -41,10 +42,11 @@ impl PublishIn for &rusqlite::Transaction<'_> {
     }
 }
 
-fn publish_in(queue: &Queue, tx: &Connection, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+fn publish_in(queue: &Queue, tx: &Connection, mut events: Vec<NewEvent>) -> Result<Vec<Published>> {
     let store = queue.store().sqlite().ok_or_else(|| wrong_database("SQLite", "PostgreSQL"))?;
     let tx = store.within(tx)?;
     queue.check_events(&events)?;
+    trace::stamp(&mut events);
     let (core, namespace) = (queue.core(), queue.namespace());
     let mut prepared: Vec<Prepared> = events.into_iter().map(publish::unrouted).collect();
     let stored = tx.attempt(|| {

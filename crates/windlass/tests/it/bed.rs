@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use windlass::{Clock, ClockHand, NamespacePolicy, Policy, Queue, Timestamp};
 
 use crate::postgres;
@@ -51,6 +51,13 @@ pub fn run(kind: Kind, test: impl AsyncFnOnce(&Bed)) {
     in_runtime(async || test(&Bed::new(database.clone()).await).await, &database);
 }
 
+/// The same, with all of its tasks on one thread: what is set for a thread holds for the whole test.
+pub fn run_on_one_thread(kind: Kind, test: impl AsyncFnOnce(&Bed)) {
+    let database = Arc::new(Database::new(kind, true));
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    in_this(runtime, async || test(&Bed::new(database.clone()).await).await, &database);
+}
+
 /// The same, on a database without our schema.
 pub fn run_on_empty(kind: Kind, test: impl AsyncFnOnce(&Database)) {
     let database = Database::new(kind, false);
@@ -59,6 +66,10 @@ pub fn run_on_empty(kind: Kind, test: impl AsyncFnOnce(&Database)) {
 
 fn in_runtime(test: impl AsyncFnOnce(), database: &Database) {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    in_this(runtime, test, database);
+}
+
+fn in_this(runtime: Runtime, test: impl AsyncFnOnce(), database: &Database) {
     let test = async { tokio::time::timeout(HANGS, test()).await.expect("the test hangs") };
     let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(test)));
     // Closes the connections of whatever still runs.

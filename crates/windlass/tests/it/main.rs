@@ -16,6 +16,7 @@ mod faults;
 mod model;
 mod node;
 mod node_crash;
+mod otel;
 mod partitions;
 mod pg_cron;
 mod pooler;

@@ -20,7 +20,9 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
     // An error is how a write is rolled back; what it was is told here.
     let failure = Arc::new(Mutex::new(None));
     let (told, ours, shown) = (failure.clone(), handlers.to_vec(), event.clone());
-    let work = move |conn: &Connection| run_all(&ours, &shown, conn, &told);
+    // The handlers run on another thread.
+    let span = tracing::Span::current();
+    let work = move |conn: &Connection| span.in_scope(|| run_all(&ours, &shown, conn, &told));
     let closed = store.handle(node.queue.namespace(), closing, core.clock.overridden(), work).await;
     if let Some(run) = lock(&failure).take() {
         return TxEnd::Failed(run);
