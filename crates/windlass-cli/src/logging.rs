@@ -1,11 +1,14 @@
-//! What is logged, to stderr: stdout is for results.
+//! What is logged, to stderr: stdout is for results. And, where it was built with `otel`, what is sent as traces.
 
 use std::io::{IsTerminal, stderr};
 
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::Result;
+use crate::traces::Traces;
 
 const DEFAULT: &str = "warn,windlass=info";
 
@@ -21,6 +24,8 @@ pub struct Logging {
         global = true
     )]
     format: Format,
+    #[command(flatten)]
+    traces: Traces,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -30,14 +35,16 @@ enum Format {
 }
 
 impl Logging {
-    /// From here on what happens is logged.
-    pub fn start(&self) -> Result {
-        let log = tracing_subscriber::fmt().with_env_filter(filter()?).with_writer(stderr);
-        match self.format {
-            Format::Text => log.compact().with_ansi(is_colourful()).init(),
-            Format::Json => log.json().init(),
-        }
-        Ok(())
+    /// From here on what happens is logged, until the end of what is returned.
+    pub fn start(&self) -> Result<crate::traces::Sending> {
+        let lines = fmt::layer().with_writer(stderr);
+        let lines = match self.format {
+            Format::Text => lines.compact().with_ansi(is_colourful()).boxed(),
+            Format::Json => lines.json().boxed(),
+        };
+        let (traces, sending) = self.traces.start()?;
+        tracing_subscriber::registry().with(traces).with(lines.with_filter(filter()?)).init();
+        Ok(sending)
     }
 }
 

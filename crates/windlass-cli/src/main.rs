@@ -12,6 +12,7 @@ mod output;
 #[cfg(test)]
 mod reference;
 mod when;
+mod traces;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -143,8 +144,14 @@ async fn run(command: Command) -> Result {
         Command::Token(token) => token.run().await,
 
 async fn run(cli: Cli) -> Result {
-    cli.logging.start()?;
-    match cli.command {
+    let traces = cli.logging.start()?;
+    let done = run_command(cli.command).await;
+    traces.end();
+    done
+}
+
+async fn run_command(command: Command) -> Result {
+    match command {
         Command::Serve(serve) => serve.run().await,
         Command::Health(health) => health.run().await,
         Command::Migrate(migrate) => migrate.run().await,

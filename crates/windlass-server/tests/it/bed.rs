@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use windlass::{Clock, ClockHand, Queue};
@@ -37,7 +37,15 @@ const HANGS: Duration = Duration::from_secs(60);
 
 /// Runs one test, and removes its database also when the test fails.
 pub fn run(database: Database, test: impl AsyncFnOnce(&mut Server)) {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    run_on(Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap(), database, test);
+}
+
+/// The same, with all of its tasks on one thread: what is set for a thread holds for the whole test.
+pub fn run_on_one_thread(database: Database, test: impl AsyncFnOnce(&mut Server)) {
+    run_on(Builder::new_current_thread().enable_all().build().unwrap(), database, test);
+}
+
+fn run_on(runtime: Runtime, database: Database, test: impl AsyncFnOnce(&mut Server)) {
     let test = async { test(&mut Server::start(&database.url).await).await };
     let test = async { tokio::time::timeout(HANGS, test).await.expect("the test hangs") };
     let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(test)));

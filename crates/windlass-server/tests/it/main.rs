@@ -34,4 +34,5 @@ mod serve;
 mod stream;
 mod subscription;
 mod tls;
+mod traces;
 mod trail;
