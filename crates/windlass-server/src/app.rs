@@ -1,6 +1,7 @@
 //! What every handler can reach.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub figured: Figured,
     pub counted: AllCounted,
     pub metrics: Metrics,
+    /// Where it listens; nowhere, within a process.
+    pub address: OnceLock<SocketAddr>,
     /// Room for claims that wait.
     waiting: Arc<Semaphore>,
     /// Room for request bodies, in kibibytes.
@@ -68,6 +71,7 @@ impl App {
             options,
             gate,
             metrics,
+            address: OnceLock::new(),
             stopping,
             unanswered: watch::Sender::new(0),
         }))

@@ -214,6 +214,16 @@ impl Gate {
         Ok(())
     }
 
+    /// Whether the caller may know of the whole database.
+    pub fn check_whole(&self, caller: &Caller) -> Result<(), ApiError> {
+        if caller.0.as_ref().is_none_or(|token| token.namespaces.is_empty()) {
+            return Ok(());
+        }
+        self.refused.other_namespace.increment(1);
+        let error = "the token is for some namespaces only, and this is about all of them";
+        Err(ApiError::new(StatusCode::FORBIDDEN, "other_namespace", error))
+    }
+
     async fn known(&self, queue: &Queue) -> Result<Arc<Known>, ApiError> {
         if let Some(fresh) = self.fresh() {
             return Ok(fresh);
@@ -302,7 +312,7 @@ async fn admit(app: &App, needs: &Needs, parts: &mut Parts) -> Result<Caller, Ap
 
 /// The namespace that a request is about; `None` for what is about all of them, or none.
 async fn namespace_of(path: &str, parts: &mut Parts) -> Result<Option<String>, ApiError> {
-    if matches!(path, "/namespaces" | "/metrics") {
+    if matches!(path, "/namespaces" | "/metrics" | "/doctor") {
         return Ok(None);
     }
     let named = path_part(parts, "namespace").await?;

@@ -3,6 +3,7 @@
 mod cancel;
 mod claim;
 mod dead_letters;
+mod doctor;
 mod event;
 mod explain;
 mod finish;
@@ -64,6 +65,8 @@ pub(crate) fn router(app: App) -> Router {
         .merge(stream::routes());
     let (router, api) = OpenApiRouter::default()
         .merge(timed(quick, health::routes()))
+        // Who asks while somebody else does waits for his turn.
+        .merge(timed(2 * quick, doctor::routes()))
         .merge(timed(quick, namespace::registry()))
         .merge(within_a_namespace.clone())
         .nest("/namespaces/{namespace}", within_a_namespace)

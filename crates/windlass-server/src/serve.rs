@@ -100,6 +100,8 @@ pub async fn serve(
         let app = app.clone();
         async move { app.metrics.settle().await }
     });
+    // It is set once, and here.
+    let _ = app.address.set(listener.local_addr()?);
     let open = listen::accept(&listener, &app, routes::router(app.clone()), shutdown).await;
     drop(listener);
     tracing::info!("stopping: requests under way are still answered");

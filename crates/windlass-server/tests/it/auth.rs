@@ -51,6 +51,7 @@ const PATHS: [(&str, &str, Scope); 27] = [
     ("GET", "/stats", Scope::Read),
     ("GET", "/stats/maintenance", Scope::Read),
     ("GET", "/metrics", Scope::Read),
+    ("GET", "/doctor", Scope::Read),
     ("GET", "/namespaces", Scope::Read),
     ("GET", "/namespaces/default", Scope::Read),
     ("PUT", "/namespaces/default", Scope::Admin),

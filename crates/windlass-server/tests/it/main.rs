@@ -11,6 +11,7 @@ mod cancel;
 mod claim;
 mod dashboard;
 mod dead_letters;
+mod doctor;
 mod errors;
 mod explain;
 mod exposition;

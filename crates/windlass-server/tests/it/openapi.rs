@@ -100,7 +100,8 @@ const WITHIN: [&str; 53] = [
 ];
 
 /// The others.
-const OUTSIDE: [&str; 6] = [
+const OUTSIDE: [&str; 7] = [
+    "GET /doctor",
     "GET /healthz",
     "GET /metrics",
     "GET /namespaces",

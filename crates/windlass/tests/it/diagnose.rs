@@ -1,9 +1,12 @@
 //! The health of a PostgreSQL server and of an SQLite file, with the real thing gone wrong.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use windlass::{Finding, Level, Queue, Timestamp};
 
+use crate::bed::{Bed, Kind, run};
 use crate::support::after;
 
 mod file;
@@ -35,3 +38,23 @@ fn statement(finding: &Finding, begins: &str) -> String {
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The checks that the guide explains.
+fn explained() -> BTreeSet<String> {
+    let guide = include_str!("../../../../docs/doctor.md");
+    let tables = guide.split("## Both databases").nth(1).expect("the guide has tables");
+    tables.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned())).collect()
+}
+
+#[test]
+fn the_guide_explains_every_check_and_no_other() {
+    // A server tells of itself besides.
+    let found = Mutex::new(BTreeSet::from(["access".to_owned()]));
+    for kind in [Kind::Sqlite, Kind::Postgres] {
+        run(kind, async |bed: &Bed| {
+            let findings = bed.queue.diagnose().await.unwrap();
+            found.lock().unwrap().extend(findings.iter().map(|finding| finding.check.to_owned()));
+        });
+    }
+    assert_eq!(found.into_inner().unwrap(), explained());
+}

@@ -1,4 +1,6 @@
 CREATE UNIQUE INDEX api_tokens_pkey ON windlass.api_tokens USING btree (token_id);
+CREATE UNIQUE INDEX askers_pkey ON windlass.askers USING btree (namespace, process, filter_id);
+CREATE INDEX dead_letters_by_event ON windlass.dead_letters USING btree (namespace, subscription, event_id);
 CREATE INDEX dead_letters_by_time ON windlass.dead_letters USING btree (namespace, failed_at, event_id);
 CREATE UNIQUE INDEX dead_letters_pkey ON windlass.dead_letters USING btree (event_id, lane_id);
 CREATE UNIQUE INDEX duties_pkey ON windlass.duties USING btree (namespace, duty);

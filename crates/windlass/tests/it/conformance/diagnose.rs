@@ -275,8 +275,7 @@ conformance! {
         assert_eq!(found.level, Level::Warning);
         assert!(found.summary.starts_with("1 tick without an event within the hour: 11:00:00Z of "), "{found:?}");
         assert!(found.summary.contains("the limit is 50 bytes"), "{found:?}");
-        hand.advance(HOUR);
-        bed.advance(2 * HOUR);
+        bed.advance(2 * HOUR + MINUTE);
         bed.queue.fire_schedules_once().await.unwrap();
         assert_eq!(level(&bed.queue, "schedules").await, Level::Ok);
     }

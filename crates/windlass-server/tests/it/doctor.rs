@@ -1,0 +1,67 @@
+//! `/doctor`.
+
+use serde_json::{Value, json};
+use windlass::{NewToken, Scope};
+use windlass_server::Access;
+
+use crate::bed::{Server, until};
+
+/// What one check came to.
+async fn finding(server: &Server, check: &str) -> Value {
+    let answer = server.get("/doctor").await.expect(200);
+    let findings = answer["findings"].as_array().unwrap().iter();
+    findings.clone().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("no '{check}'")).clone()
+}
+
+async fn level(server: &Server, check: &str) -> Value {
+    finding(server, check).await["level"].clone()
+}
+
+on_each_database! {
+    async fn what_is_wrong_is_told_with_what_to_do(server) {
+        server.put_namespace("orders").await;
+        assert_eq!(level(server, "paused").await, "ok");
+        server.act("/namespaces/orders/pause").await.expect(200);
+        let expected = json!({
+            "check": "paused", "level": "notice", "summary": "1 paused: namespace 'orders'",
+            "advice": "if that is not meant any more: `windlass namespace resume orders`"
+        });
+        assert_eq!(finding(server, "paused").await, expected);
+        server.act("/namespaces/orders/resume").await.expect(200);
+        assert_eq!(level(server, "paused").await, "ok");
+    }
+
+    async fn the_worst_level_is_that_of_the_whole(server) {
+        let answer = server.get("/doctor").await.expect(200);
+        let rank = |level: &Value| ["ok", "notice", "warning", "problem"].iter().position(|name| level == name).unwrap();
+        let findings = answer["findings"].as_array().unwrap();
+        let worst = findings.iter().map(|finding| rank(&finding["level"])).max().unwrap();
+        assert_eq!(rank(&answer["level"]), worst);
+        assert!(findings.len() > 15, "{findings:?}");
+    }
+
+    async fn a_server_that_answers_everybody_is_found(server) {
+        assert_eq!(level(server, "access").await, "ok");
+        server.restart_with(|options| options.access = Access::Open).await;
+        let found = finding(server, "access").await;
+        assert_eq!((&found["level"], found["advice"].is_string()), (&json!("warning"), true));
+    }
+
+    async fn a_token_for_some_namespaces_learns_nothing_of_others(server) {
+        let bound = NewToken::new([Scope::Admin]).namespaces(["default"]);
+        let bound = server.queue.create_token(bound).await.unwrap().secret;
+        let whole = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap().secret;
+        let ask = async |token: &str| {
+            server.send("GET", "/doctor", &format!("authorization: Bearer {token}\r\n"), "").await
+        };
+        until(async || (server.get("/doctor").await.status == 401).then_some(())).await;
+        let error = ask(&bound).await.error(403, "other_namespace");
+        assert_eq!(error, "the token is for some namespaces only, and this is about all of them");
+        ask(&whole).await.expect(200);
+    }
+
+    async fn a_queue_that_is_closed_is_an_error(server) {
+        server.queue.close().await;
+        server.get("/doctor").await.error(503, "closed");
+    }
+}
