@@ -20,6 +20,8 @@ pub mod subscription;
 pub mod tail;
 pub mod token;
 pub mod top;
+#[cfg(unix)]
+pub mod work;
 pub mod worker;
 
 use clap::Args;
@@ -72,5 +74,3 @@ mod tests {
         assert!(status("gone").unwrap_err().starts_with("choose one of pending, processing, completed, "));
     }
 }
-#[cfg(unix)]
-pub mod work;

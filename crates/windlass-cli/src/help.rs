@@ -9,7 +9,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Events", &["publish", "work", "get", "list", "tail", "cancel", "reset", "dead-letters"]),
     ("State", &["stats", "top", "stuck", "worker", "node", "doctor"]),
     ("Configuration", &["namespace", "subscription", "schedule", "token"]),
-    ("Operation", &["serve", "migrate", "history", "completions", "help"]),
+    ("Operation", &["serve", "health", "migrate", "history", "completions", "help"]),
 ];
 
 /// The command with its subcommands in groups, which clap itself does not do.

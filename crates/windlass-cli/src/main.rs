@@ -11,8 +11,8 @@ mod logging;
 mod output;
 #[cfg(test)]
 mod reference;
-mod when;
 mod traces;
+mod when;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -51,10 +51,8 @@ Environment:
   WINDLASS_TOKEN             default for --token
   WINDLASS_NAMESPACE         default for --namespace
   WINDLASS_LOG, or RUST_LOG  what is logged: `debug`, `windlass=debug,sqlx=warn`
+  WINDLASS_LOG_FORMAT        default for --log-format
   NO_COLOR                   no colours, also on a terminal
-  WINDLASS_DATABASE, WINDLASS_LISTEN   defaults for --database and --listen
-  WINDLASS_LOG, or else RUST_LOG       what is logged, such as `debug` or `windlass=debug,sqlx=warn`
-  WINDLASS_LOG_FORMAT                  how: text or json; the default for --log-format
 
 Exit codes:
   0 fine, 1 something failed, 2 wrong usage or input, 3 not found, 4 not allowed,
@@ -96,8 +94,6 @@ fn definition() -> clap::Command {
 async fn main() -> ExitCode {
     let matches = definition().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match run(cli.command).await {
-    let cli = Cli::parse();
     match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -118,11 +114,18 @@ fn complain(error: &(dyn std::error::Error + 'static)) {
     let _ = write!(anstream::stderr(), "{label} {sentence}\n{}", advice.unwrap_or_default());
 }
 
-async fn run(command: Command) -> Result {
+async fn run(cli: Cli) -> Result {
     // A line of the log would go right through its screen.
-    if !matches!(command, Command::Top(_)) {
-        logging::start()?;
+    if let Command::Top(top) = cli.command {
+        return top.run().await;
     }
+    let traces = cli.logging.start()?;
+    let done = run_command(cli.command).await;
+    traces.end();
+    done
+}
+
+async fn run_command(command: Command) -> Result {
     match command {
         Command::Publish(publish) => publish.run().await,
         #[cfg(unix)]
@@ -142,16 +145,6 @@ async fn run(command: Command) -> Result {
         Command::Subscription(subscription) => subscription.run().await,
         Command::Schedule(schedule) => schedule.run().await,
         Command::Token(token) => token.run().await,
-
-async fn run(cli: Cli) -> Result {
-    let traces = cli.logging.start()?;
-    let done = run_command(cli.command).await;
-    traces.end();
-    done
-}
-
-async fn run_command(command: Command) -> Result {
-    match command {
         Command::Serve(serve) => serve.run().await,
         Command::Health(health) => health.run().await,
         Command::Migrate(migrate) => migrate.run().await,

@@ -253,7 +253,6 @@ impl Queue {
         loop {
             let claimer = self.claimer(&filter)?;
             if let Some(answer) = claimer.ask(&worker_id, max, wait).await {
-            if let Some(answer) = claimer.ask(&request.worker_id, request.max, request.wait).await {
                 trace::taken(answer.as_deref().unwrap_or_default());
                 return answer;
             }

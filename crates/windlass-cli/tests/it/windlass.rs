@@ -15,12 +15,6 @@ pub fn windlass(args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name) || name == "RUST_LOG") {
         command.env_remove(name);
     }
-    command.args(args).env_remove("WINDLASS_DATABASE").env_remove("WINDLASS_LISTEN");
-    command
-        .env_remove("WINDLASS_LOG")
-        .env_remove("RUST_LOG")
-        .env_remove("WINDLASS_ARCHIVE_DIR")
-        .env_remove("WINDLASS_LOG_FORMAT");
     command
 }
 
