@@ -185,6 +185,8 @@ pub struct DeadLetterFilter {
     pub failed_before: Option<Timestamp>,
     /// The oldest first, instead of the newest.
     pub oldest_first: bool,
+    /// Leaves the payloads in the database; `null` is shown instead.
+    pub without_payloads: bool,
     /// How many; 20 if 0. Redrive and purge take all.
     pub limit: usize,
     /// How many to pass over.

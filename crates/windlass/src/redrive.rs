@@ -13,7 +13,7 @@ impl Queue {
     pub async fn redrive(&self, mut filter: DeadLetterFilter) -> Result<usize> {
         self.check_dead_letter_filter(&filter).await?;
         // What fails again while we are at it is left for the next time.
-        (filter.limit, filter.offset, filter.oldest_first) = (1, 0, false);
+        (filter.limit, filter.offset, filter.oldest_first, filter.without_payloads) = (1, 0, false, true);
         let Some(newest) = self.store().dead_letters(self.namespace(), &filter).await?.items.pop() else {
             return Ok(0);
         };

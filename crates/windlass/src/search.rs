@@ -77,11 +77,11 @@ pub struct Found {
 }
 
 /// A page that takes longer than this ends where it is.
-const PAGE_TIME: Duration = Duration::from_millis(200);
+const PAGE_TIME: Duration = Duration::from_millis(100);
 /// How many rows are looked at first. Each further look is larger, since what is asked for seems to be rare.
 const LOOK_MIN: usize = 100;
 const LOOK_GROWTH: usize = 4;
-const LOOK_MAX: usize = 5_000;
+const LOOK_MAX: usize = 2_000;
 
 impl Queue {
     /// Events that match, the newest first. A page looks at a bounded number of them: it may hold fewer than the limit,

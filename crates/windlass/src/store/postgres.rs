@@ -65,6 +65,7 @@ mod history;
 mod hold;
 mod inspect;
 mod keeping;
+mod list;
 mod maintain;
 mod marks;
 mod migrate;
@@ -560,7 +561,7 @@ impl Store for PgStore {
     }
 
     async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
-        inspect::list(self, namespace, filter).await
+        list::list(self, namespace, filter).await
     }
 
     async fn recent(&self, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {

@@ -275,7 +275,7 @@ CREATE TABLE windlass_migrations (
     applied_at INTEGER NOT NULL
 );
 
-CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id);
+CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id, status, failed_at);
 
 CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
 

@@ -19,30 +19,32 @@ macro_rules! matching {
   AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
   AND ($3::text IS NULL OR d.subscription = $3)
   AND ($4::text IS NULL OR d.status = $4)
-  AND (cardinality($5::text[]) = 0 OR EXISTS (
-        SELECT FROM windlass.events t, unnest($5::text[]) AS p
-        WHERE t.id = d.event_id AND t.created_at = d.created_at
-          AND (t.event_type = p OR (right(p, 1) = '*' AND starts_with(t.event_type, left(p, -1))))))
+  AND (cardinality($5::text[]) = 0 OR d.lane_id IN (
+        SELECT l.lane_id FROM windlass.lanes l, unnest($5::text[]) AS p
+        WHERE l.namespace = $1
+          AND (l.event_type = p OR (right(p, 1) = '*' AND starts_with(l.event_type, left(p, -1))))))
   AND ($6::text IS NULL OR d.reason = $6)
   AND ($7::timestamptz IS NULL OR d.failed_at < $7)"
     };
 }
 
+/// Only those that are shown are looked up among the events.
 macro_rules! list {
     ($order:literal) => {
         concat!(
             "
 SELECT d.subscription, d.status, d.reason, d.error, d.attempts, d.retry_count, d.max_retries, d.failed_at,
-       e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id,
+       e.id, e.namespace, e.event_type, e.title, e.description, e.tags,
+       CASE WHEN $10 THEN 'null' ELSE e.payload::text END AS payload, e.group_id,
        e.key, e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
        e.metadata::text AS metadata, e.created_at
-FROM windlass.dead_letters d
-JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at
-WHERE ",
+FROM (SELECT * FROM windlass.dead_letters d WHERE ",
             matching!(),
             " ORDER BY ",
             $order,
-            " LIMIT $8 OFFSET $9"
+            " LIMIT $8 OFFSET $9) AS d
+JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at ORDER BY ",
+            $order
         )
     };
 }
@@ -60,6 +62,7 @@ pub(super) async fn dead_letters(
     let mut connection = store.reads.get().await?;
     let list = if filter.oldest_first { OLDEST } else { NEWEST };
     let list = filtered(sqlx::query(list), namespace, filter).bind(filter.limit as i64).bind(filter.offset as i64);
+    let list = list.bind(filter.without_payloads);
     let rows = list.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let total = filtered(sqlx::query(COUNT), namespace, filter).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();

@@ -15,8 +15,7 @@ use crate::decide::status_after;
 use crate::delivery::Status;
 use crate::error::Result;
 use crate::event::Event;
-use crate::inspect::{DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery, WorkerView};
-use crate::topology::MAIN;
+use crate::inspect::{DeliveryView, EventView, LogEntry, StatRow, StuckDelivery, WorkerView};
 
 const EXISTS: &str = "
 SELECT EXISTS (SELECT FROM windlass.events e WHERE e.namespace = $1 AND e.id = i.id)
@@ -78,7 +77,11 @@ pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Re
     Ok(views)
 }
 
-async fn views(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
+pub(super) async fn views(
+    connection: &mut PgConnection,
+    namespace: &str,
+    ids: &[i64],
+) -> Result<Vec<Option<EventView>>> {
     let events = events(connection, namespace, ids).await?;
     let mut deliveries = deliveries(connection, namespace, ids).await?;
     let mut views: HashMap<i64, EventView> = HashMap::new();
@@ -178,61 +181,6 @@ pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Resu
     rows.iter().map(entry).collect()
 }
 
-// Each state has its own source; the conditions on $2 switch off the others before they run.
-const MATCHING: &str = "
-WITH source AS (
-    SELECT e.id FROM windlass.events e WHERE $2::text IS NULL AND $3 = 'main' AND e.namespace = $1
-    UNION ALL
-    SELECT e.id FROM windlass.events e WHERE $2::text IS NULL AND $3 <> 'main' AND e.namespace = $1
-      AND (EXISTS (SELECT FROM windlass.event_queue q
-                   WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $3)
-           OR EXISTS (SELECT FROM windlass.event_attempts a
-                      WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $3))
-    UNION ALL
-    SELECT q.event_id FROM windlass.event_queue q
-    WHERE $2 = 'PENDING' AND q.namespace = $1 AND q.subscription = $3 AND q.lease IS NULL
-    UNION ALL
-    SELECT q.event_id FROM windlass.event_queue q
-    WHERE $2 = 'PROCESSING' AND q.namespace = $1 AND q.subscription = $3 AND q.lease IS NOT NULL
-    UNION ALL
-    SELECT d.event_id FROM windlass.dead_letters d
-    WHERE $2 IN ('FAILED', 'EXPIRED') AND d.namespace = $1 AND d.subscription = $3 AND d.status = $2
-    UNION ALL
-    SELECT a.event_id FROM windlass.event_attempts a
-    WHERE $2 IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED') AND a.namespace = $1 AND a.subscription = $3
-      AND a.action = $2
-), matching AS (
-    SELECT s.id FROM source s
-    WHERE (cardinality($4::text[]) = 0 AND cardinality($5::text[]) = 0) OR EXISTS (
-        SELECT FROM windlass.events e WHERE e.id = s.id AND e.namespace = $1
-          AND (cardinality($4::text[]) = 0 OR EXISTS (
-                SELECT FROM unnest($4::text[]) AS p
-                WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
-          AND (cardinality($5::text[]) = 0 OR regexp_split_to_array(btrim(e.tags, E' \\t\\n\\f\\r'), '\\s*,\\s*') && $5::text[]))
-)
-SELECT ARRAY(SELECT id FROM matching ORDER BY id DESC LIMIT $6 OFFSET $7) AS ids,
-       (SELECT count(*) FROM matching) AS total";
-
-pub(super) async fn list(store: &PgStore, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
-    let subscription = filter.subscription.as_deref().unwrap_or(MAIN);
-    let mut connection = store.reads.get().await?;
-    let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
-    let query = sqlx::query(MATCHING)
-        .bind(namespace)
-        .bind(filter.status.map(Status::as_str))
-        .bind(subscription)
-        .bind(&filter.types)
-        .bind(&filter.tags)
-        .bind(filter.limit as i64)
-        .bind(filter.offset as i64);
-    let row = query.fetch_one(&mut *snapshot).await.map_err(from_sqlx)?;
-    let ids: Vec<i64> = get(&row, "ids")?;
-    let items = views(&mut snapshot, namespace, &ids).await?.into_iter().flatten().collect();
-    snapshot.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(Page { items, total: get::<i64>(&row, "total")?.unsigned_abs() })
-}
-
 // What is held for longer than $2 was ready before that: the hot index bounds the search.
 pub(super) const STUCK: &str = "
 SELECT q.event_id, l.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
@@ -302,20 +250,22 @@ pub(super) async fn workers(store: &PgStore, namespace: &str, since: Timestamp) 
     rows.iter().map(worker).collect()
 }
 
+// Counted by lane first: a lane knows its type, and there are few.
 const STATS: &str = "
-SELECT q.subscription, l.event_type, CASE WHEN q.lease IS NULL THEN 'PENDING' ELSE 'PROCESSING' END AS status,
-       count(*) AS count,
-       nullif(min(CASE WHEN q.lease IS NULL THEN q.ready_at ELSE q.picked_at END), 'infinity') AS oldest_at
-FROM windlass.event_queue q JOIN windlass.lanes l ON l.lane_id = q.lane_id
-WHERE q.namespace = $1 GROUP BY 1, 2, 3
-UNION ALL
-SELECT d.subscription, e.event_type, d.status, count(*), min(d.failed_at)
-FROM windlass.dead_letters d JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at
-WHERE d.namespace = $1 GROUP BY 1, 2, 3
-UNION ALL
-SELECT a.subscription, l.event_type, a.action, count(*), min(a.finished_at)
-FROM windlass.event_attempts a JOIN windlass.lanes l ON l.lane_id = a.lane_id
-WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
+SELECT c.subscription, l.event_type, c.status, sum(c.count)::bigint AS count, nullif(min(c.oldest_at), 'infinity') AS oldest_at
+FROM (
+    SELECT q.subscription, q.lane_id, CASE WHEN q.lease IS NULL THEN 'PENDING' ELSE 'PROCESSING' END AS status,
+           count(*) AS count, min(CASE WHEN q.lease IS NULL THEN q.ready_at ELSE q.picked_at END) AS oldest_at
+    FROM windlass.event_queue q WHERE q.namespace = $1 GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT d.subscription, d.lane_id, d.status, count(*), min(d.failed_at)
+    FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT a.subscription, a.lane_id, a.action, count(*), min(a.finished_at)
+    FROM windlass.event_attempts a
+    WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
+    GROUP BY 1, 2, 3
+) AS c JOIN windlass.lanes l ON l.lane_id = c.lane_id AND l.namespace = $1
 GROUP BY 1, 2, 3";
 
 pub(super) async fn stats(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {

@@ -15,20 +15,24 @@ use crate::store::NewDelivery;
 
 /// Patterns are compared by length, not with LIKE or GLOB: types may contain `%`, `_`, `?` and `[`.
 macro_rules! matching {
-    ($columns:literal, $meant:literal, $rest:literal) => {
+    ($columns:literal, $meant:literal, $reason:literal, $rest:literal) => {
         concat!(
             "SELECT ",
             $columns,
-            " FROM dead_letters d WHERE ",
+            " FROM dead_letters ",
             $meant,
-            " AND (?3 IS NULL OR subscription = ?3) AND (?4 IS NULL OR status = ?4) AND (?5 IS NULL OR reason = ?5)
-              AND (?6 IS NULL OR failed_at < ?6)
-              AND (?7 IS NULL OR EXISTS (
-                  SELECT 1 FROM events e, json_each(?7) p WHERE e.id = d.event_id AND (
-                      e.event_type = p.value OR (substr(p.value, -1) = '*' AND substr(p.value, 1, length(p.value) - 1)
-                          = substr(e.event_type, 1, length(p.value) - 1))))) ",
+            " AND (?3 IS NULL OR subscription = ?3) AND (?4 IS NULL OR status = ?4) AND ",
+            $reason,
+            " AND (?6 IS NULL OR failed_at < ?6)
+              AND (?7 IS NULL OR lane_id IN (
+                  SELECT l.lane_id FROM lanes l, json_each(?7) p WHERE l.namespace = ?1 AND (
+                      l.event_type = p.value OR (substr(p.value, -1) = '*' AND substr(p.value, 1, length(p.value) - 1)
+                          = substr(l.event_type, 1, length(p.value) - 1))))) ",
             $rest
         )
+    };
+    ($columns:literal, $meant:literal, $rest:literal) => {
+        matching!($columns, $meant, "(?5 IS NULL OR reason = ?5)", $rest)
     };
 }
 
@@ -49,10 +53,14 @@ macro_rules! source {
     };
 }
 
-const ALL: Source = source!("namespace = ?1 AND ?2 IS NULL");
+const ALL: Source = source!("WHERE namespace = ?1 AND ?2 IS NULL");
+
+/// Reasons are in no index; all else is in one.
+const COUNT_WITHOUT_REASON: &str =
+    matching!("count(*)", "INDEXED BY dead_letters_by_event WHERE namespace = ?1 AND ?2 IS NULL", "?5 IS NULL", "");
 
 /// The plus keeps SQLite from going through the whole namespace.
-const NAMED: Source = source!("event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1");
+const NAMED: Source = source!("WHERE event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1");
 
 fn source(filter: &DeadLetterFilter) -> Source {
     if filter.event_ids.is_empty() { ALL } else { NAMED }
@@ -114,10 +122,12 @@ fn matching(
 
 pub(super) fn list(conn: &Connection, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
     let values = params_from_iter(values(namespace, filter)?);
-    let total = conn.prepare_cached(source(filter).total)?.query_row(values, |row| row::count(row, 0))?;
+    let by_index = filter.event_ids.is_empty() && filter.reason.is_none();
+    let total = if by_index { COUNT_WITHOUT_REASON } else { source(filter).total };
+    let total = conn.prepare_cached(total)?.query_row(values, |row| row::count(row, 0))?;
     let mut items = Vec::new();
     for (event_id, lane_id) in matching(conn, namespace, filter, filter.limit, filter.offset)? {
-        items.extend(letter(conn, namespace, event_id, lane_id)?);
+        items.extend(letter(conn, namespace, event_id, lane_id, filter.without_payloads)?);
     }
     Ok(Page { items, total })
 }
@@ -126,8 +136,15 @@ const LETTER: &str = "
 SELECT subscription, status, reason, error, attempts, retry_count, max_retries, failed_at
 FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2";
 
-fn letter(conn: &Connection, namespace: &str, event_id: i64, lane_id: i64) -> Result<Option<DeadLetter>> {
-    let Some(event) = row::event(conn, namespace, event_id)? else { return Ok(None) };
+fn letter(
+    conn: &Connection,
+    namespace: &str,
+    event_id: i64,
+    lane_id: i64,
+    without_payload: bool,
+) -> Result<Option<DeadLetter>> {
+    let event = if without_payload { row::event_without_payload } else { row::event };
+    let Some(event) = event(conn, namespace, event_id)? else { return Ok(None) };
     let mut select = conn.prepare_cached(LETTER)?;
     let found = select.query_row((event_id, lane_id), |row| {
         Ok(DeadLetter {

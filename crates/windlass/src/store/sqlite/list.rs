@@ -1,5 +1,7 @@
 //! Lists of events.
 
+use std::collections::HashMap;
+
 use rusqlite::types::Value;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Rows, params_from_iter};
 
@@ -51,8 +53,10 @@ const HELD: Source = Source {
 };
 
 const DEAD: Source = Source {
-    total: "SELECT count(*) FROM dead_letters WHERE namespace = ?1 AND subscription = ?2 AND status = ?3",
-    ids: "SELECT event_id FROM dead_letters WHERE namespace = ?1 AND subscription = ?2 AND status = ?3
+    total: "SELECT count(*) FROM dead_letters INDEXED BY dead_letters_by_event
+            WHERE namespace = ?1 AND subscription = ?2 AND status = ?3",
+    ids: "SELECT event_id FROM dead_letters INDEXED BY dead_letters_by_event
+          WHERE namespace = ?1 AND subscription = ?2 AND status = ?3
           ORDER BY event_id DESC LIMIT ?4 OFFSET ?5",
 };
 
@@ -103,13 +107,11 @@ fn matching(conn: &Connection, source: &Source, scope: &[Value], filter: &ListFi
     let mut kind = conn.prepare_cached(KIND)?;
     let mut select = conn.prepare_cached(source.ids)?;
     let mut rows = query(&mut select, within(scope, -1, 0))?;
-    let (mut ids, mut total) = (Vec::new(), 0);
+    let (mut ids, mut total, mut known) = (Vec::new(), 0, Kinds::new());
     while let Some(row) = rows.next()? {
         let event_id: i64 = row.get(0)?;
         let wanted = kind.query_row([event_id], |row| {
-            let tags: Vec<String> =
-                split_tags(row.get_ref(1)?.as_str()?).iter().map(|tag| tag.trim().to_owned()).collect();
-            Ok(wants(&filter.types, &filter.tags, row.get_ref(0)?.as_str()?, &tags))
+            Ok(is_wanted(filter, &mut known, row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?))
         });
         if wanted.optional()? == Some(true) {
             if total >= filter.offset as u64 && ids.len() < filter.limit {
@@ -120,6 +122,24 @@ fn matching(conn: &Connection, source: &Source, scope: &[Value], filter: &ListFi
     }
     Ok((ids, total))
 }
+
+/// Whether events are wanted, by type and then by their tags as they were sent: of many events, few are of a new kind.
+type Kinds = HashMap<String, HashMap<String, bool>>;
+
+fn is_wanted(filter: &ListFilter, known: &mut Kinds, event_type: &str, sent: &str) -> bool {
+    if let Some(wanted) = known.get(event_type).and_then(|of_type| of_type.get(sent)) {
+        return *wanted;
+    }
+    let tags: Vec<String> = split_tags(sent).iter().map(|tag| tag.trim().to_owned()).collect();
+    let wanted = wants(&filter.types, &filter.tags, event_type, &tags);
+    if known.len() < KINDS_MAX {
+        known.entry(event_type.to_owned()).or_default().insert(sent.to_owned(), wanted);
+    }
+    wanted
+}
+
+/// More types than this are not remembered.
+const KINDS_MAX: usize = 10_000;
 
 fn within(scope: &[Value], limit: i64, offset: i64) -> Vec<Value> {
     scope.iter().cloned().chain([Value::Integer(limit), Value::Integer(offset)]).collect()

@@ -55,10 +55,23 @@ fn unreadable(index: usize, error: impl std::error::Error + Send + Sync + 'stati
     rusqlite::Error::FromSqlConversionFailure(index, Type::Text, Box::new(error))
 }
 
-const EVENT: &str = "
-SELECT id, namespace, event_type, title, description, tags, payload, group_id, key, priority, producer,
-       scheduled_task_id, run_at, expires_at, metadata, created_at
-FROM events WHERE id = ?1 AND namespace = ?2";
+macro_rules! event {
+    ($payload:literal) => {
+        concat!(
+            "SELECT id, namespace, event_type, title, description, tags, ",
+            $payload,
+            ", group_id, key, priority, producer, scheduled_task_id, run_at, expires_at, metadata, created_at
+             FROM events WHERE id = ?1 AND namespace = ?2"
+        )
+    };
+}
+
+const EVENT: &str = event!("payload");
+const EVENT_WITHOUT_PAYLOAD: &str = event!("'null'");
+
+pub(super) fn event_without_payload(conn: &Connection, namespace: &str, event_id: i64) -> Result<Option<Event>> {
+    Ok(conn.prepare_cached(EVENT_WITHOUT_PAYLOAD)?.query_row((event_id, namespace), event_from).optional()?)
+}
 
 pub(super) fn event(conn: &Connection, namespace: &str, event_id: i64) -> Result<Option<Event>> {
     Ok(conn.prepare_cached(EVENT)?.query_row((event_id, namespace), event_from).optional()?)

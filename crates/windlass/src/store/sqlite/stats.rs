@@ -1,12 +1,12 @@
 //! Counts, and who holds what for how long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row;
-use crate::clock::micros;
+use crate::clock::{from_micros, micros};
 use crate::delivery::Status;
 use crate::error::Result;
 use crate::inspect::{StatRow, StuckDelivery, WorkerView};
@@ -95,28 +95,72 @@ FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
 WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL
 GROUP BY l.subscription, l.event_type";
 const DEAD: &str = "
-SELECT d.subscription, coalesce(l.event_type, e.event_type, '') AS event_type, d.status, count(*), min(d.failed_at)
-FROM dead_letters d LEFT JOIN lanes l ON l.lane_id = d.lane_id
-                    LEFT JOIN events e ON l.lane_id IS NULL AND e.id = d.event_id
-WHERE d.namespace = ?1
-GROUP BY d.subscription, 2, d.status";
+SELECT lane_id, status, failed_at, event_id FROM dead_letters INDEXED BY dead_letters_by_event WHERE namespace = ?1";
 const ENDED: &str = "
-SELECT a.subscription, coalesce(l.event_type, e.event_type, '') AS event_type, a.action, count(*), min(a.finished_at)
-FROM event_attempts a LEFT JOIN lanes l ON l.lane_id = a.lane_id
-                      LEFT JOIN events e ON l.lane_id IS NULL AND e.id = a.event_id
-WHERE a.rowid > coalesce((SELECT rowid FROM event_attempts WHERE finished_at < ?2 ORDER BY rowid DESC LIMIT 1), 0)
-  AND a.namespace = ?1 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
-GROUP BY a.subscription, 2, a.action";
+SELECT lane_id, action, finished_at, event_id FROM event_attempts
+WHERE rowid > coalesce((SELECT rowid FROM event_attempts WHERE finished_at < ?2 ORDER BY rowid DESC LIMIT 1), 0)
+  AND namespace = ?1 AND action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')";
 
 pub(super) fn stats(conn: &Connection, namespace: &str, since: i64) -> Result<Vec<StatRow>> {
     let mut stats = Vec::new();
-    for sql in [FREE, HELD, DEAD] {
+    for sql in [FREE, HELD] {
         stats.append(&mut count(conn, sql, [namespace])?);
     }
-    stats.append(&mut count(conn, ENDED, (namespace, since))?);
+    stats.append(&mut count_by_lane(conn, DEAD, [namespace])?);
+    stats.append(&mut count_by_lane(conn, ENDED, (namespace, since))?);
     let order = |row: &StatRow| (row.subscription.clone(), row.event_type.clone(), row.status);
     stats.sort_by_cached_key(order);
     Ok(stats)
+}
+
+/// How many of one lane ended in one way, since when, and one of them.
+struct Tally {
+    count: u64,
+    oldest_at: i64,
+    event_id: i64,
+}
+
+/// Counts here what may be many: SQLite would sort them all first.
+fn count_by_lane(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<StatRow>> {
+    let mut tallies: HashMap<(i64, Status), Tally> = HashMap::new();
+    let mut select = conn.prepare_cached(sql)?;
+    let mut rows = select.query(params)?;
+    while let Some(row) = rows.next()? {
+        let (key, at) = ((row.get(0)?, row::word(row, 1)?), row.get(2)?);
+        let tally = match tallies.get_mut(&key) {
+            Some(tally) => tally,
+            None => tallies.entry(key).or_insert(Tally { count: 0, oldest_at: at, event_id: row.get(3)? }),
+        };
+        tally.count += 1;
+        tally.oldest_at = tally.oldest_at.min(at);
+    }
+    let mut stats: BTreeMap<(String, String, Status), StatRow> = BTreeMap::new();
+    for ((lane_id, status), tally) in tallies {
+        let (subscription, event_type) = kind(conn, lane_id, tally.event_id)?;
+        let oldest_at = Some(from_micros(tally.oldest_at));
+        let key = (subscription.clone(), event_type.clone(), status);
+        let row = stats.entry(key).or_insert(StatRow { subscription, event_type, status, count: 0, oldest_at });
+        row.count += tally.count;
+        row.oldest_at = row.oldest_at.min(oldest_at);
+    }
+    Ok(stats.into_values().collect())
+}
+
+const LANE: &str = "SELECT subscription, event_type FROM lanes WHERE lane_id = ?1";
+const OF_REMOVED: &str = "
+SELECT a.subscription, coalesce(e.event_type, '') FROM event_attempts a LEFT JOIN events e ON e.id = a.event_id
+WHERE a.event_id = ?2 AND a.lane_id = ?1 LIMIT 1";
+
+/// Subscription and type of a lane. The lanes of subscriptions that were removed are gone; their events are not.
+fn kind(conn: &Connection, lane_id: i64, event_id: i64) -> Result<(String, String)> {
+    let of_lane = conn.prepare_cached(LANE)?.query_row([lane_id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    match of_lane {
+        Some(of_lane) => Ok(of_lane),
+        None => {
+            let names = |row: &Row| Ok((row.get(0)?, row.get(1)?));
+            Ok(conn.prepare_cached(OF_REMOVED)?.query_row((lane_id, event_id), names).optional()?.unwrap_or_default())
+        }
+    }
 }
 
 fn count(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<StatRow>> {

@@ -45,6 +45,19 @@ conformance! {
         assert_eq!(letter.failed_at, bed.now());
     }
 
+    async fn payloads_can_be_left_out_and_are_not_lost(bed) {
+        let queue = &bed.queue;
+        let event = publish_new(queue, NewEvent::new("t").payload("large").unwrap().tags(["x"])).await;
+        finish(queue, &take(queue).await, Report::dead("x")).await;
+        let bare = DeadLetterFilter { without_payloads: true, ..all() };
+        let letter = queue.dead_letters(bare).await.unwrap().items.remove(0);
+        assert_eq!(letter.event.payload.get(), "null");
+        assert_eq!((letter.event.id, &letter.event.tags, letter.event.created_at), (event.id, &event.tags, event.created_at));
+        assert_eq!(json(&queue.dead_letters(all()).await.unwrap().items[0].event), json(&event));
+        assert_eq!(queue.redrive(all()).await, Ok(1));
+        assert_eq!(take(queue).await.event.payload.get(), "\"large\"");
+    }
+
     // C9
     async fn dead_letters_are_found_by_each_filter(bed) {
         let queue = &bed.queue;
