@@ -1,7 +1,7 @@
 //! Publish and work over HTTP, against `windlass serve` as a process of its own.
 
 mod api;
-mod connection;
+pub(crate) mod connection;
 mod crowd;
 mod load;
 mod measure;

@@ -13,6 +13,7 @@ mod http;
 mod latency;
 mod nodes;
 mod order;
+mod pages;
 mod postgres;
 mod report;
 mod schedules;
@@ -50,6 +51,8 @@ enum Workload {
     History(history::Options),
     /// What a tick of the scheduler costs among many schedules.
     Schedules(schedules::Options),
+    /// What the pages of the dashboard cost with a million events and a hundred thousand dead letters.
+    Pages(pages::Options),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Workload::Nodes(options) => options.needs_postgres(),
         Workload::History(options) => options.needs_postgres(),
         Workload::Schedules(options) => options.needs_postgres(),
+        Workload::Pages(options) => options.needs_postgres(),
     };
     if needs_postgres && postgres::url().is_none() {
         return postgres::run_again_with_server();
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         Workload::Nodes(options) => run(Builder::new_multi_thread(), nodes::run(&options)),
         Workload::History(options) => run(Builder::new_multi_thread(), history::run(&options)),
         Workload::Schedules(options) => run(Builder::new_multi_thread(), schedules::run(&options)),
+        Workload::Pages(options) => run(Builder::new_multi_thread(), pages::run(&options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
