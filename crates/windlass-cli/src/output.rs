@@ -16,7 +16,7 @@ pub use self::clean::{clean, clean_lines};
 pub use self::confirm::confirm;
 pub use self::paint::{BAD, BUSY, FAINT, GOOD, HEADING, WARN, of_status};
 pub use self::pretty::pretty;
-pub use self::progress::progress;
+pub use self::progress::{progress, spinner};
 pub use self::table::{Cell, Table, cut, left, paint, right, text};
 use crate::Result;
 

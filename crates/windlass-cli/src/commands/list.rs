@@ -1,6 +1,7 @@
 //! `windlass list`: events, found by what is known of them.
 
 use clap::Args;
+use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use windlass::{Status, Timestamp};
@@ -8,7 +9,9 @@ use windlass::{Status, Timestamp};
 use super::{Common, status};
 use crate::Result;
 use crate::api::{Api, given, joined};
-use crate::output::{Cell, FAINT, Table, left, of_status, paint, print, print_json, right, text, width};
+use crate::output::{
+    Cell, FAINT, Table, counted, left, of_status, paint, print, print_json, right, spinner, text, width,
+};
 use crate::when;
 
 /// Find events: by status, type, tags, group, key, time or text
@@ -108,6 +111,13 @@ impl List {
 
     /// A page may hold fewer than it was asked for although there are more.
     async fn gather(&self, api: &Api) -> Result<Found> {
+        let spinner = spinner();
+        let found = self.pages(api, &spinner).await;
+        spinner.finish_and_clear();
+        found
+    }
+
+    async fn pages(&self, api: &Api, spinner: &ProgressBar) -> Result<Found> {
         let (limit, mut all) = (self.limit as usize, Found { next: self.before, ..Found::default() });
         loop {
             let room = (limit - all.events.len()).min(PAGE_MAX);
@@ -119,6 +129,8 @@ impl List {
             if all.next.is_none() || all.events.len() >= limit {
                 return Ok(all);
             }
+            spinner.set_message(format!("{} looked at", counted(all.looked_at, "event")));
+            spinner.tick();
         }
     }
 

@@ -27,7 +27,7 @@ use crate::api::{Api, Target};
 use crate::exit::Usage;
 use crate::when::span;
 
-/// Run a command for each event: its payload on stdin, its exit code the outcome
+/// Run a command for each event: its exit code is the outcome
 ///
 /// Takes events as they come and runs the command for each, so many at a time as --concurrency says, until it is
 /// told to stop. What the command prints is kept with the attempt: `windlass get ID` shows it.

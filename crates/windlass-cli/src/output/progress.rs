@@ -4,6 +4,11 @@ use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// What is told while nobody knows how much there is to do.
+pub fn spinner() -> ProgressBar {
+    if stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() }
+}
+
 /// A bar up to this number, which may be set later.
 pub fn progress(what: &str, of: u64) -> ProgressBar {
     if !stderr().is_terminal() {
