@@ -63,7 +63,7 @@ fn the_reference_is_up_to_date() {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md"));
     let document = document();
     if std::env::var_os(UPDATE).is_some() {
-        std::fs::write(path, &document).unwrap();
+        std::fs::write(path, &document).expect("the document can be written");
     }
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(found == document, "docs/cli.md is not up to date: {UPDATE}=1 writes it");
