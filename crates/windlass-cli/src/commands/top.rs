@@ -24,7 +24,7 @@ use crate::exit::Usage;
 use crate::output::{print, width};
 use crate::when::{now, span};
 
-/// Watch the queue live: rates, depth, age, latency, who works and what failed
+/// Watch the queue live: rates, depth, age, who works, what died
 #[derive(Args)]
 #[command(after_help = "\
 Keys: q quit, p pause, s sort, r reverse, ↑↓ or j k move, n N other namespaces, ? help.
@@ -194,7 +194,9 @@ fn read_keys() -> mpsc::Receiver<Option<KeyEvent>> {
 fn stop_signal() -> Result<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
-    Ok(Box::pin(async move { drop(terminate.recv().await) }))
+    Ok(Box::pin(async move {
+        let _ = terminate.recv().await;
+    }))
 }
 
 #[cfg(not(unix))]
@@ -218,6 +220,7 @@ mod tests {
         let view = view::tests::busy();
         insta::assert_snapshot!("wide", frame(&view, &Screen::default(), 120, 30));
         insta::assert_snapshot!("usual", frame(&view, &Screen::default(), 80, 24));
+        insta::assert_snapshot!("tiny", frame(&view, &Screen::default(), 40, 10));
         insta::assert_snapshot!("empty", frame(&View::default(), &Screen::default(), 80, 24));
     }
 

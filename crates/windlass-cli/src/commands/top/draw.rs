@@ -30,7 +30,7 @@ pub fn draw(view: &View, screen: &Screen, shown: &str, now: Timestamp, area: Rec
     let charts = if area.height >= 12 { CHARTS + 1 } else { 0 };
     let section = |lines: usize| u16::try_from(lines + 1).unwrap_or(SECTION_MAX).min(SECTION_MAX);
     let roomy = area.height >= 18;
-    let (nodes, letters) = (section(view.nodes.len().max(1)), section(view.dead_letters.len().max(1)));
+    let (nodes, letters) = (section(view.working.len().max(1)), section(view.dead_letters.len().max(1)));
     let heights = [
         Constraint::Length(1),
         Constraint::Length(2),
@@ -45,7 +45,7 @@ pub fn draw(view: &View, screen: &Screen, shown: &str, now: Timestamp, area: Rec
     draw_totals(view, now, totals, buffer);
     draw_charts(view, chart, buffer);
     draw_rows(view, screen, now, table, buffer);
-    draw_nodes(view, now, who, buffer);
+    draw_working(view, now, who, buffer);
     draw_dead_letters(view, now, dead, buffer);
     draw_foot(view, screen, now, foot, buffer);
     if screen.help {
@@ -99,74 +99,91 @@ fn draw_totals(view: &View, now: Timestamp, area: Rect, buffer: &mut Buffer) {
 fn draw_charts(view: &View, area: Rect, buffer: &mut Buffer) {
     let chart = &view.chart;
     let lines = [
-        ("published", &chart.published, Color::Cyan),
-        ("completed", &chart.completed, Color::Green),
-        ("failed", &chart.failed, Color::Red),
-        ("depth", &chart.depth, Color::Yellow),
+        ("published", &chart.published, Color::Cyan, "/min"),
+        ("completed", &chart.completed, Color::Green, "/min"),
+        ("failed", &chart.failed, Color::Red, "/min"),
+        ("depth", &chart.depth, Color::Yellow, ""),
     ];
-    for ((name, data, color), y) in lines.into_iter().zip(area.y..area.bottom()) {
+    for ((name, data, color, unit), y) in lines.into_iter().zip(area.y..area.bottom()) {
         let line = Rect { y, height: 1, ..area };
-        let widths = [Constraint::Length(10), Constraint::Fill(1), Constraint::Length(12)];
+        let widths = [Constraint::Length(10), Constraint::Fill(1), Constraint::Length(16)];
         let [label, bars, most] = Layout::horizontal(widths).areas(line);
         Line::styled(name, FAINT).render(label, buffer);
         // The latest, where not all fit.
         let fitting = &data[data.len().saturating_sub(usize::from(bars.width))..];
         Sparkline::default().data(fitting).style(Style::new().fg(color)).render(bars, buffer);
         let most_of = fitting.iter().max().copied().unwrap_or(0);
-        Line::styled(format!(" most {most_of}"), FAINT).render(most, buffer);
+        Line::styled(format!(" most {most_of}{unit}"), FAINT).render(most, buffer);
     }
 }
 
 fn draw_rows(view: &View, screen: &Screen, now: Timestamp, area: Rect, buffer: &mut Buffer) {
-    let wide = area.width >= 90;
-    let heads: &[&str] = match wide {
-        true => &["TYPE", "SUBSCRIPTION", "WAITING", "RUNNING", "DEAD", "OLDEST", "IN/S", "OUT/S", "FAIL/S", "RUN P95"],
-        false => &["TYPE", "SUBSCRIPTION", "WAITING", "RUNNING", "DEAD", "OLDEST", "OUT/S"],
-    };
+    let shown: Vec<&Column> = COLUMNS.iter().filter(|column| area.width >= column.from_width).collect();
     let sorted = screen.sorted(&view.rows);
-    let head = TableRow::new(heads.iter().map(|head| Cell::from(*head))).style(FAINT);
-    let rows = sorted.iter().skip(screen.first).map(|row| cells(row, wide, now));
-    let mut widths = vec![Constraint::Fill(2), Constraint::Fill(1)];
-    widths.extend(heads[2..].iter().map(|head| Constraint::Length(u16::try_from(head.len()).unwrap_or(7).max(7))));
+    let head = |column: &&Column| match column.width {
+        Constraint::Fill(_) => Cell::from(column.head),
+        _ => Cell::from(Line::raw(column.head).right_aligned()),
+    };
+    let head = TableRow::new(shown.iter().map(head)).style(FAINT);
+    let cells = |row: &&Row| TableRow::new(shown.iter().map(|column| (column.cell)(row, now)));
+    let rows = sorted.iter().skip(screen.first).map(cells);
+    let widths: Vec<Constraint> = shown.iter().map(|column| column.width).collect();
     Widget::render(Table::new(rows, widths).header(head), area, buffer);
 }
 
-fn cells<'a>(row: &Row, wide: bool, now: Timestamp) -> TableRow<'a> {
-    let number = |count: u64, style: Style| {
-        Cell::from(Line::raw(count.to_string()).right_aligned()).style(if count > 0 { style } else { FAINT })
-    };
-    let right = |text: String| Cell::from(Line::raw(text).right_aligned());
-    let mut cells = vec![
-        Cell::from(clean(&row.event_type)),
-        Cell::from(clean(&row.subscription)),
-        number(row.waiting, WARN),
-        number(row.running, GOOD),
-        number(row.dead, BAD),
-        right(age(row.oldest_at, now)),
-    ];
-    if wide {
-        cells.push(right(per_second(row.rates.published)));
-    }
-    cells.push(right(per_second(row.rates.completed)));
-    if wide {
-        cells.extend([right(per_second(row.rates.failed)), right(millis(row.rates.run_p95_ms))]);
-    }
-    TableRow::new(cells)
+/// One column of the rows, and how wide the screen must be for it.
+struct Column {
+    head: &'static str,
+    from_width: u16,
+    width: Constraint,
+    cell: fn(&Row, Timestamp) -> Cell<'static>,
 }
 
-fn draw_nodes(view: &View, now: Timestamp, area: Rect, buffer: &mut Buffer) {
-    let mut lines = vec![Line::raw(""), Line::styled("Nodes", HEAD)];
-    if view.nodes.is_empty() {
+const fn number(head: &'static str, from_width: u16, cell: fn(&Row, Timestamp) -> Cell<'static>) -> Column {
+    Column { head, from_width, width: Constraint::Length(7), cell }
+}
+
+const COLUMNS: [Column; 10] = [
+    Column { head: "TYPE", from_width: 0, width: Constraint::Fill(2), cell: |row, _| clean(&row.event_type).into() },
+    Column {
+        head: "SUBSCRIPTION",
+        from_width: 70,
+        width: Constraint::Fill(1),
+        cell: |row, _| clean(&row.subscription).into(),
+    },
+    number("WAITING", 20, |row, _| count(row.waiting, WARN)),
+    number("RUNNING", 40, |row, _| count(row.running, GOOD)),
+    number("DEAD", 40, |row, _| count(row.dead, BAD)),
+    number("OLDEST", 60, |row, now| right(age(row.oldest_at, now))),
+    number("IN/S", 90, |row, _| right(per_second(row.rates.published))),
+    number("OUT/S", 60, |row, _| right(per_second(row.rates.completed))),
+    number("FAIL/S", 90, |row, _| right(per_second(row.rates.failed))),
+    number("RUN P95", 90, |row, _| right(millis(row.rates.run_p95_ms))),
+];
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Line::raw(text).right_aligned())
+}
+
+fn count(count: u64, style: Style) -> Cell<'static> {
+    right(count.to_string()).style(if count > 0 { style } else { FAINT })
+}
+
+fn draw_working(view: &View, now: Timestamp, area: Rect, buffer: &mut Buffer) {
+    let mut lines = vec![Line::raw(""), Line::styled("Nodes and workers", HEAD)];
+    if view.working.is_empty() {
         lines.push(Line::styled("none", FAINT));
     }
-    for node in &view.nodes {
-        let style = if node.status == "alive" { GOOD } else { BAD };
-        let seen = format!("  {} ago", age(Some(node.last_heartbeat), now));
-        let what = node.description.as_deref().map(|what| format!("  {}", clean(what))).unwrap_or_default();
+    for working in &view.working {
+        let style = if working.status == "alive" { GOOD } else { BAD };
+        let seen = format!("  {} ago", age(Some(working.seen_at), now));
+        let held = if working.held > 0 { format!("  holds {}", working.held) } else { String::new() };
+        let what = working.description.as_deref().map(|what| format!("  {}", clean(what))).unwrap_or_default();
         lines.push(Line::from(vec![
-            Span::styled(format!("{:<6}", clean(&node.status)), style),
-            Span::raw(clean(&node.node_id)),
+            Span::styled(format!("{:<6}", clean(&working.status)), style),
+            Span::raw(clean(&working.name)),
             Span::styled(seen, FAINT),
+            Span::raw(held),
             Span::styled(what, FAINT),
         ]));
     }
@@ -183,6 +200,7 @@ fn draw_dead_letters(view: &View, now: Timestamp, area: Rect, buffer: &mut Buffe
         lines.push(Line::from(vec![
             Span::raw(format!("{}  ", letter.event_id)),
             Span::raw(clean(&letter.event_type)),
+            Span::styled(format!("  {}", clean(&letter.subscription)), FAINT),
             Span::styled(format!("  {} ago  ", age(Some(letter.failed_at), now)), FAINT),
             Span::styled(clean(why), BAD),
         ]));

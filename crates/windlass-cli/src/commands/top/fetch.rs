@@ -8,14 +8,14 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use windlass::Timestamp;
 
-use super::view::{self, DeadLetter, MINUTES, Node, Samples, Stats, View};
+use super::view::{self, DeadLetter, MINUTES, Node, Samples, Stats, View, Worker};
 use crate::Result;
 use crate::api::{Api, segment};
 use crate::when::{exact, now};
 
 /// What changes seldom, or costs more, is asked for so often.
 const SELDOM: Duration = Duration::from_secs(5);
-/// So many dead letters are shown at most, and so many nodes.
+/// So many dead letters are shown at most.
 const SHOWN_MAX: usize = 5;
 /// Nothing has ended since then: how much ended is told by the samples, which cost less.
 const NEVER: &str = "9999-01-01T00:00:00Z";
@@ -57,6 +57,10 @@ impl Fetch {
             nodes: Vec<Node>,
         }
         #[derive(Deserialize)]
+        struct Workers {
+            workers: Vec<Worker>,
+        }
+        #[derive(Deserialize)]
         struct DeadLetters {
             dead_letters: Vec<DeadLetter>,
         }
@@ -68,13 +72,12 @@ impl Fetch {
         struct Namespace {
             namespace: String,
         }
-        let Nodes { mut nodes } = self.ask("/nodes", &[]).await?;
-        nodes.retain(|node| node.status != "stopped");
-        nodes.sort_by_key(|node| std::cmp::Reverse(node.last_heartbeat));
+        let Nodes { nodes } = self.ask("/nodes", &[]).await?;
+        let Workers { workers } = self.ask("/workers", &[]).await?;
         let limit = [("limit", SHOWN_MAX.to_string())];
         let DeadLetters { dead_letters } = self.ask("/dead-letters", &limit).await?;
         let Namespaces { namespaces } = self.api.get("/namespaces", &[]).await?.read()?;
-        self.last.nodes = nodes;
+        self.last.working = view::working(nodes, workers);
         self.last.dead_letters = dead_letters;
         self.last.namespaces = namespaces.into_iter().map(|found| found.namespace).collect();
         let view = self.often().await?;

@@ -21,7 +21,7 @@ pub struct View {
     /// Of all types together.
     pub rates: Rates,
     pub chart: Chart,
-    pub nodes: Vec<Node>,
+    pub working: Vec<Working>,
     pub dead_letters: Vec<DeadLetter>,
     /// When it was looked at; `None`: not yet.
     pub at: Option<Timestamp>,
@@ -63,12 +63,58 @@ pub struct Chart {
     pub depth: Vec<u64>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+/// A node, or a worker that is none.
+#[derive(Debug, Clone)]
+pub struct Working {
+    pub name: String,
+    /// alive or stale.
+    pub status: String,
+    pub seen_at: Timestamp,
+    pub held: u64,
+    pub description: Option<String>,
+}
+
+/// Of `/nodes`.
+#[derive(Deserialize)]
 pub struct Node {
     pub node_id: String,
     pub status: String,
     pub last_heartbeat: Timestamp,
     pub description: Option<String>,
+}
+
+/// Of `/workers`.
+#[derive(Deserialize)]
+pub struct Worker {
+    pub worker_id: String,
+    pub held: u64,
+    pub last_seen_at: Timestamp,
+    pub stale: bool,
+}
+
+/// Nodes that have not stopped, and workers that are no nodes; whoever was heard of last comes first.
+pub fn working(nodes: Vec<Node>, workers: Vec<Worker>) -> Vec<Working> {
+    let held = |name: &str| workers.iter().find(|worker| worker.worker_id == name).map_or(0, |worker| worker.held);
+    let node = |node: &Node| Working {
+        name: node.node_id.clone(),
+        status: node.status.clone(),
+        seen_at: node.last_heartbeat,
+        held: held(&node.node_id),
+        description: node.description.clone(),
+    };
+    let is_node = |worker: &&Worker| nodes.iter().any(|node| node.node_id == worker.worker_id);
+    let worker = |worker: &Worker| Working {
+        name: worker.worker_id.clone(),
+        status: if worker.stale { "stale" } else { "alive" }.to_owned(),
+        seen_at: worker.last_seen_at,
+        held: worker.held,
+        description: None,
+    };
+    let others = workers.iter().filter(|worker| !is_node(worker)).map(worker);
+    let mut working: Vec<Working> =
+        nodes.iter().filter(|node| node.status != "stopped").map(node).chain(others).collect();
+    working.sort_by_key(|working| std::cmp::Reverse(working.seen_at));
+    working
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -269,6 +315,12 @@ pub mod tests {
             last_heartbeat: at(last),
             description: Some("runs ship.sh, up to 8 at once".into()),
         };
+        let worker = |worker_id: &str, held| Worker {
+            worker_id: worker_id.into(),
+            held,
+            last_seen_at: at("2026-11-16T10:29:30Z"),
+            stale: false,
+        };
         let letter = |event_id, error: Option<&str>| DeadLetter {
             event_id,
             event_type: "mail.send".into(),
@@ -284,10 +336,14 @@ pub mod tests {
             rows: rows(&stats, &rates_by_type(&by_type, now)),
             rates: rates(&all.iter().collect::<Vec<_>>(), now),
             chart: chart(&all, now),
-            nodes: vec![
-                node("web-1:4711", "alive", "2026-11-16T10:30:10Z"),
-                node("web-2:12", "stale", "2026-11-16T10:00:00Z"),
-            ],
+            working: working(
+                vec![
+                    node("web-1:4711", "alive", "2026-11-16T10:30:10Z"),
+                    node("web-2:12", "stale", "2026-11-16T10:00:00Z"),
+                    node("gone:1", "stopped", "2026-11-16T10:30:00Z"),
+                ],
+                vec![worker("web-1:4711", 8), worker("script:9", 0)],
+            ),
             dead_letters: vec![
                 letter(1_001, Some("exit code 1: \u{1b}[31m554 no such user\nsecond line")),
                 letter(999, None),
