@@ -27,10 +27,10 @@ use crate::api::{Api, Target};
 use crate::exit::Usage;
 use crate::when::span;
 
-/// Run a command for each event: its exit code is the outcome
+/// Run a command for each event
 ///
-/// Takes events as they come and runs the command for each, so many at a time as --concurrency says, until it is
-/// told to stop. What the command prints is kept with the attempt: `windlass get ID` shows it.
+/// Takes events as they come and runs the command for each: the payload on its stdin, its exit code the outcome. So many
+/// run at a time as --concurrency says, until it is told to stop. What the command prints is kept with the attempt: `windlass get ID` shows it.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Work {

@@ -54,7 +54,7 @@ fn open(file: &Path) -> Result<(Box<dyn BufRead + Send>, Option<u64>)> {
     let bad = |error| Usage(format!("{}: {error}", file.display()));
     let opened = File::open(file).map_err(bad)?;
     let metadata = opened.metadata().map_err(bad)?;
-    Ok((Box::new(BufReader::with_capacity(1 << 20, opened)), metadata.is_file().then(|| metadata.len())))
+    Ok((Box::new(BufReader::with_capacity(1 << 20, opened)), metadata.is_file().then_some(metadata.len())))
 }
 
 type Read = std::io::Result<Next>;

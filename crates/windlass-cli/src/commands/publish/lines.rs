@@ -101,7 +101,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// The next line that has anything in it.
-    fn read_line(&mut self) -> io::Result<Option<Result<(Box<RawValue>, Features), String>>> {
+    fn read_line(&mut self) -> io::Result<Option<Event>> {
         loop {
             self.buffer.clear();
             let limit = LINE_BYTES_MAX as u64 + 1;
@@ -149,8 +149,11 @@ struct Features {
     group_id: Option<IgnoredAny>,
 }
 
+/// An event, or why it is none.
+type Event = Result<(Box<RawValue>, Features), String>;
+
 /// Whatever else is wrong with it the queue will say.
-fn event(line: &[u8]) -> Result<(Box<RawValue>, Features), String> {
+fn event(line: &[u8]) -> Event {
     let line = std::str::from_utf8(line).map_err(|error| format!("is not UTF-8: {error}"))?.trim();
     if !line.starts_with('{') {
         return Err("is not a JSON object".to_owned());

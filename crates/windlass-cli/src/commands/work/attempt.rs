@@ -13,6 +13,9 @@ use super::verdict::{Ended, Ran, Verdict};
 impl Worker {
     pub async fn attempt(self: Arc<Worker>, event: Taken, asked_at: Instant) {
         let hold = Hold::begin(&self, &event, asked_at);
+        if !self.say_start(&event).await {
+            return tracing::warn!(event_id = event.id, event_type = event.event_type, "the lease was lost at once");
+        }
         let begun = Instant::now();
         let ran = self.run(&event, &hold).await;
         let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -18,6 +18,9 @@ const RENEW_AFTER: u32 = 3;
 /// A renewal that failed is tried again after one part in this many of the lease.
 const RENEW_AGAIN: u32 = 10;
 
+/// So long an answer is waited for before the work begins.
+const START_MAX: Duration = Duration::from_secs(2);
+
 /// Renews the lease until it is dropped.
 pub struct Hold {
     lost: watch::Receiver<bool>,
@@ -53,13 +56,16 @@ impl Drop for Hold {
 }
 
 impl Worker {
+    /// Says that work begins; `false`: the event is not ours any more. Where nobody answers, work begins all the same.
+    pub async fn say_start(&self, event: &Taken) -> bool {
+        let told = tokio::time::timeout(START_MAX, self.tell(event.id, "start", &event.lease, None)).await;
+        !told.is_ok_and(|told| told.is_err_and(|error| is_lost(&*error)))
+    }
+
     /// Ends when the lease is lost.
     async fn renew(&self, id: i64, lease: &str, asked_at: Instant) {
         let span = self.options.lease;
         let mut next = asked_at + span / RENEW_AFTER;
-        if self.tell(id, "start", lease, None).await.is_err_and(|error| is_lost(&*error)) {
-            return;
-        }
         loop {
             tokio::time::sleep_until(next).await;
             match self.tell(id, "heartbeat", lease, Some(span)).await {

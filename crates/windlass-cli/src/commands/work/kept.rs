@@ -25,11 +25,17 @@ impl Tail {
 
     /// How much there was in all, where not all of it was kept.
     pub fn cut_from(&self) -> Option<u64> {
-        (self.text().len() as u64 != self.total && self.total > self.bytes.len() as u64).then_some(self.total)
+        let (_, cut) = self.kept();
+        cut.then_some(self.total)
     }
 
     /// As text that a database can keep, whole characters, and not too long once it is JSON.
     pub fn text(&self) -> String {
+        self.kept().0
+    }
+
+    /// The text, and whether there was more.
+    fn kept(&self) -> (String, bool) {
         let (front, back) = self.bytes.as_slices();
         let bytes = [front, back].concat();
         let cut = self.total > bytes.len() as u64;
@@ -43,7 +49,7 @@ impl Tail {
             fits
         };
         let kept: usize = text.chars().rev().take_while(fits).map(char::len_utf8).sum();
-        text[text.len() - kept..].to_owned()
+        (text[text.len() - kept..].to_owned(), cut || kept < text.len())
     }
 
     /// The last line that says something.
@@ -95,6 +101,7 @@ mod tests {
         let worst = tail(&[&[1; 20_000]]).text();
         assert!(serde_json::to_string(&worst).unwrap().len() <= JSON_BYTES_MAX + 2);
         assert!(worst.len() > 4_000);
+        assert_eq!(tail(&[&[1; 10_000]]).cut_from(), Some(10_000), "it is longer as JSON");
     }
 
     #[test]
