@@ -25,6 +25,11 @@ fn the_guide_to_retention_is_true() {
 }
 
 #[test]
+fn the_guide_to_the_shell_is_true() {
+    Document::open("docs/work.md").try_out();
+}
+
+#[test]
 fn the_guide_to_http_shows_every_call() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&sqlite_url(folder.path()));

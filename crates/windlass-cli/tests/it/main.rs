@@ -2,6 +2,8 @@
 
 #[macro_use]
 mod bed;
+#[macro_use]
+mod work;
 
 mod configure;
 mod connect;
@@ -12,9 +14,11 @@ mod history;
 mod logging;
 mod look;
 mod migrate;
+mod publish;
 mod repair;
 mod serve;
 mod tail;
 mod terminal;
 mod token;
+mod top;
 mod windlass;
