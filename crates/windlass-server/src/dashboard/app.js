@@ -66,7 +66,8 @@
 
   function replace(page) {
     for (const old of $$("[data-live][id]")) {
-      const fresh = page.getElementById(old.id);
+      // `old.id` is a field of that name, where a form has one.
+      const fresh = page.getElementById(old.getAttribute("id"));
       if (!fresh || isBusy(old)) continue;
       localTimes(fresh);
       if (fresh.isEqualNode(unmarked(old))) continue;
@@ -184,7 +185,7 @@
 
   document.addEventListener("submit", async (event) => {
     const form = event.target;
-    if (form.id === "ask-form" || !form.matches("[data-ask]")) return;
+    if (!form.matches("[data-ask]")) return;
     event.preventDefault();
     const button = event.submitter;
     const body = new URLSearchParams(new FormData(form));
