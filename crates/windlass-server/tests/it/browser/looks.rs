@@ -6,6 +6,10 @@ use super::scene;
 /// Below the namespace, and what its pictures are called.
 const PAGES: &[(&str, &str)] = &[
     ("", "overview"),
+    ("/events", "events"),
+    ("/events?status=FAILED&type=payment.*", "events-filtered"),
+    ("/dead-letters", "dead-letters"),
+    ("/publish", "publish"),
     ("/schedules", "schedules"),
     ("/schedules/new", "schedule-form"),
     ("/nodes", "nodes"),
@@ -32,11 +36,13 @@ async fn look(page: &mut Page, name: &str) {
 in_browser! {
     on sqlite:
     async fn every_page_fits(server, page) {
-        scene::set(server).await;
+        let failed = scene::set(server).await;
         for (path, name) in PAGES {
             page.goto(&format!("/ui/default{path}")).await;
             look(page, name).await;
         }
+        page.goto(&format!("/ui/default/events/{failed}")).await;
+        look(page, "event").await;
         page.goto("/ui/default/schedules").await;
         page.click_text("#schedules a[data-open]", "daily report").await;
         page.until_shows("h1", "daily report").await;
