@@ -30,7 +30,8 @@ use crate::when::span;
 /// Run a command for each event
 ///
 /// Takes events as they come and runs the command for each: the payload on its stdin, its exit code the outcome. So many
-/// run at a time as --concurrency says, until it is told to stop. What the command prints is kept with the attempt: `windlass get ID` shows it.
+/// run at a time as --concurrency says, until it is told to stop. What the command prints is kept with the attempt:
+/// `windlass get ID` shows it.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Work {
