@@ -11,6 +11,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write, stdout};
 
 use terminal_size::{Width, terminal_size_of};
+use unicode_width::UnicodeWidthStr;
 
 pub use self::clean::{clean, clean_lines};
 pub use self::confirm::confirm;
@@ -59,14 +60,38 @@ pub fn width() -> Option<usize> {
 
 const WIDTH_DEFAULT: usize = 80;
 
-/// Names and values below each other; what has no value is left out. Values may have several lines.
+/// Names and values below each other; what has no value is left out. Values may have several lines, and are broken
+/// between words where the terminal ends.
 pub fn fields(facts: &[(&str, Option<String>)]) -> String {
-    let width = facts.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.len()).max().unwrap_or(0);
+    fields_within(facts, width())
+}
+
+fn fields_within(facts: &[(&str, Option<String>)], width: Option<usize>) -> String {
+    let names = facts.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, value): &(&str, Option<String>)| {
-        let value = value.as_ref()?.replace('\n', &format!("\n{:width$}  ", ""));
-        Some(format!("{}  {value}", paint(&format!("{name:width$}"), FAINT)))
+        let lines: Vec<String> = value.as_ref()?.split('\n').flat_map(|line| wrapped(line, width, names + 2)).collect();
+        let value = lines.join(&format!("\n{:names$}  ", ""));
+        Some(format!("{}  {value}", paint(&format!("{name:names$}"), FAINT)))
     };
     facts.iter().filter_map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The line in pieces that fit beside what stands before them. A word is never broken: people copy them.
+fn wrapped(line: &str, width: Option<usize>, before: usize) -> Vec<String> {
+    let seen = |text: &str| anstream::adapter::strip_str(text).to_string().width();
+    let Some(room) = width.map(|width| width.saturating_sub(before)).filter(|room| seen(line) > *room) else {
+        return vec![line.to_owned()];
+    };
+    let mut pieces = vec![String::new()];
+    for word in line.split_inclusive(' ') {
+        let last = pieces.len() - 1;
+        if !pieces[last].is_empty() && seen(&pieces[last]) + seen(word.trim_end()) > room {
+            pieces.push(word.to_owned());
+        } else {
+            pieces[last].push_str(word);
+        }
+    }
+    pieces.iter().map(|piece| piece.trim_end().to_owned()).collect()
 }
 
 /// A heading and what stands below it.
@@ -98,5 +123,13 @@ mod tests {
         let facts = [("event", Some("7".to_owned())), ("not shown", None), ("why", Some("one\ntwo".to_owned()))];
         let plain = anstream::adapter::strip_str(&fields(&facts)).to_string();
         assert_eq!(plain, "event  7\nwhy    one\n       two");
+    }
+
+    #[test]
+    fn long_values_are_broken_between_words() {
+        let facts = [("why", Some(paint("It waits behind event-1000000001 of its group", WARN)))];
+        let plain = anstream::adapter::strip_str(&fields_within(&facts, Some(20))).to_string();
+        assert_eq!(plain, "why  It waits behind\n     event-1000000001\n     of its group");
+        assert_eq!(fields_within(&facts, None).lines().count(), 1);
     }
 }
