@@ -20,8 +20,8 @@ Every command that `windlass` knows, as `windlass help` shows it. This page is m
 - Commands look at a database (`--database URL`, or `WINDLASS_DATABASE`; `sqlite://windlass.db` if not given) or ask a
   server (`--server URL` and `--token TOKEN`, or `WINDLASS_SERVER` and `WINDLASS_TOKEN`); what they print is the same.
   `token`, `migrate` and `history` work on a database alone.
-- They are about one namespace (`-n NAME`, `--namespace NAME`, or `WINDLASS_NAMESPACE`; `default` if not given). These four
-  options are left out below.
+- They are about one namespace (`-n NAME`, `--namespace NAME`, or `WINDLASS_NAMESPACE`; `default` if not given). These
+  options, and those of `windlass` itself, are left out below.
 - `--json` prints what the [HTTP API](http.md) answers, in one line, for programs. All else is for people and may change.
 - Tables fit the terminal; away from one nothing is cut. Colours are for terminals only, and never with `NO_COLOR`. What
   others wrote – titles, errors, names – is shown with its control characters escaped.
@@ -43,7 +43,8 @@ fn document() -> String {
 /// A command, and those within it.
 fn add(text: &mut String, command: Command, path: &str, depth: usize) {
     let mut shown = command.clone().term_width(WIDTH).mut_args(|arg| {
-        let everywhere = arg.get_help_heading() == Some(CONNECTION);
+        let global = arg.is_global_set() && path != "windlass";
+        let everywhere = global || arg.get_help_heading() == Some(CONNECTION);
         arg.hide_env_values(true).hide(everywhere)
     });
     if let Some(about) = command.get_long_about() {
