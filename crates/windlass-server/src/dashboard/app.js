@@ -6,6 +6,10 @@
   const $ = (selector, within = document) => within.querySelector(selector);
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
+  // On a phone the navigation is wider than the window.
+  const here = $(".side nav [aria-current]");
+  if (here) here.closest("nav").scrollLeft = here.offsetLeft - innerWidth / 3;
+
   // Times: the exact instant in the reader's own zone when pointed at, and clocks in that zone.
 
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });

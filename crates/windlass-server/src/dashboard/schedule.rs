@@ -13,6 +13,7 @@ use super::confirm::Confirm;
 use super::cron::in_words;
 use super::form::{Form, link};
 use super::format::{Badge, When, span};
+use super::json::indented;
 use super::schedules::state;
 use super::shell::{Shell, Tab, page};
 use super::visit::Visit;
@@ -30,6 +31,9 @@ pub(super) const TICKS: usize = 10;
 /// How many that are on record.
 const FIRES: usize = 20;
 
+/// How much of a payload is shown, in bytes.
+const PAYLOAD_SHOWN: usize = 64 << 10;
+
 #[derive(Deserialize)]
 struct ShowArgs {
     before: Option<DateTime<Utc>>,
@@ -46,6 +50,8 @@ struct SchedulePage {
     fires: Vec<Fire>,
     older: Option<String>,
     expires: Option<String>,
+    payload: String,
+    payload_is_whole: bool,
     view: ScheduleView,
 }
 
@@ -72,6 +78,7 @@ async fn show(visit: Visit, ScheduleId(id): ScheduleId, Args(args): Args<ShowArg
     let now = visit.now;
     let in_zone = |at| Tick { when: When::new(at, now), local: local(at, &view.timezone) };
     let fire = |of: ScheduleFire| Fire { tick: in_zone(of.tick_at), fired: When::new(of.fired_at, now), of };
+    let (payload, payload_is_whole) = indented(view.payload.get(), PAYLOAD_SHOWN);
     page(&SchedulePage {
         shell: visit.shell(Tab::Schedules, view.name.clone()),
         words: in_words(&view.cron),
@@ -79,6 +86,8 @@ async fn show(visit: Visit, ScheduleId(id): ScheduleId, Args(args): Args<ShowArg
         ticks: ticks(&visit, &view.cron, &view.timezone).await?,
         fires: fires.into_iter().map(fire).collect(),
         expires: view.expires_in_ms.map(span),
+        payload,
+        payload_is_whole,
         older,
         path,
         view,

@@ -170,12 +170,6 @@ impl Page {
         self.call("Input.dispatchKeyEvent", event("keyUp", "")).await;
     }
 
-    /// What the first element of this kind shows.
-    pub async fn text(&mut self, css: &str) -> String {
-        let shown = self.wait(&format!("document.querySelector({})?.innerText", json!(css))).await;
-        shown.as_str().unwrap_or_default().to_owned()
-    }
-
     /// Keeps a picture of the whole page in `target/screenshots`.
     pub async fn picture(&mut self, of: &str) -> PathBuf {
         let params = json!({ "captureBeyondViewport": true });
