@@ -43,7 +43,7 @@ mod search;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-pub(crate) use diagnose::{DiagnoseStore, LANE_ROWS_MAX, Told};
+pub(crate) use diagnose::{DiagnoseStore, ROWS_MAX, Told};
 pub(crate) use explain::{ExplainStore, GroupHead, Standing};
 #[cfg(feature = "postgres")]
 pub(crate) use history::AllRules;

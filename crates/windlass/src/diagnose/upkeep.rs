@@ -90,7 +90,7 @@ pub(crate) struct FailedTick {
     pub error: String,
 }
 
-/// Whether schedules fire in time. The latest of the late come first.
+/// Whether schedules fire in time. Those that are late for longest come first.
 pub(crate) fn schedules(late: &[LateSchedule], failed: &[FailedTick], now: Timestamp) -> Verdict {
     if late.is_empty() && failed.is_empty() {
         return Verdict::ok("every tick that was due has fired");

@@ -20,7 +20,7 @@ const RUN_OUT_BAD: TimeDelta = TimeDelta::minutes(10);
 pub(crate) const SILENT_MAX: TimeDelta = TimeDelta::minutes(10);
 /// So long nothing was heard of any that a worker holds.
 pub(crate) const WORKER_SILENT_MAX: TimeDelta = TimeDelta::minutes(5);
-/// A node says three times a minute and a half that it lives.
+/// Three heartbeats of a node.
 pub(crate) const NODE_SILENT_MAX: TimeDelta = TimeDelta::seconds(90);
 /// A node that is silent for longer has been given up; it is forgotten after a week.
 const NODE_GONE: TimeDelta = TimeDelta::days(1);
@@ -46,7 +46,7 @@ pub(crate) struct HeldDelivery {
 impl HeldDelivery {
     fn named(&self) -> String {
         let HeldDelivery { namespace, event_id, event_type, worker_id, .. } = self;
-        format!("event {event_id} ({event_type}) in '{namespace}', held by {worker_id}")
+        format!("event {event_id} ({event_type} in '{namespace}', held by {worker_id})")
     }
 }
 

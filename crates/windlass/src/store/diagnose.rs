@@ -12,8 +12,8 @@ use crate::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, Sile
 /// What is told, or why it cannot be.
 pub(crate) type Told<T> = Result<T, Unseen>;
 
-/// How many deliveries of each lane are looked at, from the first on.
-pub(crate) const LANE_ROWS_MAX: i64 = 1_000;
+/// How many deliveries of each lane, and ticks of each namespace, are looked at.
+pub(crate) const ROWS_MAX: i64 = 1_000;
 
 #[async_trait]
 pub(crate) trait DiagnoseStore {
@@ -48,10 +48,10 @@ pub(crate) trait DiagnoseStore {
 
     async fn all_duties(&self) -> Told<Vec<DutyFact>>;
 
-    /// Schedules with a tick from before then; the latest first.
+    /// Schedules with a tick from before then; the earliest first.
     async fn late_schedules(&self, before: Timestamp, limit: usize) -> Told<Vec<LateSchedule>>;
 
-    /// Ticks that failed since then, the newest first.
+    /// Those of the last ticks since then that failed, the newest first.
     async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Told<Vec<FailedTick>>;
 
     /// How many dead letters each namespace got since then, counted up to `limit`; only those that got any.

@@ -1,3 +1,5 @@
+//! Tables of facts, and what is thought of them.
+
 use super::*;
 use crate::months::Kept;
 

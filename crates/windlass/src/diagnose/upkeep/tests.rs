@@ -1,3 +1,5 @@
+//! Tables of facts, and what is thought of them.
+
 use super::*;
 use crate::duty::Duty;
 use crate::scope::Scope;
@@ -109,7 +111,7 @@ fn tokens_that_end_soon_are_told_before_those_that_have_ended() {
         namespaces: Vec::new(),
         created_at: now() - TimeDelta::days(90),
         expires_at: left.map(|left| now() + left),
-        hash: Hash::of("x"),
+        hash: Hash(Vec::new()),
     };
     let (forever, far) = (token("a", None), token("b", Some(TimeDelta::days(8))));
     let (soon, over) = (token("c", Some(TimeDelta::days(7))), token("d", Some(TimeDelta::seconds(-1))));

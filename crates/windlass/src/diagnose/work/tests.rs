@@ -1,3 +1,5 @@
+//! Tables of facts, and what is thought of them.
+
 use super::*;
 
 fn at(text: &str) -> Timestamp {
@@ -32,7 +34,7 @@ fn leases_that_ran_out_are_bad_when_nobody_sweeps() {
         assert_eq!(run_out(&list, now()).level, level, "{list:?}");
     }
     let found = run_out(&[held(7, 900, -840)], now());
-    assert_eq!(found.summary, "1 with a lease that ran out up to 14 min ago: event 7 (mail) in 'shop', held by w:1");
+    assert_eq!(found.summary, "1 with a lease that ran out up to 14 min ago: event 7 (mail in 'shop', held by w:1)");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::diagnose::upkeep::{DutyFact, FailedTick, LateSchedule};
 use crate::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, SilentWorker, Waiting};
 use crate::duty::Duty;
 use crate::error::Result;
-use crate::store::{DiagnoseStore, LANE_ROWS_MAX, Told};
+use crate::store::{DiagnoseStore, ROWS_MAX, Told};
 
 mod server;
 
@@ -218,7 +218,7 @@ impl DiagnoseStore for PgStore {
         silent_before: Timestamp,
         limit: usize,
     ) -> Told<Vec<HeldDelivery>> {
-        let query = sqlx::query(HELD).bind(run_out_before).bind(silent_before).bind(limit as i64).bind(LANE_ROWS_MAX);
+        let query = sqlx::query(HELD).bind(run_out_before).bind(silent_before).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(HeldDelivery {
                 namespace: get(row, "namespace")?,
@@ -232,7 +232,7 @@ impl DiagnoseStore for PgStore {
     }
 
     async fn silent_workers(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentWorker>> {
-        let query = sqlx::query(WORKERS).bind(before).bind(limit as i64).bind(LANE_ROWS_MAX);
+        let query = sqlx::query(WORKERS).bind(before).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(SilentWorker {
                 namespace: get(row, "namespace")?,
@@ -255,7 +255,7 @@ impl DiagnoseStore for PgStore {
     }
 
     async fn waiting_since(&self, before: Timestamp, limit: usize) -> Told<Vec<Waiting>> {
-        let query = sqlx::query(WAITING).bind(before).bind(limit as i64).bind(LANE_ROWS_MAX);
+        let query = sqlx::query(WAITING).bind(before).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(Waiting {
                 namespace: get(row, "namespace")?,
@@ -267,7 +267,7 @@ impl DiagnoseStore for PgStore {
     }
 
     async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Told<Vec<BlockedGroup>> {
-        let query = sqlx::query(GROUPS).bind(now).bind(limit as i64).bind(LANE_ROWS_MAX);
+        let query = sqlx::query(GROUPS).bind(now).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(BlockedGroup {
                 namespace: get(row, "namespace")?,
@@ -314,7 +314,7 @@ impl DiagnoseStore for PgStore {
     }
 
     async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Told<Vec<FailedTick>> {
-        let query = sqlx::query(FAILED).bind(since).bind(limit as i64).bind(LANE_ROWS_MAX);
+        let query = sqlx::query(FAILED).bind(since).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(FailedTick {
                 namespace: get(row, "namespace")?,

@@ -12,7 +12,7 @@ use crate::diagnose::upkeep::{DutyFact, FailedTick, LateSchedule};
 use crate::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, SilentWorker, Waiting};
 use crate::duty::Duty;
 use crate::error::Result;
-use crate::store::{DiagnoseStore, LANE_ROWS_MAX, Told};
+use crate::store::{DiagnoseStore, ROWS_MAX, Told};
 
 mod place;
 
@@ -104,14 +104,19 @@ FROM duties ORDER BY next_at";
 
 const LATE: &str = "
 SELECT s.namespace, s.name, s.next_at
-FROM namespaces n CROSS JOIN schedules s INDEXED BY schedules_due
-WHERE s.namespace = n.namespace AND s.next_at IS NOT NULL AND s.next_at < ?1
+FROM namespaces n CROSS JOIN schedules s
+WHERE s.schedule_id IN (
+        SELECT d.schedule_id FROM schedules d INDEXED BY schedules_due
+        WHERE d.namespace = n.namespace AND d.next_at IS NOT NULL AND d.next_at < ?1 ORDER BY d.next_at LIMIT ?2)
 ORDER BY s.next_at LIMIT ?2";
 
 const FAILED: &str = "
 SELECT f.namespace, f.schedule_id, f.tick_at, f.error
-FROM namespaces n CROSS JOIN schedule_fires f INDEXED BY schedule_fires_by_time
-WHERE f.namespace = n.namespace AND f.fired_at >= ?1 AND f.error IS NOT NULL
+FROM namespaces n CROSS JOIN schedule_fires f
+WHERE (f.schedule_id, f.tick_at, f.manual) IN (
+        SELECT t.schedule_id, t.tick_at, t.manual FROM schedule_fires t INDEXED BY schedule_fires_by_time
+        WHERE t.namespace = n.namespace AND t.fired_at >= ?1 ORDER BY t.fired_at DESC LIMIT ?3)
+  AND f.error IS NOT NULL
 ORDER BY f.fired_at DESC LIMIT ?2";
 
 const DEAD: &str = "
@@ -146,7 +151,7 @@ impl DiagnoseStore for SqliteStore {
         limit: usize,
     ) -> Told<Vec<HeldDelivery>> {
         let (run_out, silent) = (run_out_before.timestamp_micros(), silent_before.timestamp_micros());
-        self.tell(HELD, (run_out, silent, limit as i64, LANE_ROWS_MAX), |row| {
+        self.tell(HELD, (run_out, silent, limit as i64, ROWS_MAX), |row| {
             Ok(HeldDelivery {
                 namespace: row.get(0)?,
                 event_id: row.get(1)?,
@@ -160,7 +165,7 @@ impl DiagnoseStore for SqliteStore {
     }
 
     async fn silent_workers(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentWorker>> {
-        self.tell(WORKERS, (before.timestamp_micros(), limit as i64, LANE_ROWS_MAX), |row| {
+        self.tell(WORKERS, (before.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
             let (held, seen_at) = (row::count(row, 2)?, row::instant(row, 3)?);
             Ok(SilentWorker { namespace: row.get(0)?, worker_id: row.get(1)?, held, seen_at })
         })
@@ -184,7 +189,7 @@ impl DiagnoseStore for SqliteStore {
     }
 
     async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Told<Vec<BlockedGroup>> {
-        self.tell(GROUPS, (now.timestamp_micros(), limit as i64, LANE_ROWS_MAX, INFINITY), |row| {
+        self.tell(GROUPS, (now.timestamp_micros(), limit as i64, ROWS_MAX, INFINITY), |row| {
             Ok(BlockedGroup {
                 namespace: row.get(0)?,
                 group_id: row.get(1)?,
@@ -229,7 +234,7 @@ impl DiagnoseStore for SqliteStore {
     }
 
     async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Told<Vec<FailedTick>> {
-        self.tell(FAILED, (since.timestamp_micros(), limit as i64), |row| {
+        self.tell(FAILED, (since.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
             let (tick_at, error) = (row::instant(row, 2)?, row.get(3)?);
             Ok(FailedTick { namespace: row.get(0)?, schedule_id: row.get(1)?, tick_at, error })
         })

@@ -127,15 +127,19 @@ fn postgres_a_server_that_is_away_is_the_finding() {
 }
 
 #[test]
-fn postgres_settings_that_lose_commits_are_found_and_mended_by_the_advice() {
+fn postgres_a_server_that_takes_no_writes_is_found_and_mended_by_the_advice() {
     on_own_server(async |server| {
         let queue = Queue::open(&server.url()).await.unwrap();
-        let mut connection = postgres::connect(&server.url()).await;
-        let mut run = async |sql: &str| drop(connection.execute(AssertSqlSafe(sql.to_owned())).await.unwrap());
-        run("ALTER DATABASE postgres SET default_transaction_read_only = on").await;
-        let reader = Queue::options(&server.url()).migrate(false).open().await.unwrap();
-        let found = finding(&reader, "durability").await;
+        let reopened = async || Queue::options(&server.url()).migrate(false).open().await.unwrap();
+        let mut writer = postgres::connect(&server.url()).await;
+        execute(server, "ALTER DATABASE postgres SET default_transaction_read_only = on").await;
+        let found = finding(&reopened().await, "durability").await;
         assert_eq!((found.level, &*found.summary), (Level::Problem, "the server takes no writes"));
+        // Who was connected before is not concerned.
         assert_eq!(level(&queue, "durability").await, Level::Ok);
+        let mend = statement(&found, "ALTER DATABASE");
+        let mend = mend.split(',').next().unwrap().to_owned();
+        writer.execute(AssertSqlSafe(mend)).await.unwrap();
+        assert_eq!(level(&reopened().await, "durability").await, Level::Ok);
     });
 }
