@@ -3,6 +3,7 @@
 pub mod cancel;
 pub mod completions;
 pub mod dead_letters;
+pub mod doctor;
 pub mod get;
 pub mod health;
 pub mod history;

@@ -23,8 +23,23 @@ impl fmt::Display for Usage {
 
 impl Error for Usage {}
 
+/// The command has said itself what is wrong; only the code is left to tell.
+#[derive(Debug)]
+pub struct Told(pub u8);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+
+impl Error for Told {}
+
 /// The code of an error that ends a command.
 pub fn code(error: &(dyn Error + 'static)) -> u8 {
+    if let Some(Told(code)) = error.downcast_ref() {
+        return *code;
+    }
     if error.is::<Usage>() {
         return USAGE;
     }

@@ -74,6 +74,7 @@ enum Command {
     Stuck(commands::stuck::Stuck),
     Worker(commands::worker::Worker),
     Node(commands::node::Node),
+    Doctor(commands::doctor::Doctor),
     Namespace(commands::namespace::Namespace),
     Subscription(commands::subscription::Subscription),
     Schedule(commands::schedule::Schedule),
@@ -101,7 +102,9 @@ async fn main() -> ExitCode {
             if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
                 return ExitCode::SUCCESS;
             }
-            complain(&*error);
+            if !error.is::<exit::Told>() {
+                complain(&*error);
+            }
             ExitCode::from(exit::code(&*error))
         }
     }
@@ -141,6 +144,7 @@ async fn run_command(command: Command) -> Result {
         Command::Stuck(stuck) => stuck.run().await,
         Command::Worker(worker) => worker.run().await,
         Command::Node(node) => node.run().await,
+        Command::Doctor(doctor) => doctor.run().await,
         Command::Namespace(namespace) => namespace.run().await,
         Command::Subscription(subscription) => subscription.run().await,
         Command::Schedule(schedule) => schedule.run().await,

@@ -9,6 +9,7 @@ mod configure;
 mod connect;
 mod deploy;
 mod docs;
+mod doctor;
 mod health;
 mod history;
 mod logging;
