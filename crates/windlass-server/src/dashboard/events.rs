@@ -206,7 +206,7 @@ async fn cancel(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
             ..CancelFilter::default()
         },
         _ => CancelFilter {
-            event_ids: selected(&form)?,
+            event_ids: selected(&form, visit.queue.limits().page_max)?,
             subscription: Some(subscription.clone()),
             ..CancelFilter::default()
         },
@@ -232,10 +232,14 @@ async fn cancel(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
     confirm.ask(&visit, form)
 }
 
-fn selected(form: &Form) -> Result<Vec<i64>, ApiError> {
+fn selected(form: &Form, max: usize) -> Result<Vec<i64>, ApiError> {
     let bad = || ApiError::invalid("id", "must be the number of an event");
     let ids: Vec<i64> = form.all("id").map(|id| id.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
-    if ids.is_empty() { Err(ApiError::invalid("id", "select at least one event first")) } else { Ok(ids) }
+    match ids.len() {
+        0 => Err(ApiError::invalid("id", "select at least one event first")),
+        many if many > max => Err(ApiError::invalid("id", format!("has {many} events; the limit is {max}"))),
+        _ => Ok(ids),
+    }
 }
 
 /// How many are waiting among those that are meant.
@@ -268,6 +272,15 @@ mod tests {
         let json: serde_json::Map<String, serde_json::Value> =
             query.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
         serde_json::from_value(json.into()).unwrap()
+    }
+
+    #[test]
+    fn no_more_are_selected_than_may_be() {
+        let form = |ids: &[&str]| Form(ids.iter().map(|id| ("id".to_owned(), (*id).to_owned())).collect());
+        assert_eq!(selected(&form(&["1", "2"]), 2).unwrap(), [1, 2]);
+        for bad in [&[][..], &["x"], &["1", "2", "3"]] {
+            assert!(selected(&form(bad), 2).is_err(), "{bad:?}");
+        }
     }
 
     #[test]
