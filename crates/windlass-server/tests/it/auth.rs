@@ -34,7 +34,7 @@ async fn refused(server: &Server, token: &str, reason: &str) -> u64 {
 }
 
 /// One path of each kind, with the scope that it needs.
-const PATHS: [(&str, &str, Scope); 27] = [
+const PATHS: [(&str, &str, Scope); 28] = [
     ("POST", "/events", Scope::Publish),
     ("POST", "/events/batch", Scope::Publish),
     ("GET", "/events/subscribe", Scope::Consume),
