@@ -78,7 +78,8 @@ pub struct Found {
 
 /// A page that takes longer than this ends where it is.
 const PAGE_TIME: Duration = Duration::from_millis(100);
-/// How many rows are looked at first. Each further look is larger, since what is asked for seems to be rare.
+/// How many rows are looked at first. Further looks are larger, since what is asked for seems to be rare, unless they take
+/// long.
 const LOOK_MIN: usize = 100;
 const LOOK_GROWTH: usize = 4;
 const LOOK_MAX: usize = 2_000;
@@ -220,7 +221,9 @@ impl Search<'_> {
         self.next = if ids.len() > room { last } else { walked.next };
         self.ids.extend(ids.into_iter().take(room));
         self.looked_at += walked.looked_at;
-        self.look = (self.look * LOOK_GROWTH).min(LOOK_MAX);
+        if self.begun.elapsed() < PAGE_TIME / 4 {
+            self.look = (self.look * LOOK_GROWTH).min(LOOK_MAX);
+        }
         Ok(())
     }
 
