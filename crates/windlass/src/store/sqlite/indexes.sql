@@ -1,4 +1,4 @@
-CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id);
+CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id, status, failed_at);
 CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
 CREATE INDEX event_attempts_by_event ON event_attempts (event_id);
 CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
