@@ -70,7 +70,10 @@ in_each_place! {
         let (code, stdout, stderr) = place.run(&["publish", "--bulk", "events.jsonl"], "");
         assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "Published 2500 events\n", ""));
         let (code, stdout, _) = place.run(&["publish", "--bulk", "-", "--json"], &lines(2_600, "k"));
-        let expected = json!({ "published": 100, "duplicates": 2_500, "bad": 0, "bad_lines": [] });
+        let expected = json!({
+            "published": 100, "duplicates": 2_500, "bad": 0, "bad_lines": [], "done_lines": [[1, 2_600]],
+            "not_published_lines": [], "unknown_lines": [], "stopped": null, "not_sent_from": null,
+        });
         assert_eq!((code, serde_json::from_str::<Value>(&stdout).unwrap()), (0, expected));
         assert_eq!(total(place), 2_600);
     }
@@ -89,6 +92,11 @@ error: line 1501: is not a JSON object: EOF while parsing an object at line 1 co
 ";
         assert_eq!((code, stderr.as_str()), (2, expected));
         assert_eq!(total(place), 1_000);
+        let (code, stdout, _) = place.run(&["publish", "--bulk", "-", "--json"], &text);
+        let told: Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!((code, &told["done_lines"], &told["not_published_lines"]), (2, &json!([[1, 1000]]), &json!([[1001, 1501]])));
+        assert_eq!((&told["duplicates"], &told["not_sent_from"]), (&json!(1_000), &json!(1_502)));
+        assert!(told["stopped"].as_str().unwrap().starts_with("line 1501: is not a JSON object"), "{told}");
     }
 
     fn what_the_queue_refuses_is_named_by_its_line(place) {
@@ -118,6 +126,37 @@ error: line 1501: is not a JSON object: EOF while parsing an object at line 1 co
         payloads.reverse();
         assert_eq!(payloads, (0..2_500).collect::<Vec<_>>());
     }
+}
+
+/// A server that takes a request and never answers: at the first Ctrl-C it is waited for, at the second no longer.
+#[cfg(unix)]
+#[test]
+fn who_is_told_twice_to_stop_waits_no_longer_and_tells_what_is_unknown() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::Stdio;
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let mut command = crate::windlass::windlass(&["publish", "--server", &address, "--bulk", "-"]);
+    let mut process = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A whole batch, and then no end, so that it waits for more while the answer is missing.
+    let mut input = process.stdin.take().unwrap();
+    input.write_all(lines(1_000, "k").as_bytes()).unwrap();
+    let (mut connection, _) = listener.accept().unwrap();
+    assert!(connection.read(&mut [0; 100]).unwrap() > 0);
+    let pid = process.id();
+    let interrupt = || crate::work::place::signal(pid, "INT");
+    let mut stderr = BufReader::new(process.stderr.take().unwrap());
+    interrupt();
+    let mut said = String::new();
+    stderr.read_line(&mut said).unwrap();
+    assert!(said.starts_with("Waiting for the answers"), "{said}");
+    interrupt();
+    stderr.read_to_string(&mut said).unwrap();
+    let account =
+        "Published 0 events\n  unknown        lines 1–1000\n  not sent       from line 1001 on\nerror: interrupted\n";
+    assert!(said.ends_with(account), "{said}");
+    assert_eq!(process.wait().unwrap().code(), Some(1));
 }
 
 /// A server that takes a request, and is gone before it answers.

@@ -1,5 +1,6 @@
 //! Publishing a file: batches, several at a time, and an exact account of what became of them.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, stderr, stdin};
 use std::path::Path;
@@ -10,15 +11,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 
 use super::Publish;
 use super::lines::{Bad, Batch, Lines, Next};
-use super::tally::Tally;
+use super::tally::{Range, Tally};
 use crate::Result;
 use crate::api::{Api, Refusal, Unreachable};
 use crate::exit::Usage;
-use crate::output::{clean, counted, print};
+use crate::output::{clean, counted, print, tell};
 
 /// So many batches are under way at once.
 const IN_FLIGHT_MAX: usize = 4;
@@ -38,8 +39,10 @@ pub async fn run(publish: &Publish, file: &Path) -> Result {
         bar: progress(size),
         tally: Tally::default(),
         in_flight: JoinSet::new(),
+        lines: HashMap::new(),
         ordered: false,
         stopped: None,
+        interrupted: false,
     };
     bulk.send_all(batches).await;
     bulk.bar.finish_and_clear();
@@ -98,32 +101,50 @@ struct Bulk {
     bar: ProgressBar,
     tally: Tally,
     in_flight: JoinSet<Vec<Outcome>>,
+    /// Which lines each of those has.
+    lines: HashMap<Id, Range>,
     /// One of a group is in flight, which nothing may overtake.
     ordered: bool,
     stopped: Option<Stop>,
+    /// By Ctrl-C.
+    interrupted: bool,
 }
 
 impl Bulk {
     async fn send_all(&mut self, mut batches: mpsc::Receiver<Read>) {
-        let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
         while self.stopped.is_none() {
             let next = tokio::select! {
+                // First, so that it is heard from the beginning.
+                biased;
+                _ = tokio::signal::ctrl_c() => {
+                    self.interrupt();
+                    continue;
+                }
                 next = batches.recv() => next,
-                _ = &mut interrupted => return self.stop("interrupted".into()).await,
             };
             match next {
                 Some(Ok(Next::Batch(batch))) => self.launch(batch).await,
                 Some(Ok(Next::Bad(batch, bad))) => self.pass_over(batch, bad).await,
-                Some(Err(error)) => self.stop(error.into()).await,
+                Some(Err(error)) => self.stop(error.into()),
                 Some(Ok(Next::End)) | None => break,
             }
         }
         while self.settle_one().await {}
     }
 
-    async fn stop(&mut self, why: Stop) {
+    fn stop(&mut self, why: Stop) {
         self.stopped.get_or_insert(why);
-        while self.settle_one().await {}
+    }
+
+    /// Nothing more is sent. What is in flight is waited for, until it is told a second time.
+    fn interrupt(&mut self) {
+        if self.interrupted {
+            self.in_flight.abort_all();
+        } else if !self.in_flight.is_empty() {
+            self.bar.suspend(|| tell("Waiting for the answers to what was sent; a second Ctrl-C does not."));
+        }
+        self.interrupted = true;
+        self.stop("interrupted".into());
     }
 
     async fn pass_over(&mut self, batch: Batch, bad: Bad) {
@@ -133,7 +154,7 @@ impl Bulk {
         }
         let (first, _) = batch.range();
         self.tally.refused((if first == 0 { bad.line } else { first }, bad.line));
-        self.stop(named(&bad)).await;
+        self.stop(named(&bad));
     }
 
     /// Once there is room for it.
@@ -143,18 +164,33 @@ impl Bulk {
         }
         let most = if batch.ordered || self.ordered { 0 } else { IN_FLIGHT_MAX - 1 };
         while self.in_flight.len() > most && self.settle_one().await {}
-        if self.stopped.is_none() {
-            self.ordered = batch.ordered;
-            self.in_flight.spawn(publish(self.api.clone(), batch, self.skip_bad));
+        if self.stopped.is_some() {
+            return self.tally.refused(batch.range());
         }
+        self.ordered = batch.ordered;
+        let lines = batch.range();
+        let sending = self.in_flight.spawn(publish(self.api.clone(), batch, self.skip_bad));
+        self.lines.insert(sending.id(), lines);
     }
 
     /// Waits for one that is in flight; `false`: there is none.
     async fn settle_one(&mut self) -> bool {
-        let Some(outcomes) = self.in_flight.join_next().await else { return false };
-        match outcomes {
-            Ok(outcomes) => outcomes.into_iter().for_each(|outcome| self.note(outcome)),
-            Err(error) => drop(self.stopped.get_or_insert(error.into())),
+        let settled = tokio::select! {
+            settled = self.in_flight.join_next_with_id() => settled,
+            _ = tokio::signal::ctrl_c() => {
+                self.interrupt();
+                return true;
+            }
+        };
+        let Some(settled) = settled else { return false };
+        let id = settled.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let lines = self.lines.remove(&id);
+        match settled {
+            Ok((_, outcomes)) => outcomes.into_iter().for_each(|outcome| self.note(outcome)),
+            Err(error) => {
+                lines.into_iter().for_each(|lines| self.tally.unknown(lines));
+                self.stop(error.into());
+            }
         }
         true
     }
@@ -300,10 +336,11 @@ fn fault(refusal: &Refusal, lines: usize) -> Fault {
 }
 
 fn report(tally: &Tally, stopped: Option<Stop>, json: bool) -> Result {
-    let bad: Vec<_> = tally.bad_shown.iter().map(|bad| json!({ "line": bad.line, "error": bad.reason })).collect();
     if json {
-        let (published, duplicates) = (tally.published, tally.duplicates);
-        print(&json!({ "published": published, "duplicates": duplicates, "bad": tally.bad, "bad_lines": bad }))?;
+        let mut told = tally.json();
+        told["stopped"] = json!(stopped.as_ref().map(ToString::to_string));
+        told["not_sent_from"] = json!(stopped.as_ref().map(|_| tally.not_sent_from()));
+        print(&told)?;
     }
     for bad in &tally.bad_shown {
         eprintln!("{}", named(bad));

@@ -13,6 +13,9 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 /// A longer line is no good: no server would take it, and it must not fill the memory.
 const LINE_BYTES_MAX: usize = 31 << 20;
 
+/// What some programs put before a file in UTF-8; it is no part of the first line.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Lines that are sent together.
 #[derive(Debug, Default, Clone)]
 pub struct Batch {
@@ -111,6 +114,9 @@ impl<R: BufRead> Lines<R> {
             }
             self.number += 1;
             self.read += length as u64;
+            if self.number == 1 && self.buffer.starts_with(BYTE_ORDER_MARK) {
+                self.buffer.drain(..BYTE_ORDER_MARK.len());
+            }
             let too_long = length as u64 == limit && !self.buffer.ends_with(b"\n");
             if too_long {
                 self.skip_line()?;
@@ -197,6 +203,9 @@ mod tests {
         ];
         assert_eq!(read(text), expected);
         assert_eq!(read(""), [""; 0]);
+        assert_eq!(read("\u{feff}{\"type\":\"a\"}\r\n\r\n"), [r#"(1, 1) {"events":[{"type":"a"}]}"#]);
+        assert_eq!(read("\u{feff}"), [""; 0]);
+        assert_eq!(read("\n\u{feff}{}")[1], "line 2 is not a JSON object");
         // One value a line: whatever follows would end up among the other events.
         assert!(read(r#"{"type":"a"},{"type":"b"}"#)[1].contains("trailing characters"));
     }

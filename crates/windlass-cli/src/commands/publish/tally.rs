@@ -1,5 +1,7 @@
 //! What is known of each line so far: pure.
 
+use serde_json::{Value, json};
+
 use super::lines::Bad;
 use crate::output::counted;
 
@@ -70,14 +72,25 @@ impl Tally {
                 said += &format!("\n  {what:<13}  {}", shown(ranges));
             }
         }
-        match self.last() {
-            Some(last) => said + &format!("\n  not sent       from line {} on", last + 1),
-            None => said + "\n  not sent       any",
+        match self.not_sent_from() {
+            1 => said + "\n  not sent       any",
+            line => said + &format!("\n  not sent       from line {line} on"),
         }
     }
 
-    fn last(&self) -> Option<u64> {
-        [&self.stored, &self.refused, &self.unknown].iter().filter_map(|ranges| ranges.last()).map(|(_, to)| *to).max()
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let bad: Vec<_> = self.bad_shown.iter().map(|bad| json!({ "line": bad.line, "error": bad.reason })).collect();
+        json!({
+            "published": self.published, "duplicates": self.duplicates, "bad": self.bad, "bad_lines": bad,
+            "done_lines": self.stored, "not_published_lines": self.refused, "unknown_lines": self.unknown,
+        })
+    }
+
+    /// The line after the last of which something is known.
+    pub fn not_sent_from(&self) -> u64 {
+        let known = [&self.stored, &self.refused, &self.unknown].into_iter().filter_map(|ranges| ranges.last());
+        known.map(|(_, to)| to + 1).max().unwrap_or(1)
     }
 }
 

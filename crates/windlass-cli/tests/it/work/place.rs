@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use windlass::sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
-use windlass::{NewEvent, Queue};
+use windlass::{Limits, NewEvent, Queue};
 
 use crate::windlass::{Server, sqlite_url, windlass};
 
@@ -109,6 +109,12 @@ impl Place {
             let text = fs::read_to_string(self.path().join(file)).ok()?;
             text.ends_with('\n').then(|| text.trim().to_owned())
         })
+    }
+
+    /// The same queue, for events that are larger than others accept.
+    pub fn without_bounds(&self) -> Queue {
+        let limits = Limits { description_bytes_max: usize::MAX, ..Limits::default() };
+        self.block_on(Queue::options(&self.url).limits(limits).open()).unwrap()
     }
 
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
@@ -229,8 +235,7 @@ pub struct Working {
 
 impl Working {
     pub fn signal(&self, signal: &str) {
-        let kill = Command::new("kill").args([&format!("-{signal}"), &self.process.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        self::signal(self.process.id(), signal);
     }
 
     /// Reads on until it says this.
@@ -257,6 +262,12 @@ impl Drop for Working {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Sends a process this signal.
+pub fn signal(pid: u32, signal: &str) {
+    let kill = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(kill.unwrap().success());
 }
 
 /// Whether there is a process of this number that has not ended.
