@@ -19,11 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
 
 use self::show::Shown;
 use self::stop::Stop;
 use crate::Result;
-use crate::api::{Api, Target};
+use crate::api::{Answer, Api, Target, Unreachable};
 use crate::exit::Usage;
 use crate::when::span;
 
@@ -105,8 +106,8 @@ Exit codes of the command:
   any other, or a signal
              failed: tried again after the policy's backoff, until the retries are used up
 
-Signals: at the first SIGTERM or SIGINT (Ctrl-C) nothing more is taken, and commands may finish within --grace.
-Then, or at a second signal, they get SIGTERM, and SIGKILL five seconds later; their events are given back, which
+Signals: at the first SIGTERM, SIGINT (Ctrl-C) or SIGHUP nothing more is taken, and commands may finish within
+--grace. Then, or at a second signal, they get SIGTERM, and SIGKILL five seconds later; their events are given back, which
 counts as no failure, whatever they exit with. Each command has a process group of its own, so a Ctrl-C does not
 reach it before, and whatever it started ends with it.
 
@@ -122,6 +123,9 @@ fn lease(text: &str) -> std::result::Result<Duration, &'static str> {
 
 /// How often upkeep is looked for, as nodes do.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// A server that is gone without a word is not waited for any longer: it is tried again instead.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// What all parts of it share.
 struct Worker {
@@ -164,6 +168,18 @@ impl Work {
     }
 }
 
+impl Worker {
+    /// Posts to a path of the namespace.
+    async fn ask(&self, path: &str, body: &Value, answer_max: Duration) -> Result<Answer> {
+        within(answer_max, self.api.post(&self.api.within(path), &[], body)).await
+    }
+}
+
+async fn within<T>(max: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    let silent = |_| Unreachable(format!("there was no answer within {} s", max.as_secs()));
+    tokio::time::timeout(max, asked).await.map_err(silent)?
+}
+
 /// The program that is meant, before anything is taken for it.
 fn find(name: &OsString) -> Result<PathBuf> {
     let named = Path::new(name);
@@ -191,6 +207,13 @@ fn is_program(place: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn nobody_is_waited_for_forever() {
+        let error = within::<()>(Duration::ZERO, std::future::pending()).await.unwrap_err();
+        assert!(claim::is_passing(&*error), "{error}");
+        assert_eq!(within(ANSWER_MAX, async { Ok(7) }).await.unwrap(), 7);
+    }
 
     #[test]
     fn a_program_is_found_before_anything_is_taken() {

@@ -20,7 +20,7 @@ impl Worker {
         let ran = self.run(&event, &hold).await;
         let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         if let Ended::NotStarted(why) = &ran.ended {
-            // The event is not to blame, and the next would fare no better.
+            // The event is not to blame.
             self.stop.break_off(why.clone());
         }
         let Some(Verdict { word, mut item }) = ran.verdict(self.options.snooze) else {
@@ -58,6 +58,7 @@ fn tell(event: &Taken, outcome: &str, took_ms: u64, ran: &Ran) {
             };
             tracing::warn!(event_id, event_type, attempt, took_ms, exit_code, error, "{outcome}");
         }
+        Ended::TooLarge(error) => tracing::warn!(event_id, event_type, attempt, error, "{outcome}"),
         _ => tracing::info!(event_id, event_type, attempt, took_ms, "{outcome}"),
     }
 }

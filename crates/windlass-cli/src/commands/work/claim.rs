@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Worker;
+use super::{ANSWER_MAX, Worker};
 use crate::Result;
 use crate::api::{Refusal, Unreachable};
 
@@ -75,7 +75,7 @@ impl Worker {
                 Err(error) => return Err(error),
             };
             pause = Pause::default();
-            left = left.map(|left| left - taken.len() as u64);
+            left = left.map(|left| left.saturating_sub(taken.len() as u64));
             if taken.is_empty() && self.options.until_empty {
                 // What runs may publish, or come back.
                 if running.join_next().await.is_none() {
@@ -120,7 +120,7 @@ impl Worker {
                 body[name] = json!(list);
             }
         }
-        let Claimed { events } = self.api.post(&self.api.within("/events/claim"), &[], &body).await?.read()?;
+        let Claimed { events } = self.ask("/events/claim", &body, WAIT + ANSWER_MAX).await?.read()?;
         Ok(events)
     }
 }

@@ -58,17 +58,19 @@ impl Drop for Hold {
 impl Worker {
     /// Says that work begins; `false`: the event is not ours any more. Where nobody answers, work begins all the same.
     pub async fn say_start(&self, event: &Taken) -> bool {
-        let told = tokio::time::timeout(START_MAX, self.tell(event.id, "start", &event.lease, None)).await;
-        !told.is_ok_and(|told| told.is_err_and(|error| is_lost(&*error)))
+        let told = self.tell(event.id, "start", &event.lease, START_MAX, None).await;
+        !told.is_err_and(|error| is_lost(&*error))
     }
 
     /// Ends when the lease is lost.
     async fn renew(&self, id: i64, lease: &str, asked_at: Instant) {
         let span = self.options.lease;
+        // One that gets no answer must leave time for another.
+        let answer_max = (span / RENEW_AFTER).max(START_MAX);
         let mut next = asked_at + span / RENEW_AFTER;
         loop {
             tokio::time::sleep_until(next).await;
-            match self.tell(id, "heartbeat", lease, Some(span)).await {
+            match self.tell(id, "heartbeat", lease, answer_max, Some(span)).await {
                 Ok(()) => next = Instant::now() + span / RENEW_AFTER,
                 Err(error) if is_lost(&*error) => return,
                 Err(error) => {
@@ -79,12 +81,12 @@ impl Worker {
         }
     }
 
-    async fn tell(&self, id: i64, what: &str, lease: &str, span: Option<Duration>) -> Result {
+    async fn tell(&self, id: i64, what: &str, lease: &str, answer_max: Duration, span: Option<Duration>) -> Result {
         let mut body = json!({ "lease": lease, "subscription": self.options.subscription });
         if let Some(span) = span {
             body["lease_ms"] = json!(span.as_millis() as u64);
         }
-        self.api.post(&self.api.within(&format!("/events/{id}/{what}")), &[], &body).await?;
+        self.ask(&format!("/events/{id}/{what}"), &body, answer_max).await?;
         Ok(())
     }
 }

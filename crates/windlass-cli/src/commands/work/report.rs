@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Worker;
 use super::claim::{Pause, is_passing};
+use super::{ANSWER_MAX, Worker};
 use crate::Result;
+use crate::api::{Refusal, Unreachable};
 
 /// Once everything shall end, a report is tried so often.
 const LAST_TRIES: u32 = 4;
@@ -75,16 +76,27 @@ impl Worker {
             error: String,
         }
         let body = json!({ "items": [item] });
-        let answered: Answered = self.api.post(&self.api.within("/events/finish"), &[], &body).await?.read()?;
+        let answered: Answered = match self.ask("/events/finish", &body, ANSWER_MAX).await {
+            Ok(answer) => answer.read()?,
+            Err(error) => return unacceptable(error).map(Answer::Refused),
+        };
         let result = answered.results.into_iter().next().ok_or("the answer has no result")?;
         Ok(match result.failure {
             None => Answer::OnRecord,
             // The failure that uses up the retries is on record, too.
             Some(failure) if failure.code == "max_retries_exceeded" => Answer::OnRecord,
             Some(_) if matches!(result.status, 404 | 409) => Answer::Lost,
-            Some(failure) if result.status >= 500 => return Err(crate::api::Unreachable(failure.error).into()),
+            Some(failure) if result.status >= 500 => return Err(Unreachable(failure.error).into()),
             Some(failure) => Answer::Refused(failure.error),
         })
+    }
+}
+
+/// Why a report is refused for what is in it; any other error as it is.
+fn unacceptable(error: Box<dyn std::error::Error + Send + Sync>) -> Result<String> {
+    match error.downcast_ref::<Refusal>() {
+        Some(refusal) if matches!(refusal.status, 400 | 413 | 422) => Ok(refusal.to_string()),
+        _ => Err(error),
     }
 }
 
@@ -96,4 +108,19 @@ fn bare(item: &Value) -> Value {
         }
     }
     bare
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_is_refused_for_its_contents_goes_without_them() {
+        for (status, for_its_contents) in [(413, true), (400, true), (401, false), (404, false), (503, false)] {
+            assert_eq!(unacceptable(Refusal::new(status, "no").into()).is_ok(), for_its_contents, "{status}");
+        }
+        assert!(unacceptable(Unreachable("away".into()).into()).is_err());
+        let item = json!({ "event_id": 1, "outcome": "fail", "lease": "7", "retry": false, "detail": {}, "error_message": "e" });
+        assert_eq!(bare(&item), json!({ "event_id": 1, "outcome": "fail", "lease": "7", "retry": false }));
+    }
 }

@@ -4,13 +4,14 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 use super::Worker;
-use super::claim::Taken;
+use super::claim::{Pause, Taken};
 use super::environment::variables;
 use super::hold::Hold;
 use super::kept::Tail;
@@ -24,12 +25,9 @@ const LEFT_BEHIND_MAX: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub async fn run(&self, event: &Taken, hold: &Hold) -> Ran {
-        let mut child = match self.spawn(event) {
+        let mut child = match self.start(event, hold).await {
             Ok(child) => child,
-            Err(error) => {
-                let ended = Ended::NotStarted(format!("cannot run '{}': {error}", self.program.display()));
-                return Ran { ended, stdout: Tail::default(), stderr: Tail::default() };
-            }
+            Err(ended) => return Ran { ended, stdout: Tail::default(), stderr: Tail::default() },
         };
         let group = Group::of(&child);
         feed(&mut child, event.payload.get());
@@ -38,6 +36,30 @@ impl Worker {
         let ended = self.watch(&mut child, &group, hold).await;
         finish_reading(&group, &mut stdout, &mut stderr).await;
         Ran { ended, stdout: stdout.into_tail(), stderr: stderr.into_tail() }
+    }
+
+    /// Where the system has no room for another process it is tried again: neither event nor program is to blame.
+    async fn start(&self, event: &Taken, hold: &Hold) -> Result<Child, Ended> {
+        let mut pause = Pause::short();
+        loop {
+            let error = match self.spawn(event) {
+                Ok(child) => return Ok(child),
+                Err(error) => error,
+            };
+            let said = format!("cannot run '{}': {error}", self.program.display());
+            match obstacle(&error) {
+                Obstacle::Event => return Err(Ended::TooLarge(said)),
+                Obstacle::Program => return Err(Ended::NotStarted(said)),
+                Obstacle::System => {}
+            }
+            let pause = pause.next();
+            tracing::warn!(%error, event_id = event.id, again_in = ?pause, "cannot run the command now");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = hold.lost() => return Err(Ended::Lost),
+                () = self.stop.begun() => return Err(Ended::Stopped),
+            }
+        }
     }
 
     fn spawn(&self, event: &Taken) -> std::io::Result<Child> {
@@ -77,6 +99,24 @@ impl Worker {
         let (kept, shown) = (tail.clone(), self.shown.of(event_id));
         let reading = stream.map(|stream| tokio::spawn(read(stream, kept, shown)));
         Reader { tail, reading }
+    }
+}
+
+/// What keeps a command from being started.
+#[derive(Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// What the event would put into the environment does not fit there.
+    Event,
+    /// There is no room now, or the program is being replaced: it passes.
+    System,
+    Program,
+}
+
+fn obstacle(error: &std::io::Error) -> Obstacle {
+    match Errno::from_io_error(error) {
+        Some(Errno::TOOBIG) => Obstacle::Event,
+        Some(Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::TXTBSY) => Obstacle::System,
+        _ => Obstacle::Program,
     }
 }
 
@@ -168,4 +208,26 @@ async fn finish_reading(group: &Group, stdout: &mut Reader, stderr: &mut Reader)
     }
     // Somebody outside the group may have it still.
     let _ = tokio::time::timeout(LEFT_BEHIND_MAX, both).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_a_command_from_being_started_is_told_apart() {
+        let table = [
+            (Errno::TOOBIG, Obstacle::Event),
+            (Errno::AGAIN, Obstacle::System),
+            (Errno::MFILE, Obstacle::System),
+            (Errno::TXTBSY, Obstacle::System),
+            (Errno::NOENT, Obstacle::Program),
+            (Errno::ACCESS, Obstacle::Program),
+            (Errno::NOEXEC, Obstacle::Program),
+        ];
+        for (errno, expected) in table {
+            assert_eq!(obstacle(&errno.into()), expected, "{errno}");
+        }
+        assert_eq!(obstacle(&std::io::Error::other("?")), Obstacle::Program);
+    }
 }

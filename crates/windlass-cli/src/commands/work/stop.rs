@@ -27,8 +27,7 @@ impl Stop {
     /// From here on a signal no longer ends the process by itself.
     pub fn on_signals(grace: Duration) -> Result<Stop> {
         let (phase, _) = watch::channel(Phase::Going);
-        let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        tokio::spawn(follow(phase.clone(), signals, grace));
+        tokio::spawn(follow(phase.clone(), Signals::listen()?, grace));
         Ok(Stop { phase, broken: Mutex::new(None) })
     }
 
@@ -70,20 +69,65 @@ fn raise(phase: &watch::Sender<Phase>, to: Phase) {
     phase.send_modify(|current| *current = to.max(*current));
 }
 
-async fn follow(phase: watch::Sender<Phase>, mut signals: (Signal, Signal), grace: Duration) {
-    either(&mut signals).await;
+async fn follow(phase: watch::Sender<Phase>, mut signals: Signals, grace: Duration) {
+    signals.next().await;
     tracing::info!(?grace, "stopping: nothing more is taken; a second signal ends what runs");
     raise(&phase, Phase::Finishing);
     tokio::select! {
-        () = either(&mut signals) => {}
+        () = signals.next() => {}
         () = tokio::time::sleep(grace) => {}
     }
     raise(&phase, Phase::Now);
 }
 
-async fn either((terminate, interrupt): &mut (Signal, Signal)) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Those that tell it to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// The terminal was closed. Commands have process groups of their own, and would go on without us.
+    hang_up: Option<Signal>,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals> {
+        // Not where `nohup` began us: listening would undo it.
+        let heeded = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| heeds_hang_up(&status));
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: heeded.then(|| signal(SignalKind::hangup())).transpose()?,
+        })
+    }
+
+    async fn next(&mut self) {
+        let hung_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = hung_up => {}
+        }
+    }
+}
+
+/// By what Linux says of a process: whether SIGHUP, the first bit, is not among the signals that it ignores.
+fn heeds_hang_up(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nohup_is_respected() {
+        assert!(heeds_hang_up("Name:\twindlass\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000001\n"));
+        assert!(!heeds_hang_up("SigIgn:\t0000000000000001\n"));
+        assert!(!heeds_hang_up(""));
     }
 }

@@ -25,8 +25,10 @@ pub enum Ended {
     Stopped,
     /// Somebody else may have the event: nothing is to be reported.
     Lost,
-    /// It could not even be started.
+    /// It could not even be started, and the next would fare no better.
     NotStarted(String),
+    /// It could not be started with what this event has.
+    TooLarge(String),
 }
 
 /// What a command printed, and how it ended.
@@ -56,6 +58,7 @@ impl Ran {
         let (word, mut item) = match &self.ended {
             Ended::Lost => return None,
             Ended::Stopped | Ended::NotStarted(_) => return verdict("released", json!({ "outcome": "release" })),
+            Ended::TooLarge(why) => ("failed", fail(why.clone())),
             Ended::TimedOut(after) => ("timed out", fail(format!("timed out after {} s", after.as_secs()))),
             Ended::Exited(status) => match (status.code(), status.signal()) {
                 (Some(0), _) => ("done", json!({ "outcome": "complete" })),
@@ -165,6 +168,7 @@ mod tests {
                 "timed out",
                 json!({ "outcome": "fail", "error_message": "timed out after 30 s: still at it" }),
             ),
+            (Ended::TooLarge("no room".into()), "", "failed", json!({ "outcome": "fail", "error_message": "no room" })),
             (Ended::Stopped, "", "released", json!({ "outcome": "release" })),
             (Ended::NotStarted("gone".into()), "", "released", json!({ "outcome": "release" })),
         ];

@@ -168,6 +168,17 @@ in_each_place! {
         assert_eq!(place.end(id)["action"], "RELEASED");
     }
 
+    /// Linux gives a variable 128 KiB.
+    fn what_does_not_fit_into_an_environment_is_a_failure_of_that_event(place) {
+        let event = NewEvent::new("t").description("x".repeat(200 << 10)).max_retries(0);
+        let too_large = place.block_on(place.without_bounds().publish(event)).unwrap().event.id;
+        let next = place.event(json!(1));
+        place.work_off(&[], "true");
+        assert_eq!((place.status(too_large), place.status(next)), ("FAILED".into(), "COMPLETED".into()));
+        let error = place.end(too_large)["error_message"].as_str().unwrap().to_owned();
+        assert!(error.starts_with("cannot run '") && error.contains("too long"), "{error}");
+    }
+
     fn a_worker_is_known_as_a_node_while_it_works(place) {
         let working = place.work(&["--type", "t", "--worker-id", "box:7"], "true");
         let nodes = || place.block_on(place.queue.nodes()).unwrap();

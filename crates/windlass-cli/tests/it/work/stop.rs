@@ -46,6 +46,18 @@ in_each_place! {
         assert_eq!(place.actions(id), ["PICKED", "STARTED", "RELEASED"]);
     }
 
+    /// Its commands would go on without it otherwise.
+    fn a_terminal_that_is_closed_stops_it(place) {
+        let id = place.event(json!(1));
+        let mut working = place.work(&["--grace", "0s"], "echo $$ > on; exec sleep 1000");
+        let pid = place.wait_for("on");
+        working.signal("HUP");
+        working.says("stopping");
+        assert_eq!(working.end().0, Some(0));
+        assert!(!lives(&pid));
+        assert_eq!(place.actions(id), ["PICKED", "STARTED", "RELEASED"]);
+    }
+
     fn after_the_grace_time_commands_are_ended(place) {
         let id = place.event(json!(1));
         let working = place.work(&["--grace", "1s"], "echo $$ > on; exec sleep 1000");
