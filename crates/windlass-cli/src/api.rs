@@ -11,7 +11,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, Request, Response};
 use clap::Args;
 use http_body_util::BodyExt;
-use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass::Queue;
@@ -203,7 +203,7 @@ impl Api {
 }
 
 /// What may stand in a part of a path as it is.
-const SEGMENT: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'/').add(b'<').add(b'>').add(b'?');
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// One part of a path.
 pub fn segment(text: &str) -> String {
@@ -296,6 +296,7 @@ mod tests {
     #[test]
     fn whatever_is_asked_for_stays_within_its_part_of_the_url() {
         assert_eq!(segment("a/b?c#d e%"), "a%2Fb%3Fc%23d%20e%25");
+        assert_eq!((segment("host-1.a_b"), segment("`{|}")), ("host-1.a_b".into(), "%60%7B%7C%7D".into()));
         assert_eq!(with_query("/events", &[]), "/events");
         let query = [("types", "order.*".to_owned()), ("text", "a&b=c +ü".to_owned())];
         assert_eq!(with_query("/events", &query), "/events?types=order%2E%2A&text=a%26b%3Dc%20%2B%C3%BC");
