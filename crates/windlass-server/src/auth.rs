@@ -151,8 +151,12 @@ impl Gate {
 
     /// Whether the caller would still be admitted.
     pub async fn still_admits(&self, queue: &Queue, caller: &Caller) -> Result<bool, ApiError> {
-        let Some(token) = &caller.0 else { return Ok(true) };
+        if self.access == Access::Open {
+            return Ok(true);
+        }
         let known = self.known(queue).await?;
+        // Once there is a token, nobody is let in without one.
+        let Some(token) = &caller.0 else { return Ok(!self.seen_any.load(Ordering::Relaxed)) };
         Ok(known.tokens.contains_key(&token.token_id) && !token.is_expired(queue.clock().now()))
     }
 
@@ -216,7 +220,7 @@ impl Gate {
 
     /// Whether the caller may know of the whole database.
     pub fn check_whole(&self, caller: &Caller) -> Result<(), ApiError> {
-        if caller.0.as_ref().is_none_or(|token| token.namespaces.is_empty()) {
+        if caller.is_for_all() {
             return Ok(());
         }
         self.refused.other_namespace.increment(1);
@@ -332,6 +336,11 @@ impl Caller {
     /// Whether the caller may do this, where it may do anything.
     pub fn allows(&self, scope: Scope) -> bool {
         self.0.as_ref().is_none_or(|token| token.allows(scope))
+    }
+
+    /// Whether the caller may know of every namespace.
+    pub fn is_for_all(&self) -> bool {
+        self.0.as_ref().is_none_or(|token| token.namespaces.is_empty())
     }
 
     /// A namespace that the caller's token names, if it names any.

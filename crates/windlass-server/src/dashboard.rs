@@ -60,6 +60,7 @@ mod namespaces;
 mod nodes;
 mod overview;
 mod problem;
+mod prose;
 mod publish;
 mod rested;
 mod schedule;
@@ -73,8 +74,9 @@ mod visit;
 
 use std::time::Duration;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -83,6 +85,7 @@ use axum::{Router, http::StatusCode};
 use windlass::DEFAULT_NAMESPACE;
 
 use crate::app::App;
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::routes::LONG_WORK;
 
@@ -146,8 +149,16 @@ fn pages() -> Router<App> {
         .merge(findings::routes())
 }
 
-async fn home() -> Redirect {
-    Redirect::to(&format!("/ui/{DEFAULT_NAMESPACE}"))
+async fn home(State(app): State<App>, parts: Parts) -> Redirect {
+    let cookie = visit::cookie(&parts.headers, sign_in::COOKIE);
+    let caller = app.gate.admit_browser(&app.queue, &parts, cookie).await.ok();
+    Redirect::to(&format!("/ui/{}", caller.as_ref().map_or(DEFAULT_NAMESPACE, home_of)))
+}
+
+/// The namespace that a visitor finds who asks for none.
+fn home_of(caller: &Caller) -> &str {
+    let own = caller.namespace().filter(|_| !caller.covers(DEFAULT_NAMESPACE));
+    own.unwrap_or(DEFAULT_NAMESPACE)
 }
 
 async fn no_such_page(uri: Uri) -> ApiError {

@@ -35,6 +35,7 @@ use axum::{Router, middleware, routing};
 use utoipa_axum::router::OpenApiRouter;
 use windlass::WAIT_MAX;
 
+pub(crate) use self::doctor::findings;
 use crate::app::App;
 use crate::auth;
 use crate::dashboard;

@@ -15,6 +15,7 @@ use super::filter::names;
 use super::form::{Form, link};
 use super::format::{Badge, When, bytes, count, span};
 use super::json::indented;
+use super::prose::{Piece, prose};
 use super::shell::{Shell, Tab, page};
 use super::visit::Visit;
 use crate::app::App;
@@ -38,6 +39,9 @@ const LOG_SHOWN: usize = 200;
 const EXPLAINED: usize = 8;
 /// So far it is looked for the next event: numbers are given to all namespaces in turn.
 const NEXT_WITHIN: i64 = 5;
+
+/// Why something was taken from its worker, as the log says.
+pub(super) const BY_HAND: &str = "Reset in the dashboard";
 
 #[derive(Template)]
 #[template(path = "event.html")]
@@ -66,7 +70,7 @@ struct Reason {
     subscription: String,
     class: &'static str,
     sentence: String,
-    advice: Option<String>,
+    advice: Vec<Piece>,
     until: Option<When>,
     behind: Option<(i64, String)>,
 }
@@ -170,7 +174,7 @@ fn reason(visit: &Visit, subscription: &str, explanation: Explanation) -> Reason
             _ => "warn",
         },
         sentence: explanation.sentence,
-        advice: explanation.advice,
+        advice: prose(explanation.advice.as_deref().unwrap_or_default()),
         until: explanation.until.map(|until| When::new(until, visit.now)),
         behind: explanation.behind.map(|id| (id, visit.path(&format!("events/{id}")))),
     }
@@ -314,7 +318,7 @@ async fn reset(visit: Visit, EventId(id): EventId, FormBody(fields, _room): Form
                       worker is still at it, the work is done twice.";
         return meant.ask(&visit, form, "Reset", detail, false);
     }
-    visit.queue.reset(id, &meant.subscription, "Reset in the dashboard").await?;
+    visit.queue.reset(id, &meant.subscription, BY_HAND).await?;
     visit.done(&meant.page, &format!("Event {id} is waiting again for {}.", meant.subscription))
 }
 

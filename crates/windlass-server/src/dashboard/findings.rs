@@ -8,9 +8,11 @@ use windlass::{Finding, Level};
 
 use super::Answer;
 use super::format::{Badge, counted};
+use super::prose::{Piece, prose};
 use super::shell::{Shell, Tab, page};
 use super::visit::Visit;
 use crate::app::App;
+use crate::routes::findings;
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/health/findings", get(show))
@@ -25,17 +27,30 @@ struct Findings {
 }
 
 struct Row {
-    of: Finding,
+    check: &'static str,
     badge: Badge,
+    summary: Vec<Piece>,
+    advice: Vec<Piece>,
+}
+
+impl From<Finding> for Row {
+    fn from(found: Finding) -> Row {
+        Row {
+            check: found.check,
+            badge: badge(found.level),
+            summary: prose(&found.summary),
+            advice: prose(found.advice.as_deref().unwrap_or_default()),
+        }
+    }
 }
 
 async fn show(visit: Visit) -> Answer {
-    let mut found = visit.queue.diagnose().await?;
+    let mut found = findings(&visit.app, &visit.caller).await?;
     found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     page(&Findings {
         shell: visit.shell(Tab::Health, "Findings"),
         verdict: verdict(&found),
-        rows: found.into_iter().map(|of| Row { badge: badge(of.level), of }).collect(),
+        rows: found.into_iter().map(Row::from).collect(),
     })
 }
 

@@ -48,9 +48,8 @@ pub(super) fn encode(text: &str) -> String {
 }
 
 pub(super) fn decode(text: &str) -> String {
-    // A text without `=` is one key.
-    let (key, value) = form_urlencoded::parse(text.as_bytes()).next().unwrap_or_default();
-    debug_assert!(value.is_empty(), "an encoded text has no `=`");
+    // A text without `=` is one key. What is not ours may have one, and is cut there.
+    let (key, _) = form_urlencoded::parse(text.as_bytes()).next().unwrap_or_default();
     key.into_owned()
 }
 
@@ -82,6 +81,7 @@ mod tests {
             );
             assert_eq!(decode(&encode(text)), text);
         }
+        assert_eq!(decode("a%20=b&c"), "a ");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(super) fn routes() -> Router<App> {
 struct Health {
     shell: Shell,
     duties: Vec<Row>,
+    /// Whether the visitor may know of all namespaces.
+    may_examine: bool,
 }
 
 struct Row {
@@ -45,7 +47,11 @@ async fn show(visit: Visit) -> Answer {
         next: When::new(view.next_at, visit.now),
         view,
     };
-    page(&Health { shell: visit.shell(Tab::Health, "Health"), duties: duties.into_iter().map(row).collect() })
+    page(&Health {
+        shell: visit.shell(Tab::Health, "Health"),
+        duties: duties.into_iter().map(row).collect(),
+        may_examine: visit.caller.is_for_all(),
+    })
 }
 
 fn state(view: &DutyView, now: windlass::Timestamp) -> Badge {

@@ -63,7 +63,6 @@ pub(super) struct Shell {
     /// Whose token it is; `None` where none is asked for.
     pub signed_in: Option<String>,
     pub paused: bool,
-    pub nav: &'static [NavEntry],
     pub assets: &'static str,
     pub version: &'static str,
 }
@@ -80,10 +79,14 @@ impl Shell {
             may_publish: visit.may_publish,
             signed_in: visit.caller.name().map(str::to_owned),
             paused: visit.namespace.as_ref().is_some_and(|namespace| namespace.paused),
-            nav: NAV,
             assets: &VERSION,
             version: env!("CARGO_PKG_VERSION"),
         }
+    }
+
+    /// The navigation, without what the visitor may not use.
+    pub fn nav(&self) -> impl Iterator<Item = &'static NavEntry> {
+        NAV.iter().filter(|entry| entry.tab != Tab::Publish || self.may_publish)
     }
 
     /// The address of a page in this namespace; `""` is the overview.

@@ -14,6 +14,7 @@ use windlass::DEFAULT_NAMESPACE;
 
 use super::assets::VERSION;
 use super::form::{Form, local_path};
+use super::home_of;
 use super::shell::{bare_error, with_status};
 use crate::app::App;
 use crate::error::ApiError;
@@ -50,12 +51,13 @@ async fn sign_in(State(app): State<App>, parts: Parts, FormBody(fields, _room): 
     let token = form.get("token").unwrap_or_default();
     match app.gate.admit_browser(&app.queue, &parts, Some(token)).await {
         Ok(caller) => {
-            let next = if is_home(next) && !caller.covers(DEFAULT_NAMESPACE) {
-                caller.namespace().map_or_else(|| next.to_owned(), |namespace| format!("/ui/{namespace}"))
-            } else {
-                next.to_owned()
-            };
-            with_cookie(Redirect::to(&next).into_response(), &cookie(&app, &parts.headers, token))
+            let next = if is_home(next) { format!("/ui/{}", home_of(&caller)) } else { next.to_owned() };
+            let response = Redirect::to(&next).into_response();
+            // Where nobody is asked for a token, what was typed need not be one.
+            if caller.name().is_none() {
+                return response;
+            }
+            with_cookie(response, &cookie(&app, &parts.headers, token))
         }
         Err(error) if error.status == StatusCode::UNAUTHORIZED => {
             let sentence = if token.is_empty() { "Enter an API token." } else { &error.body.error };

@@ -127,7 +127,7 @@ fn scope_of(parts: &Parts) -> Scope {
 }
 
 fn read_only(app: &App, parts: &Parts) -> Option<ApiError> {
-    let looks = matches!(parts.method, Method::GET | Method::HEAD);
+    let looks = matches!(parts.method, Method::GET | Method::HEAD) && scope_of(parts) == Scope::Read;
     let error = "this dashboard is read-only: the server was started so";
     (!looks && app.options.dashboard == Dashboard::ReadOnly)
         .then(|| ApiError::new(StatusCode::FORBIDDEN, "wrong_scope", error))

@@ -37,14 +37,20 @@ struct DoctorBody {
     responses((status = 200, description = "The findings.", body = DoctorBody))
 )]
 async fn diagnose(State(app): State<App>, Extension(caller): Extension<Caller>) -> Result<Json<DoctorBody>, ApiError> {
-    app.gate.check_whole(&caller)?;
+    let findings = findings(&app, &caller).await?;
+    let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
+    Ok(Json(DoctorBody { level, findings }))
+}
+
+/// What is found in the database and about this server, for whoever may know of all of it.
+pub(crate) async fn findings(app: &App, caller: &Caller) -> Result<Vec<Finding>, ApiError> {
+    app.gate.check_whole(caller)?;
     let mut findings = app.queue.diagnose().await?;
     if let Some(address) = app.address.get() {
         let tokens = app.queue.tokens().await.map_or(0, |tokens| tokens.len());
         findings.push(access(app.options.access, *address, app.options.tls.is_some(), tokens));
     }
-    let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
-    Ok(Json(DoctorBody { level, findings }))
+    Ok(findings)
 }
 
 /// Who can use the server, and who can listen in.

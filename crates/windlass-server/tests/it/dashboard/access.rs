@@ -67,6 +67,40 @@ on_each_database! {
         assert!(html(&response, 403).contains("the token is not for the namespace"), "{response:?}");
         let form = format!("token={secret}");
         assert_eq!(location(&Browser::without_token().post(server, "/ui/sign-in", &form).await), "/ui/orders");
+        for home in ["/", "/ui"] {
+            assert_eq!(location(&browser.get(server, home).await), "/ui/orders");
+        }
+    }
+
+    async fn a_token_for_some_namespaces_learns_nothing_of_the_others(server) {
+        server.queue.put_namespace("orders", None, None).await.unwrap();
+        let new = NewToken::new([Scope::Read]).namespaces(["orders"]);
+        let bound = Browser::with_token(&server.queue.create_token(new).await.unwrap().secret);
+        let whole = Browser::with_token(&token(server, [Scope::Read]).await);
+        let response = bound.get(server, "/ui/orders/health/findings").await;
+        assert!(html(&response, 403).contains("for some namespaces only"), "{response:?}");
+        assert!(!html(&bound.get(server, "/ui/orders/health").await, 200).contains("/health/findings"));
+        assert!(html(&whole.get(server, "/ui/orders/health").await, 200).contains("/health/findings"));
+        let findings = whole.get(server, "/ui/orders/health/findings").await;
+        assert!(html(&findings, 200).contains("<code>access</code>"), "as the API finds: {findings:?}");
+    }
+
+    async fn where_no_token_is_asked_for_none_is_kept(server) {
+        let response = Browser::without_token().post(server, "/ui/sign-in", "token=a%3B+Domain%3Dexample.com").await;
+        assert_eq!(location(&response), "/ui/default");
+        assert!(response.header("set-cookie").is_none(), "{response:?}");
+    }
+
+    async fn publishing_is_shown_to_who_may(server) {
+        let link = "href=\"/ui/default/publish\"";
+        let browser = Browser::without_token();
+        assert!(html(&browser.get(server, "/ui/default").await, 200).contains(link));
+        server.restart_with(|options| options.dashboard = Dashboard::ReadOnly).await;
+        assert!(!html(&browser.get(server, "/ui/default").await, 200).contains(link));
+        let response = browser.get(server, "/ui/default/publish").await;
+        assert!(html(&response, 403).contains("read-only"), "{response:?}");
+        let reader = Browser::with_token(&token(server, [Scope::Read]).await);
+        assert!(!html(&reader.get(server, "/ui/default").await, 200).contains(link));
     }
 
     async fn who_may_only_read_sees_no_buttons_and_changes_nothing(server) {

@@ -5,18 +5,27 @@ use windlass::Scope;
 use windlass_server::Dashboard;
 
 use super::{Browser, FORM, html, token};
-use crate::bed::Server;
+use crate::bed::{Server, until};
 
 /// Everything that can be done in these pages, below the namespace.
 async fn actions(server: &Server) -> Vec<(String, String)> {
     let schedule = json!({ "name": "a", "cron": "@daily", "type": "t" });
     let id = server.queue.add_schedule(of(&schedule)).await.unwrap().id;
     let event = server.queue.publish(windlass::NewEvent::new("t")).await.unwrap().event.id;
+    server.publish_dead("d").await;
     let page = format!("/schedules/{id}");
     let mut all: Vec<(String, String)> =
         ["pause", "resume", "run", "remove"].map(|action| (page.clone(), format!("action={action}"))).into();
     all.push((format!("{page}/edit"), "name=b&cron=%40daily&type=t&missed=once".into()));
     all.push(("/schedules/new".into(), "name=c&cron=%40daily&type=t&missed=once".into()));
+    for verb in ["cancel", "reset", "redrive"] {
+        all.push((format!("/events/{event}/{verb}"), "subscription=main".into()));
+    }
+    all.push(("/events/cancel".into(), "what=matching".into()));
+    all.push(("/dead-letters/redrive".into(), "what=matching".into()));
+    all.push(("/dead-letters/purge".into(), "what=matching".into()));
+    all.push(("/pause".into(), String::new()));
+    all.push(("/resume".into(), String::new()));
     all.push(("/nodes".into(), format!("id={event}%2Fmain")));
     for action in ["pause", "resume", "remove", "resume_type"] {
         all.push(("/subscriptions".into(), format!("action={action}&name=main")));
@@ -39,13 +48,16 @@ async fn state(server: &Server) -> String {
     let namespaces = queue.namespaces().await.unwrap();
     let schedules = queue.schedules(windlass::ScheduleFilter::default()).await.unwrap();
     let events = queue.list(windlass::ListFilter::default()).await.unwrap();
-    json!([namespaces, queue.subscriptions().await.unwrap(), schedules, events]).to_string()
+    let dead = queue.dead_letters(windlass::DeadLetterFilter::default()).await.unwrap().total;
+    json!([namespaces, queue.subscriptions().await.unwrap(), schedules, events, dead]).to_string()
 }
 
 on_each_database! {
     async fn who_may_only_read_changes_nothing(server) {
         let actions = actions(server).await;
         let reader = Browser::with_token(&token(server, [Scope::Read, Scope::Publish, Scope::Consume]).await);
+        // Until the server has seen that there is one.
+        until(async || (server.get("/events").await.status == 401).then_some(())).await;
         let before = state(server).await;
         for (path, form) in actions {
             let response = reader.post(server, &format!("/ui/default{path}"), &format!("{form}&confirmed=yes")).await;

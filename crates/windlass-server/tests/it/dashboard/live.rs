@@ -49,4 +49,11 @@ on_each_database! {
         let stranger = read(listen(server, "").await).await;
         assert_eq!(stranger.status, 303, "{stranger:?}");
     }
+
+    async fn the_first_token_ends_what_needed_none(server) {
+        let mut page = listen(server, "").await;
+        until_told(&mut page, "200 OK").await;
+        token(server, [Scope::Read]).await;
+        until_told(&mut page, "data: wrong_token").await;
+    }
 }

@@ -71,6 +71,7 @@ on_each_database! {
         assert!(again.contains("there is one of that name") && again.contains("value=\"audit\""), "{again}");
         html(&browser.post(server, path, "action=add&subscription=a%2Fb").await, 400);
         html(&browser.post(server, path, "action=add&subscription=b&hours=x").await, 400);
+        html(&browser.post(server, path, "action=add&subscription=b&hours=4000000000").await, 400);
 
         let asked = browser.post(server, path, "action=pause&name=audit").await;
         assert!(html(&asked, 200).contains("Hand out nothing more to “audit”?"));
@@ -152,6 +153,6 @@ on_each_database! {
         assert!(body.contains("/ui/default/health/findings"), "{body}");
         let page = Browser::without_token().get(server, "/ui/default/health/findings").await;
         let body = html(&page, 200);
-        assert!(body.contains("<code>database</code>") && body.contains("answers within"), "{body}");
+        assert!(body.contains("<code>database</code>") && body.contains("Answers within"), "{body}");
     }
 }
