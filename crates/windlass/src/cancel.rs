@@ -24,6 +24,8 @@ pub struct CancelFilter {
     pub tags: Vec<String>,
     /// Of this subscription.
     pub subscription: Option<String>,
+    /// Of events with no larger id: what was published after somebody looked is not meant.
+    pub up_to: Option<i64>,
 }
 
 impl CancelFilter {
@@ -71,6 +73,7 @@ impl Queue {
         let lanes = topology.lanes.iter().filter(|lane| filter.means(lane));
         let lanes: Vec<i64> = lanes.map(|lane| lane.lane_id).collect();
         let newest = self.store().newest_event(self.namespace()).await?;
+        let newest = filter.up_to.map_or(newest, |up_to| up_to.min(newest));
         let mut cancelled = 0;
         // Where the first of a group goes, the next takes a place that may have been passed.
         loop {
@@ -86,7 +89,8 @@ impl Queue {
         let names = topology.subscriptions.iter().map(|found| found.subscription.as_str());
         let names: Vec<&str> = names.filter(|name| meant(name)).collect();
         let of_event = |event_id: &i64| names.iter().map(|name| self.anyone(*event_id, name)).collect::<Vec<_>>();
-        let holders: Vec<_> = filter.event_ids.iter().flat_map(of_event).collect();
+        let meant = filter.event_ids.iter().filter(|event_id| filter.up_to.is_none_or(|up_to| **event_id <= up_to));
+        let holders: Vec<_> = meant.flat_map(of_event).collect();
         let mut cancelled = 0;
         for holders in holders.chunks(BATCH) {
             let found = self.store().held(self.namespace(), holders).await?.into_iter().flatten();

@@ -195,27 +195,18 @@ async fn show(visit: Visit, Args(args): Args<EventArgs>) -> Answer {
 
 /// Calls off what was selected, or all that is waiting and matches.
 async fn cancel(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
-    let form = Form(fields);
-    let subscription = form.get("subscription").unwrap_or(MAIN).to_owned();
+    let mut form = Form(fields);
     let back = form.get("back").and_then(local_path).map_or_else(|| visit.path("events"), str::to_owned);
-    let filter = match form.get("what") {
-        Some("matching") => CancelFilter {
-            types: names(form.get("type")),
-            tags: names(form.get("tag")),
-            subscription: Some(subscription.clone()),
-            ..CancelFilter::default()
-        },
-        _ => CancelFilter {
-            event_ids: selected(&form, visit.queue.limits().page_max)?,
-            subscription: Some(subscription.clone()),
-            ..CancelFilter::default()
-        },
-    };
+    let filter = meant(&form, visit.queue.limits().page_max)?;
     if form.is_confirmed() {
         let cancelled = visit.queue.cancel_all(filter).await?;
         return visit.done(&back, &format!("{} cancelled.", counted(cancelled, "event", "events")));
     }
+    if let Some(newest) = newest(&visit).await? {
+        form.0.push(("up_to".to_owned(), newest.to_string()));
+    }
     let number = pending(&visit, &filter).await?;
+    let subscription = filter.subscription.as_deref().unwrap_or(MAIN);
     let confirm = Confirm {
         tab: Tab::Events,
         question: format!("Cancel {}?", counted(number, "event", "events")),
@@ -230,6 +221,24 @@ async fn cancel(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
         back,
     };
     confirm.ask(&visit, form)
+}
+
+fn meant(form: &Form, max: usize) -> Result<CancelFilter, ApiError> {
+    let subscription = Some(form.get("subscription").unwrap_or(MAIN).to_owned());
+    let up_to = form.get("up_to").and_then(|id| id.parse().ok());
+    let of_subscription = CancelFilter { subscription, up_to, ..CancelFilter::default() };
+    Ok(match form.get("what") {
+        Some("matching") => {
+            CancelFilter { types: names(form.get("type")), tags: names(form.get("tag")), ..of_subscription }
+        }
+        _ => CancelFilter { event_ids: selected(form, max)?, ..of_subscription },
+    })
+}
+
+/// What is published after the question is not part of the answer: the number would not be the one that was confirmed.
+async fn newest(visit: &Visit) -> Result<Option<i64>, ApiError> {
+    let found = visit.queue.search(SearchFilter { limit: 1, ..SearchFilter::default() }).await?;
+    Ok(found.events.first().map(|event| event.event_id))
 }
 
 fn selected(form: &Form, max: usize) -> Result<Vec<i64>, ApiError> {

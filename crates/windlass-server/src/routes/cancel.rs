@@ -90,7 +90,7 @@ impl TryFrom<CancelRequest> for CancelFilter {
             let problem = if all { "makes no sense with a filter" } else { "must be true where no filter is given" };
             return Err(ApiError::invalid("all", problem));
         }
-        Ok(CancelFilter { event_ids, types, tags, subscription })
+        Ok(CancelFilter { event_ids, types, tags, subscription, up_to: None })
     }
 }
 

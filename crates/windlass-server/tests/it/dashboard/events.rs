@@ -92,7 +92,7 @@ on_each_database! {
         server.claim(&json!({ "worker_id": "w:1" })).await;
         server.fail(id, "w:1").await.expect(200);
         let body = page(server, &format!("/events/{id}")).await;
-        for text in ["Connection timeout", "w:1", "took 5.0 s", "code 500", "12345678901234567890", "/events?group=g"] {
+        for text in ["Connection timeout", "w:1", "took 5 s", "code 500", "12345678901234567890", "/events?group=g"] {
             assert!(body.contains(text), "{text}: {body}");
         }
         assert!(body.contains("rel=\"next\"") && body.contains("1 of 3 failures"), "{body}");
@@ -170,10 +170,14 @@ on_each_database! {
         let form = "what=matching&type=order.*";
         let asked = browser.post(server, "/ui/default/events/cancel", form).await;
         assert!(html(&asked, 200).contains("Cancel 1,100 events?"), "{asked:?}");
+        assert!(asked.body.contains(&format!("name=\"up_to\" value=\"{other}\"")), "{asked:?}");
+        // What comes after the question is not part of the answer.
+        let later = server.publish_as(json!({ "type": "order.paid" })).await;
+        let form = format!("{form}&up_to={other}");
         let done = browser.post(server, "/ui/default/events/cancel", &format!("{form}&confirmed=yes")).await;
         assert_eq!(location(&done), "/ui/default/events");
-        assert_eq!(server.get("/events?status=PENDING").await.expect(200)["total"], 1);
-        assert_eq!(server.status(other).await, "PENDING");
+        assert_eq!(server.get("/events?status=PENDING").await.expect(200)["total"], 2);
+        assert_eq!([server.status(other).await, server.status(later).await], ["PENDING", "PENDING"]);
         assert!(page(server, "/events?type=mail").await.contains("Cancel all waiting that match"));
         assert!(!page(server, "/events?text=mail").await.contains("Cancel all waiting"));
     }

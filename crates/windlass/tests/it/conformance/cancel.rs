@@ -46,6 +46,15 @@ conformance! {
         assert!(poll(queue).await.is_none());
     }
 
+    async fn what_was_published_later_is_left_alone(bed) {
+        let queue = &bed.queue;
+        let ids = publish_many(queue, "t", 3).await;
+        let up_to = CancelFilter { up_to: Some(ids[1]), ..Default::default() };
+        assert_eq!(queue.cancel_all(CancelFilter { event_ids: vec![ids[0], ids[2]], ..up_to.clone() }).await, Ok(1));
+        assert_eq!(queue.cancel_all(up_to).await, Ok(1));
+        assert_eq!(of_status(queue, "main", Status::Pending).await, [ids[2]]);
+    }
+
     async fn what_is_held_goes_on(bed) {
         let queue = &bed.queue;
         publish_many(queue, "t", 3).await;
