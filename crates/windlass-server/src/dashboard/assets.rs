@@ -1,8 +1,12 @@
 //! The files that pages load: ours, and part of the program.
+//!
+//! Pages name them by their version. While servers are replaced one by one, a page of a new one may get a file of an old one:
+//! that works for the moment, but must not be kept under the new name.
 
 use std::sync::LazyLock;
 
 use axum::Router;
+use axum::extract::RawQuery;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -15,17 +19,15 @@ const ICON: &str = include_str!("favicon.svg");
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
-        .route("/ui/assets/style.css", get(async || file("text/css; charset=utf-8", STYLE)))
-        .route("/ui/assets/app.js", get(async || file("text/javascript; charset=utf-8", SCRIPT)))
-        .route("/ui/assets/favicon.svg", get(async || file("image/svg+xml", ICON)))
+        .route("/ui/assets/style.css", get(async |asked| file(asked, "text/css; charset=utf-8", STYLE)))
+        .route("/ui/assets/app.js", get(async |asked| file(asked, "text/javascript; charset=utf-8", SCRIPT)))
+        .route("/ui/assets/favicon.svg", get(async |asked| file(asked, "image/svg+xml", ICON)))
 }
 
-fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
-    let headers = [
-        (CONTENT_TYPE, kind),
-        (CACHE_CONTROL, "public, max-age=31536000, immutable"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
+fn file(RawQuery(asked): RawQuery, kind: &'static str, text: &'static str) -> impl IntoResponse {
+    let ours = asked.as_deref().and_then(|query| query.strip_prefix("v=")) == Some(VERSION.as_str());
+    let kept = if ours { "public, max-age=31536000, immutable" } else { "no-store" };
+    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, kept), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (headers, text)
 }
 

@@ -68,6 +68,10 @@ on_each_database! {
             assert_eq!(response.status, 200);
             assert!(response.header("content-type").unwrap().starts_with(kind), "{response:?}");
             assert_eq!(response.header("cache-control"), Some("public, max-age=31536000, immutable"));
+            // Another server's version may be another file.
+            for other in [format!("/ui/assets/{file}?v=0"), format!("/ui/assets/{file}")] {
+                assert_eq!(server.get(&other).await.header("cache-control"), Some("no-store"), "{other}");
+            }
         }
     }
 
