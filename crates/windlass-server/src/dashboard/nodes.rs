@@ -12,6 +12,7 @@ use windlass::{AskerView, NodeStatus, NodeView, StuckDelivery, WorkerView};
 
 use super::Answer;
 use super::confirm::Confirm;
+use super::event::BY_HAND;
 use super::form::{Form, link};
 use super::format::{Badge, When, counted};
 use super::shell::{Shell, Tab, page};
@@ -131,7 +132,10 @@ async fn act(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
     let chosen = form.all("id").map(delivery).collect::<Result<Vec<_>, _>>()?;
     let back = link(&visit.path("nodes"), [("minutes", form.get("minutes").map(Into::into))]);
     if chosen.is_empty() {
-        return visit.done(&back, "Nothing was chosen.");
+        return Err(ApiError::invalid("id", "select at least one event first"));
+    }
+    if chosen.len() > SHOWN {
+        return Err(ApiError::invalid("id", format!("has {} events; the limit is {SHOWN}", chosen.len())));
     }
     if !form.is_confirmed() {
         let action = visit.path("nodes");
@@ -139,7 +143,7 @@ async fn act(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
     }
     let mut taken = 0;
     for (event_id, subscription) in &chosen {
-        match visit.queue.reset(*event_id, subscription, "manual").await.map_err(ApiError::from) {
+        match visit.queue.reset(*event_id, subscription, BY_HAND).await.map_err(ApiError::from) {
             Ok(()) => taken += 1,
             // Its worker has finished it meanwhile, or somebody was quicker.
             Err(error) if matches!(error.status, StatusCode::CONFLICT | StatusCode::NOT_FOUND) => {}

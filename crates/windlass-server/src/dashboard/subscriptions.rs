@@ -11,6 +11,7 @@ use windlass::{MAIN, Subscription, SubscriptionSpec};
 use super::Answer;
 use super::confirm::Confirm;
 use super::counts::Counts;
+use super::filter::names;
 use super::form::Form;
 use super::format::{When, count, counted};
 use super::problem::Problem;
@@ -115,21 +116,24 @@ async fn add(visit: &Visit, form: &Form) -> Answer {
 
 async fn added(visit: &Visit, fields: &Fields) -> Result<Response, ApiError> {
     let name = &fields.subscription;
-    let mut spec = SubscriptionSpec::new(name).types(names(&fields.types)).tags(names(&fields.tags));
+    let mut spec = SubscriptionSpec::new(name).types(names(Some(&fields.types))).tags(names(Some(&fields.tags)));
     if !fields.hours.is_empty() {
-        let hours: u32 = fields.hours.parse().map_err(|_| ApiError::invalid("hours", "is not a number of hours"))?;
-        spec = spec.since(visit.now - TimeDelta::hours(hours.into()));
+        spec = spec.since(visit.now - hours(&fields.hours)?);
     }
     visit.queue.add_subscription(spec).await.map_err(|error| match error {
         windlass::Error::Exists { .. } => ApiError::invalid("subscription", "there is one of that name"),
         error => error.into(),
     })?;
-    visit.done(&visit.path("subscriptions"), &format!("“{name}” is told from now on."))
+    visit.done(&visit.path("subscriptions"), &format!("The subscription “{name}” is created."))
 }
 
-/// Names with commas between them.
-fn names(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+/// Before this nothing was published.
+const HOURS_MAX: i64 = 1_000_000;
+
+fn hours(text: &str) -> Result<TimeDelta, ApiError> {
+    let hours = text.parse::<i64>().ok().filter(|hours| (0..=HOURS_MAX).contains(hours));
+    let bad = || ApiError::invalid("hours", format!("must be a whole number from 0 to {HOURS_MAX}"));
+    hours.map(TimeDelta::hours).ok_or_else(bad)
 }
 
 async fn pause_type(visit: &Visit, form: Form) -> Answer {
@@ -200,11 +204,13 @@ fn ask(visit: &Visit, form: Form, question: String, detail: &str, button: &str, 
 
 #[cfg(test)]
 mod tests {
-    use super::names;
+    use super::*;
 
     #[test]
-    fn names_stand_between_commas() {
-        assert_eq!(names(" order.*, refund.paid ,,"), ["order.*", "refund.paid"]);
-        assert!(names(" , ").is_empty());
+    fn the_past_has_a_bound() {
+        assert_eq!(hours("48").ok(), Some(TimeDelta::hours(48)));
+        for bad in ["", "x", "-1", "1.5", "1000001", "4000000000", "99999999999999999999"] {
+            assert!(hours(bad).is_err(), "{bad}");
+        }
     }
 }
