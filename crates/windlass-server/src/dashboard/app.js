@@ -13,7 +13,7 @@
   // Times: the exact instant in the reader's own zone when pointed at, and clocks in that zone.
 
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
-  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const day = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric" });
 
   function localTimes(within) {
@@ -42,11 +42,26 @@
     $(".live-text", liveSwitch).textContent = text;
   }
 
+  // What the pointer is held down on: whoever replaces it takes the click away.
+  let pressed = null;
+  addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+  for (const end of ["pointerup", "pointercancel", "dragend"]) addEventListener(end, () => { pressed = null; }, true);
+
+  // Whether a field holds something else than the server sent, or is told to be put right.
+  function isInUse(field) {
+    if (field.getAttribute("aria-invalid") === "true") return true;
+    if (field.type === "checkbox") return field.checked;
+    if (field.localName !== "select") return field.value !== field.defaultValue;
+    const sent = [...field.options].find((option) => option.defaultSelected) ?? field.options[0];
+    return Boolean(sent && !sent.selected);
+  }
+
   // Whether somebody is at work in there, and must not have it changed under the hands.
   function isBusy(element) {
     const focused = document.activeElement;
     if (element.contains(focused) && focused.matches("input:not([type=checkbox]), select, textarea")) return true;
-    if ($("input[type=checkbox]:checked", element)) return true;
+    if (element.contains(pressed)) return true;
+    if ($$("input, select, textarea", element).some(isInUse)) return true;
     const selection = getSelection();
     return Boolean(selection && !selection.isCollapsed && selection.anchorNode && element.contains(selection.anchorNode));
   }
@@ -100,10 +115,15 @@
     return copy;
   }
 
+  // How to find what has the focus in the element that takes the place of the old one.
   function pathTo(element) {
     if (element.id) return `#${CSS.escape(element.id)}`;
-    const href = element.getAttribute("href");
-    return href ? `${element.localName}[href="${CSS.escape(href)}"]` : null;
+    const by = (one, names) => names.filter((name) => one?.hasAttribute(name))
+      .map((name) => `[${name}="${CSS.escape(one.getAttribute(name))}"]`).join("");
+    const own = by(element, ["href", "name", "value", "formaction", "data-all"]);
+    const row = by(element.closest("[data-key]"), ["data-key"]);
+    const form = by(element.closest("form"), ["action"]);
+    return [row, form, element.localName + own].filter(Boolean).join(" ");
   }
 
   function connect() {
@@ -198,6 +218,8 @@
     let page = null;
     try {
       const response = await fetch(action, { method: "POST", body });
+      // Nobody is signed in any more.
+      if (response.redirected) { location.reload(); return; }
       page = new DOMParser().parseFromString(await response.text(), "text/html");
     } catch {
       page = null;
@@ -205,12 +227,21 @@
     const question = page && $("#ask-content", page);
     if (question) {
       ask.replaceChildren(...document.adoptNode(question).childNodes);
-      ask.showModal();
+      if (!ask.open) ask.showModal();
       return;
     }
     const sentence = page && $(".sentence, .field-error", page)?.textContent;
     notify("bad", sentence || "The server did not answer; nothing is known to have changed.");
   });
+
+  // Whoever clicks twice means it once.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (event.defaultPrevented || form.getAttribute("method") !== "post") return;
+    if (form.dataset.sent) { event.preventDefault(); return; }
+    form.dataset.sent = "yes";
+  });
+  addEventListener("pageshow", () => { for (const form of $$("form[data-sent]")) delete form.dataset.sent; });
 
   document.addEventListener("click", (event) => {
     const close = event.target.closest?.("[data-close]");

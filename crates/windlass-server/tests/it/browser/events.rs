@@ -123,6 +123,45 @@ in_browser! {
     }
 
     on sqlite:
+    async fn what_somebody_types_is_left_alone(server, page) {
+        page.goto("/ui/default/subscriptions").await;
+        mark(page).await;
+        page.fill("#type", "order.*").await;
+        page.click("h1").await;
+        page.until("document.activeElement.id !== 'type'").await;
+        server.act("/pause?type=mail.*").await.expect(200);
+        server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
+        page.until_shows("#subscriptions", "audit").await;
+        assert_eq!(page.eval("document.querySelector('#type').value").await, "order.*");
+        page.fill("#type", "").await;
+        page.click("h1").await;
+        page.until_shows("#types", "mail.*").await;
+        assert!(is_marked(page).await, "it was loaded anew");
+    }
+
+    on sqlite:
+    async fn who_clicks_twice_publishes_once(server, page) {
+        page.goto("/ui/default/publish").await;
+        page.fill("#type", "order.paid").await;
+        page.eval("for (let n = 0; n < 2; n++) document.querySelector('main button.primary').click()").await;
+        page.until("location.pathname.startsWith('/ui/default/events/')").await;
+        page.until_shows("#notices", "is published").await;
+        assert_eq!(server.get("/events").await.expect(200)["total"], json!(1));
+    }
+
+    on sqlite:
+    async fn what_cannot_be_undone_is_not_a_key_away(server, page) {
+        scene::dead_letters(server, 2).await;
+        page.goto("/ui/default/dead-letters").await;
+        page.click_text("#letters button", "Delete all 2").await;
+        page.until_shows("#ask h1", "Delete 2 dead letters?").await;
+        page.until("document.activeElement.hasAttribute('data-close')").await;
+        page.press("Enter").await;
+        page.until("!document.querySelector('dialog[open]')").await;
+        assert_eq!(dead(server, "mail.send").await, 2);
+    }
+
+    on sqlite:
     async fn the_keyboard_is_enough(server, page) {
         let first = server.publish_as(json!({ "type": "a", "title": "The first" })).await;
         server.publish_as(json!({ "type": "a", "title": "The second" })).await;
