@@ -23,6 +23,7 @@ impl Unit {
             Unit::PerMinute if value < 10.0 && value.fract() > 0.049 => format!("{value:.1}"),
             Unit::PerMinute => count(whole(value)),
             Unit::Milliseconds if value < 10.0 && value.fract() > 0.049 => format!("{value:.1} ms"),
+            Unit::Milliseconds if value == 0.0 => "0".to_owned(),
             Unit::Milliseconds => span(whole(value)),
         }
     }

@@ -108,8 +108,9 @@ fn numbers(visit: &Visit, figures: &Arc<Figures>) -> Vec<Number> {
     let number =
         |label, value: u64, note: String, class, href| Number { label, value: count(value), note, class, href };
     let bad = |value: u64| if value > 0 { "bad" } else { "" };
-    let later =
-        format!("{} delayed · {} retrying · {} behind their group", count(delayed), count(retrying), count(behind));
+    let parts = [(delayed, "delayed"), (retrying, "retrying"), (behind, "behind their group")];
+    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
+    let later = parts.map(|(number, what)| format!("{} {what}", count(number))).collect::<Vec<_>>().join(" · ");
     let lately = format!("{} in the last hour", count(figures.dead_lately));
     let ended = figures.ended;
     let letters = figures.dead_letters;
@@ -153,8 +154,7 @@ fn attention(visit: &Visit, figures: &Figures, subscriptions: &[Subscription]) -
     let longest =
         figures.backlog.iter().filter_map(|backlog| Some((backlog.ready_since?, backlog))).min_by_key(|(at, _)| *at);
     if let Some((since, backlog)) = longest.filter(|(since, _)| visit.now - *since > WAITS_LONG) {
-        let text =
-            format!("{} could have been taken {} ago, and nobody took it.", backlog.event_type, age(since, visit.now));
+        let text = format!("{} has been ready for {}, and nobody took it.", backlog.event_type, age(since, visit.now));
         let pairs = [("status", Some("PENDING".into())), ("type", Some(backlog.event_type.as_str().into()))];
         add("warn", text, vec![("See why".into(), link(&visit.path("events"), pairs))]);
     }

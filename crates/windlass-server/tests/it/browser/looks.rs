@@ -28,6 +28,9 @@ async fn look(page: &mut Page, name: &str) {
         for dark in [false, true] {
             page.dark(dark).await;
             page.check_width().await;
+            if size == DESKTOP {
+                page.check_scrolling().await;
+            }
             page.picture(&if dark { format!("{name}-dark") } else { name.to_owned() }).await;
         }
     }

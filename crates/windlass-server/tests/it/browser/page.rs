@@ -192,6 +192,12 @@ impl Page {
         }
     }
 
+    /// No table may be wider than its place.
+    pub async fn check_scrolling(&mut self) {
+        let cut = self.eval(CUT).await;
+        assert_eq!(cut, json!([]), "{}", self.eval("location.pathname").await);
+    }
+
     /// What went wrong since this was last asked.
     pub async fn take_problems(&mut self) -> Vec<String> {
         // Whatever came before the answer to this has been told.
@@ -230,6 +236,10 @@ const POINT: &str = "elements => {
     const point = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
     return element.contains(document.elementFromPoint(point.x, point.y)) ? point : null;
 }";
+
+/// The tables that have to be scrolled.
+const CUT: &str = "[...document.querySelectorAll('.scroll, .panel')]
+    .filter(box => box.scrollWidth > box.clientWidth).map(box => box.outerHTML.slice(0, 120))";
 
 /// What reaches beyond the window, for whoever has to find it.
 const STICKING_OUT: &str = "width => [...document.body.querySelectorAll('*')]

@@ -51,7 +51,9 @@ async fn events(server: &Server) -> i64 {
     }
     server.publish_as(json!({ "type": "order.shipped", "group_id": "order-7", "tags": "warehouse" })).await;
     server.publish_as(json!({ "type": "order.shipped", "group_id": "order-7", "tags": "warehouse" })).await;
-    server.publish_as(json!({ "type": "newsletter.sent", "title": "The news of a long and eventful week" })).await;
+    server
+        .publish_as(json!({ "type": "newsletter.sent", "title": "The news of a long and eventful week. ".repeat(10) }))
+        .await;
     server.publish_as(json!({ "type": "page.changed", "tags": "catalogue", "delay_ms": 3_600_000 })).await;
     let long = "a-type-with-a-name-that-is-as-long-as-they-come.and-then-some.and-more.and-even-more.created";
     server.publish_as(json!({ "type": long, "title": MISCHIEF, "payload": { "html": MISCHIEF } })).await;

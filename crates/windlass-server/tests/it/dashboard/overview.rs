@@ -28,11 +28,11 @@ on_each_database! {
         };
         let labels = ["Waiting", "Running", "Later", "Dead letters", "Completed", "Failed for good"];
         assert_eq!(labels.map(number), ["1", "1", "1", "1", "0", "1"], "{body}");
-        assert!(body.contains("1 delayed · 0 retrying · 0 behind their group"), "{body}");
+        assert!(body.contains(">1 delayed<"), "{body}");
         server.queue.pause().await.unwrap();
         server.queue.pause_type("x.*").await.unwrap();
         server.advance_secs(900);
-        let texts = ["The namespace is paused", "Paused types: x.*.", "node is silent: shop-1.", "could have been taken 15 min ago"];
+        let texts = ["The namespace is paused", "Paused types: x.*.", "node is silent: shop-1.", "has been ready for 15 min, and nobody took it"];
         until_it_says(server, &texts).await;
     }
 
