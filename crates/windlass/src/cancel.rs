@@ -1,5 +1,7 @@
 //! Calling off what has not begun.
 
+use std::collections::BTreeSet;
+
 use crate::change::{apply_counted, change};
 use crate::decide::Transition;
 use crate::delivery::{Live, Status};
@@ -90,7 +92,9 @@ impl Queue {
         let names: Vec<&str> = names.filter(|name| meant(name)).collect();
         let of_event = |event_id: &i64| names.iter().map(|name| self.anyone(*event_id, name)).collect::<Vec<_>>();
         let meant = filter.event_ids.iter().filter(|event_id| filter.up_to.is_none_or(|up_to| **event_id <= up_to));
-        let holders: Vec<_> = meant.flat_map(of_event).collect();
+        // Each is called off once, however often it is named.
+        let event_ids: BTreeSet<&i64> = meant.collect();
+        let holders: Vec<_> = event_ids.into_iter().flat_map(of_event).collect();
         let mut cancelled = 0;
         for holders in holders.chunks(BATCH) {
             let found = self.store().held(self.namespace(), holders).await?.into_iter().flatten();
