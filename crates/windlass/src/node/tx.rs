@@ -97,7 +97,10 @@ pub(super) async fn run_all(
                 node.count_handled(event, std::slice::from_ref(&run));
                 runs.push(run);
             }
-            TxEnd::Lost => return Ended::Lost,
+            TxEnd::Lost => {
+                node.queue.core().meter.lost(node.queue.namespace(), 1);
+                return Ended::Lost;
+            }
             TxEnd::Unavailable => return Ended::Unavailable,
         }
     }
