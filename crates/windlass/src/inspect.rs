@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::backlog::LiveCount;
 use crate::clock::{SPAN_MAX, Timestamp, after};
 use crate::delivery::Status;
 use crate::error::{Error, Result};
@@ -336,7 +337,7 @@ impl Queue {
     /// Who holds leases or ended attempts in the last hour; stale: silent for longer than this.
     pub async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
         self.topology().await?;
-        let now = self.clock().now();
+        let now = self.store().now(self.now()).await?;
         let mut workers = self.store().workers(self.namespace(), now - chrono::TimeDelta::hours(1)).await?;
         for worker in &mut workers {
             worker.stale = worker.held > 0 && after(worker.last_seen_at, stale_after) < now;
@@ -347,7 +348,8 @@ impl Queue {
     /// Counts by subscription, type and status: of all that is live or dead, and of what ended since then.
     pub async fn stats(&self, since: Timestamp) -> Result<Vec<StatRow>> {
         self.topology().await?;
-        let mut rows = self.store().stats(self.namespace(), since).await?;
+        let (live, mut rows) = self.store().stats(self.namespace(), since, self.now()).await?;
+        rows.extend(live.iter().flat_map(LiveCount::stats));
         rows.sort_by(|a, b| {
             (&a.subscription, &a.event_type, a.status).cmp(&(&b.subscription, &b.event_type, b.status))
         });

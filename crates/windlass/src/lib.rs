@@ -115,7 +115,7 @@ mod wake;
 
 pub use activity::{Activity, ActivityCursor, ActivityPage};
 pub use askers::AskerView;
-pub use backlog::Backlog;
+pub use backlog::{Backlog, PROCESSING_AGES};
 pub use cancel::CancelFilter;
 pub use claim::{ClaimRequest, WAIT_MAX};
 pub use clock::{Clock, ClockHand, Timestamp};
@@ -138,7 +138,7 @@ pub use names::NAME_BYTES_MAX;
 pub use node::PgTx;
 pub use node::{Context, Envelope, Handled, Handler, HandlerError, Node, RunningNode, shutdown_signal};
 pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
-pub use overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, PROCESSING_AGES, QueueOverview};
+pub use overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, QueueOverview};
 pub use partitions::Partitions;
 pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled};
 pub use pool::PoolView;

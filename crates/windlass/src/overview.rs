@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::backlog::LiveCount;
 use crate::clock::Timestamp;
 use crate::decide::NO_HANDLER;
 use crate::duty::DutyView;
@@ -13,11 +14,6 @@ use crate::meter::DeadReason;
 use crate::queue::Queue;
 use crate::register::NodeStatus;
 use crate::topology::Namespace;
-
-/// How old a delivery that somebody holds may be, to be counted among the first four of
-/// [`QueueOverview::processing_ages`].
-pub const PROCESSING_AGES: [Duration; 4] =
-    [Duration::from_secs(60), Duration::from_secs(300), Duration::from_secs(900), Duration::from_secs(1800)];
 
 /// Everything that is live or dead at this moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,7 +59,8 @@ pub struct QueueOverview {
     pub waiting_for_group: u64,
     /// Held by a worker.
     pub processing: u64,
-    /// Of those, by how long they have been held: less than each of [`PROCESSING_AGES`], and longer. Each is counted once.
+    /// Of those, by how long they have been held: less than each of [`PROCESSING_AGES`](crate::PROCESSING_AGES), and
+    /// longer. Each is counted once.
     pub processing_ages: [u64; 5],
     /// For how long the one has been ready that has been so for longest; zero where none is.
     pub oldest_ready: Duration,
@@ -91,28 +88,15 @@ pub struct DutyOverview {
     pub overdue: Duration,
 }
 
-/// What a store counts in one namespace.
+/// What a store counts in one namespace, beside what is live.
 #[derive(Debug, Clone)]
 pub(crate) struct Counts {
     /// As of this instant.
     pub at: Timestamp,
-    /// By subscription and type; a pair may come several times.
-    pub live: Vec<LiveCount>,
     /// By subscription, type and reason, as far as the reason is one that was asked about.
     pub dead: Vec<DeadCount>,
     /// The earliest tick that has not happened yet.
     pub next_tick: Option<Timestamp>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct LiveCount {
-    pub subscription: String,
-    pub event_type: String,
-    pub ready: u64,
-    pub delayed: u64,
-    pub waiting_for_group: u64,
-    pub processing_ages: [u64; 5],
-    pub ready_since: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -150,13 +134,14 @@ impl Queue {
 
     async fn overview_of(&self, namespace: Namespace) -> Result<NamespaceOverview> {
         let reasons = Reasons { known: DeadReason::KNOWN, beginning: NO_HANDLER };
+        let live = self.store().backlog(self.namespace(), self.now()).await?;
         let counts = self.store().counts(self.namespace(), &reasons, self.now()).await?;
         let statuses: Vec<NodeStatus> = self.nodes().await?.iter().map(|node| node.status).collect();
         let nodes = |status| statuses.iter().filter(|found| **found == status).count() as u64;
         let duties = self.store().duties(self.namespace()).await?.into_iter();
         Ok(NamespaceOverview {
             paused: namespace.paused,
-            queues: self.queues(&counts),
+            queues: self.queues(&live, counts.at),
             dead_letters: self.dead_letter_counts(&counts.dead),
             nodes_alive: nodes(NodeStatus::Alive),
             nodes_stale: nodes(NodeStatus::Stale),
@@ -166,11 +151,11 @@ impl Queue {
         })
     }
 
-    fn queues(&self, counts: &Counts) -> Vec<QueueOverview> {
+    fn queues(&self, live: &[LiveCount], at: Timestamp) -> Vec<QueueOverview> {
         let mut queues: BTreeMap<(&str, &str), QueueOverview> = BTreeMap::new();
-        for live in &counts.live {
+        for live in live {
             let event_type = self.core().meter.name_of(self.namespace(), &live.event_type);
-            queues.entry((&live.subscription, event_type)).or_default().add(live, counts.at);
+            queues.entry((&live.subscription, event_type)).or_default().add(live, at);
         }
         let named = queues.into_iter().map(|((subscription, event_type), queue)| QueueOverview {
             subscription: subscription.to_owned(),
@@ -200,9 +185,9 @@ impl Queue {
 impl QueueOverview {
     fn add(&mut self, live: &LiveCount, now: Timestamp) {
         self.ready += live.ready;
-        self.delayed += live.delayed;
+        self.delayed += live.delayed + live.retrying;
         self.waiting_for_group += live.waiting_for_group;
-        self.processing += live.processing_ages.iter().sum::<u64>();
+        self.processing += live.processing();
         self.processing_ages.iter_mut().zip(live.processing_ages).for_each(|(sum, more)| *sum += more);
         let oldest = live.ready_since.map_or(Duration::ZERO, |ready_since| since(ready_since, now));
         self.oldest_ready = self.oldest_ready.max(oldest);

@@ -3,8 +3,10 @@
 //! Nothing is counted by reading history. Each process counts what it commits ([`counters`]) and adds that to the
 //! table every few seconds; what is published in somebody else's transaction is counted in that transaction.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::backlog::LiveCount;
 use crate::clock::{Timestamp, after, from_micros};
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
@@ -56,21 +58,23 @@ pub(crate) struct Uncounted {
 }
 
 /// How much of a type is live.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Depth {
-    pub event_type: String,
-    pub live: u64,
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Depth {
+    live: u64,
     /// Since when the first that is free and ready is so.
-    pub ready_since: Option<Timestamp>,
-    /// As of this instant.
-    pub at: Timestamp,
+    ready_since: Option<Timestamp>,
 }
 
 impl Depth {
-    fn into_row(self) -> SampleRow {
-        let oldest_ms = self.ready_since.map_or(0, |since| span_us(since, self.at) / 1_000);
+    fn add(&mut self, live: &LiveCount) {
+        self.live += live.pending() + live.processing();
+        self.ready_since = self.ready_since.into_iter().chain(live.ready_since).min();
+    }
+
+    fn into_row(self, event_type: String, at: Timestamp) -> SampleRow {
+        let oldest_ms = self.ready_since.map_or(0, |since| span_us(since, at) / 1_000);
         let counter = Counter { depth: Some(self.live), oldest_ms: Some(oldest_ms), ..Counter::default() };
-        SampleRow { span_s: MINUTE_S, at: begin_of(self.at, MINUTE_S), event_type: self.event_type, counter }
+        SampleRow { span_s: MINUTE_S, at: begin_of(at, MINUTE_S), event_type, counter }
     }
 }
 
@@ -161,12 +165,25 @@ impl Queue {
                 break;
             }
         }
-        let depths = self.store().depths(self.namespace(), self.now()).await?;
-        let rows: Vec<SampleRow> = depths.into_iter().map(Depth::into_row).collect();
+        let rows = self.depths().await?;
         for batch in rows.chunks(BATCH) {
             self.store().add_samples(self.namespace(), batch).await?;
         }
         Ok(seen + rows.len())
+    }
+
+    /// How much of each type is live: of those of which something is, or was lately.
+    async fn depths(&self) -> Result<Vec<SampleRow>> {
+        let mut depths: BTreeMap<String, Depth> = BTreeMap::new();
+        for live in self.store().backlog(self.namespace(), self.now()).await? {
+            depths.entry(live.event_type.clone()).or_default().add(&live);
+        }
+        depths.retain(|_, depth| depth.live > 0);
+        for event_type in self.store().sampled_lately(self.namespace(), self.now()).await? {
+            depths.entry(event_type).or_default();
+        }
+        let at = self.store().now(self.now()).await?;
+        Ok(depths.into_iter().map(|(event_type, depth)| depth.into_row(event_type, at)).collect())
     }
 
     /// Puts old samples together into longer spans, and deletes the oldest; how many rows that concerned.

@@ -179,11 +179,13 @@ impl Search<'_> {
     /// All that is live, the newest first, if that is asked for and not too much to go through.
     async fn live(&self) -> Result<Option<Vec<i64>>> {
         let Source::Live { subscription, held } = &self.source else { return Ok(None) };
-        let (before, rows) = (self.next.unwrap_or(i64::MAX), self.queue.limits().search_rows_max);
-        let live = self.queue.store().live_ids(self.queue.namespace(), subscription, *held, before, rows + 1);
-        let mut live = live.await?;
-        live.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(Some(live).filter(|live| live.len() <= rows))
+        let (store, rows) = (self.queue.store(), self.queue.limits().search_rows_max);
+        let mut live = store.live_ids(self.queue.namespace(), subscription, *held, rows).await?;
+        if let Some(live) = &mut live {
+            live.retain(|id| self.next.is_none_or(|before| *id < before));
+            live.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        Ok(live)
     }
 
     async fn go_through(&mut self, mut live: &[i64]) -> Result<()> {

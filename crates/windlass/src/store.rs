@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 
-use crate::backlog::Backlog;
+use crate::backlog::LiveCount;
 use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Lease, Live};
@@ -26,7 +26,7 @@ use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::pool::PoolView;
 use crate::register::NodeView;
 use crate::samples::thin::Level;
-use crate::samples::{Depth, Points, SampleRow, Uncounted};
+use crate::samples::{Points, SampleRow, Uncounted};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
@@ -529,8 +529,8 @@ pub(crate) trait Store:
     /// Moves what was published in up to `limit` transactions of others into samples; what that was.
     async fn count_published(&self, namespace: &str, limit: usize) -> Result<Uncounted>;
 
-    /// How much of each type is live: of those of which something is, or was seen or counted in this minute or the last.
-    async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>>;
+    /// The types of which something was live or counted in this minute or the last.
+    async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>>;
 
     /// Takes up to `limit` samples of the level from before this instant, the earliest first, and adds them to those
     /// that they become part of; how many.
@@ -568,15 +568,20 @@ pub(crate) trait Store:
     /// Who holds leases, or ended an attempt since `since`.
     async fn workers(&self, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>>;
 
-    /// How live deliveries stand, by type.
-    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>>;
+    /// How live deliveries stand, by subscription and type: of those that have lanes.
+    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<LiveCount>>;
 
-    /// How much there is of everything, by the reasons that dead letters are told apart by.
+    /// How much there is of everything else, by the reasons that dead letters are told apart by.
     async fn counts(&self, namespace: &str, reasons: &Reasons, now: Option<Timestamp>) -> Result<Counts>;
 
     /// Connections to the database, as far as they are kept in pools.
     fn pools(&self) -> Vec<PoolView>;
 
-    /// Counts of live deliveries and dead letters, and of attempts that ended since `since`.
-    async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>>;
+    /// How live deliveries stand, and counts of dead letters and of what ended since `since`: as of one moment.
+    async fn stats(
+        &self,
+        namespace: &str,
+        since: Timestamp,
+        now: Option<Timestamp>,
+    ) -> Result<(Vec<LiveCount>, Vec<StatRow>)>;
 }

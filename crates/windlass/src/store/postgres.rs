@@ -22,7 +22,7 @@ use super::{
     Applied, Change, Claim, FreePlace, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
-use crate::backlog::Backlog;
+use crate::backlog::LiveCount;
 use crate::clock::{Clock, Timestamp};
 use crate::delivery::{Delivery, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
@@ -39,7 +39,7 @@ use crate::pool::PoolView;
 use crate::queue::bad_url;
 use crate::register::NodeView;
 use crate::samples::thin::Level;
-use crate::samples::{Depth, Points, SampleRow, Uncounted};
+use crate::samples::{Points, SampleRow, Uncounted};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::{Wakes, lock};
@@ -118,6 +118,28 @@ macro_rules! fix_planner {
     };
 }
 use fix_planner;
+
+/// For statements that go through all that a namespace has: each page that has some of it is read once, in order. By an
+/// index alone pages are read again and again; without one, those of others are read as well.
+macro_rules! read_pages {
+    ($set:literal) => {
+        concat!(
+            $set,
+            " jit = off; ",
+            $set,
+            " max_parallel_workers_per_gather = 0; ",
+            $set,
+            " enable_seqscan = off; ",
+            $set,
+            " enable_indexscan = off; ",
+            $set,
+            " enable_nestloop = off; ",
+            $set,
+            " enable_sort = off"
+        )
+    };
+}
+use read_pages;
 
 /// Statements rely on seeing what was committed before they began, whatever the server's default is.
 macro_rules! read_committed {
@@ -536,8 +558,8 @@ impl Store for PgStore {
         despite_deadlocks!(samples::count_published(self, namespace, limit))
     }
 
-    async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>> {
-        samples::depths(self, namespace, now).await
+    async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
+        samples::sampled_lately(self, namespace, now).await
     }
 
     async fn thin_samples(&self, namespace: &str, level: &Level, before: Timestamp, limit: usize) -> Result<usize> {
@@ -586,7 +608,7 @@ impl Store for PgStore {
         inspect::workers(self, namespace, since).await
     }
 
-    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
+    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<LiveCount>> {
         backlog::backlog(self, namespace, now).await
     }
 
@@ -605,7 +627,12 @@ impl Store for PgStore {
         ]
     }
 
-    async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {
-        inspect::stats(self, namespace, since).await
+    async fn stats(
+        &self,
+        namespace: &str,
+        since: Timestamp,
+        now: Option<Timestamp>,
+    ) -> Result<(Vec<LiveCount>, Vec<StatRow>)> {
+        inspect::stats(self, namespace, since, now).await
     }
 }

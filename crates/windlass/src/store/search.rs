@@ -51,15 +51,8 @@ pub(crate) trait SearchStore {
     /// Looks at up to `rows` events, or dead letters, with ids below `before`.
     async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<Walked>;
 
-    /// Events below `before` with a live delivery that is held, or not: at most `limit`, in no order.
-    async fn live_ids(
-        &self,
-        namespace: &str,
-        subscription: &str,
-        held: bool,
-        before: i64,
-        limit: usize,
-    ) -> Result<Vec<i64>>;
+    /// All events with a live delivery that is held, or not, in no order; `None` if there are more than `most`.
+    async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>>;
 
     /// The event that a key stands for, if it is remembered.
     async fn event_of_key(&self, namespace: &str, key: &str) -> Result<Option<i64>>;

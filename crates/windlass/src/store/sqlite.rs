@@ -12,7 +12,7 @@ use super::{
     Applied, Change, Claim, FreePlace, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
-use crate::backlog::Backlog;
+use crate::backlog::LiveCount;
 use crate::clock::{Clock, Timestamp, from_micros};
 use crate::delivery::{Delivery, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
@@ -28,7 +28,7 @@ use crate::policy::NamespacePolicy;
 use crate::pool::PoolView;
 use crate::register::NodeView;
 use crate::samples::thin::Level;
-use crate::samples::{Depth, Points, SampleRow, Uncounted};
+use crate::samples::{Points, SampleRow, Uncounted};
 use crate::token::Token;
 use crate::topology::{LaneKey, Namespace, Subscription, Topology};
 use crate::wake::Wakes;
@@ -517,9 +517,9 @@ impl Store for SqliteStore {
         Ok(Uncounted::default())
     }
 
-    async fn depths(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>> {
-        let (namespace, now) = (namespace.to_owned(), from_micros(self.now(now)));
-        self.read(move |conn| samples::depths(conn, &namespace, now)).await
+    async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
+        let (namespace, now) = (namespace.to_owned(), self.now(now));
+        self.read(move |conn| samples::sampled_lately(conn, &namespace, now)).await
     }
 
     async fn thin_samples(&self, namespace: &str, level: &Level, before: Timestamp, limit: usize) -> Result<usize> {
@@ -578,7 +578,7 @@ impl Store for SqliteStore {
         self.read(move |conn| stats::workers(conn, &namespace, since)).await
     }
 
-    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Backlog>> {
+    async fn backlog(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<LiveCount>> {
         let (namespace, now) = (namespace.to_owned(), self.now(now));
         self.read(move |conn| backlog::backlog(conn, &namespace, now)).await
     }
@@ -593,8 +593,16 @@ impl Store for SqliteStore {
         Vec::new()
     }
 
-    async fn stats(&self, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {
-        let (namespace, since) = (namespace.to_owned(), since.timestamp_micros());
-        self.read(move |conn| stats::stats(conn, &namespace, since)).await
+    async fn stats(
+        &self,
+        namespace: &str,
+        since: Timestamp,
+        now: Option<Timestamp>,
+    ) -> Result<(Vec<LiveCount>, Vec<StatRow>)> {
+        let (namespace, since, now) = (namespace.to_owned(), since.timestamp_micros(), self.now(now));
+        let read = move |conn: &Connection| {
+            Ok((backlog::backlog(conn, &namespace, now)?, stats::ended(conn, &namespace, since)?))
+        };
+        self.read(read).await
     }
 }

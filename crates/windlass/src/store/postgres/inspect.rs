@@ -7,9 +7,11 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
-use super::PgStore;
+use super::backlog::of_namespace;
 use super::error::from_sqlx;
 use super::row::{count, count_or_none, event, get, json};
+use super::{PgStore, backlog, read_pages};
+use crate::backlog::LiveCount;
 use crate::clock::{Timestamp, micros};
 use crate::decide::status_after;
 use crate::delivery::Status;
@@ -67,6 +69,13 @@ ORDER BY a.event_id, a.subscription, a.id DESC";
 pub(super) const SNAPSHOT: &str = "
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 LOCK TABLE windlass.events, windlass.event_attempts IN ACCESS SHARE MODE";
+
+/// The same, for statements that go through all that is live.
+const SNAPSHOT_OF_PAGES: &str = concat!(
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; ",
+    read_pages!("SET LOCAL"),
+    "; LOCK TABLE windlass.event_attempts IN ACCESS SHARE MODE"
+);
 
 pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
     let mut connection = store.reads.get().await?;
@@ -182,17 +191,20 @@ pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Resu
 }
 
 // What is held for longer than $2 was ready before that: the hot index bounds the search.
-pub(super) const STUCK: &str = "
+pub(super) const STUCK: &str = concat!(
+    "
 SELECT q.event_id, l.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
        q.lease_expires_at
-FROM windlass.lanes l CROSS JOIN LATERAL (
-    SELECT * FROM windlass.event_queue q
-    WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NOT NULL
+FROM (
+    SELECT * FROM ",
+    of_namespace!(),
+    " AND q.lease IS NOT NULL
       AND q.ready_at <= coalesce($4, now()) - $2 * interval '1 microsecond'
       AND q.picked_at < coalesce($4, now()) - $2 * interval '1 microsecond'
-    OFFSET 0) AS q
-WHERE l.namespace = $1
-ORDER BY q.picked_at, q.event_id LIMIT $3";
+    ORDER BY q.picked_at, q.event_id LIMIT $3) AS q
+JOIN windlass.lanes l ON l.namespace = $1 AND l.lane_id = q.lane_id
+ORDER BY q.picked_at, q.event_id"
+);
 
 pub(super) async fn stuck(
     store: &PgStore,
@@ -201,9 +213,11 @@ pub(super) async fn stuck(
     limit: usize,
     now: Option<Timestamp>,
 ) -> Result<Vec<StuckDelivery>> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin_with(SNAPSHOT_OF_PAGES).await.map_err(from_sqlx)?;
     let query = sqlx::query(STUCK).bind(namespace).bind(micros(older_than)).bind(limit as i64).bind(now);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     let delivery = |row: &PgRow| {
         Ok(StuckDelivery {
@@ -221,22 +235,27 @@ pub(super) async fn stuck(
     rows.iter().map(delivery).collect()
 }
 
-const WORKERS: &str = "
+pub(super) const WORKERS: &str = concat!(
+    "
 SELECT worker_id, sum(held)::bigint AS held, min(picked_at) AS oldest_picked_at, max(seen_at) AS last_seen_at
 FROM (
-    SELECT q.worker_id, 1 AS held, q.picked_at, q.updated_at AS seen_at FROM windlass.event_queue q
-    WHERE q.namespace = $1 AND q.lease IS NOT NULL
+    SELECT q.worker_id, 1 AS held, q.picked_at, q.updated_at AS seen_at
+    FROM ",
+    of_namespace!(),
+    " AND q.lease IS NOT NULL
     UNION ALL
     SELECT a.worker_id, 0, NULL, a.finished_at FROM windlass.event_attempts a
     WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.worker_id IS NOT NULL
       AND a.action NOT IN ('ABANDONED', 'RESET')
 ) AS w
-GROUP BY worker_id ORDER BY worker_id";
+GROUP BY worker_id ORDER BY worker_id"
+);
 
 pub(super) async fn workers(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
     let mut connection = store.reads.get().await?;
-    let query = sqlx::query(WORKERS).bind(namespace).bind(since);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let mut tx = connection.begin_with(SNAPSHOT_OF_PAGES).await.map_err(from_sqlx)?;
+    let rows = sqlx::query(WORKERS).bind(namespace).bind(since).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     let worker = |row: &PgRow| {
         Ok(WorkerView {
@@ -251,14 +270,10 @@ pub(super) async fn workers(store: &PgStore, namespace: &str, since: Timestamp) 
 }
 
 // Counted by lane first: a lane knows its type, and there are few.
-const STATS: &str = "
-SELECT c.subscription, l.event_type, c.status, sum(c.count)::bigint AS count, nullif(min(c.oldest_at), 'infinity') AS oldest_at
+const ENDED_SINCE: &str = "
+SELECT c.subscription, l.event_type, c.status, sum(c.count)::bigint AS count, min(c.oldest_at) AS oldest_at
 FROM (
-    SELECT q.subscription, q.lane_id, CASE WHEN q.lease IS NULL THEN 'PENDING' ELSE 'PROCESSING' END AS status,
-           count(*) AS count, min(CASE WHEN q.lease IS NULL THEN q.ready_at ELSE q.picked_at END) AS oldest_at
-    FROM windlass.event_queue q WHERE q.namespace = $1 GROUP BY 1, 2, 3
-    UNION ALL
-    SELECT d.subscription, d.lane_id, d.status, count(*), min(d.failed_at)
+    SELECT d.subscription, d.lane_id, d.status, count(*) AS count, min(d.failed_at) AS oldest_at
     FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3
     UNION ALL
     SELECT a.subscription, a.lane_id, a.action, count(*), min(a.finished_at)
@@ -268,10 +283,17 @@ FROM (
 ) AS c JOIN windlass.lanes l ON l.lane_id = c.lane_id AND l.namespace = $1
 GROUP BY 1, 2, 3";
 
-pub(super) async fn stats(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<StatRow>> {
+pub(super) async fn stats(
+    store: &PgStore,
+    namespace: &str,
+    since: Timestamp,
+    now: Option<Timestamp>,
+) -> Result<(Vec<LiveCount>, Vec<StatRow>)> {
     let mut connection = store.reads.get().await?;
-    let query = sqlx::query(STATS).bind(namespace).bind(since);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let mut tx = connection.begin_with(SNAPSHOT_OF_PAGES).await.map_err(from_sqlx)?;
+    let live = backlog::live(&mut tx, namespace, now).await?;
+    let rows = sqlx::query(ENDED_SINCE).bind(namespace).bind(since).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+    tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     let stat = |row: &PgRow| {
         Ok(StatRow {
@@ -282,5 +304,5 @@ pub(super) async fn stats(store: &PgStore, namespace: &str, since: Timestamp) ->
             oldest_at: get(row, "oldest_at")?,
         })
     };
-    rows.iter().map(stat).collect()
+    Ok((live, rows.iter().map(stat).collect::<Result<_>>()?))
 }

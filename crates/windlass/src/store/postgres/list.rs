@@ -46,15 +46,21 @@ macro_rules! of_kind {
 }
 
 /// Of deliveries, the lane knows them.
-macro_rules! in_lanes {
+macro_rules! lanes {
     () => {
-        " AND (cardinality($4::text[]) = 0 AND cardinality($5::text[]) = 0 OR lane_id IN (
+        "(
         SELECT l.lane_id FROM windlass.lanes l
         WHERE l.namespace = $1 AND l.subscription = $2
           AND (cardinality($4::text[]) = 0 OR EXISTS (
                 SELECT FROM unnest($4::text[]) AS p
                 WHERE l.event_type = p OR (right(p, 1) = '*' AND starts_with(l.event_type, left(p, -1)))))
-          AND (cardinality($5::text[]) = 0 OR string_to_array(l.tags, ',') && $5::text[])))"
+          AND (cardinality($5::text[]) = 0 OR string_to_array(l.tags, ',') && $5::text[]))"
+    };
+}
+
+macro_rules! in_lanes {
+    () => {
+        concat!(" AND (cardinality($4::text[]) = 0 AND cardinality($5::text[]) = 0 OR lane_id IN ", lanes!(), ")")
     };
 }
 
@@ -73,10 +79,13 @@ const TOLD: Source = source!(
     of_kind!()
 );
 
+/// Always by lanes: others may have any number of deliveries.
 const LIVE: Source = source!(
     "event_id",
-    "windlass.event_queue WHERE namespace = $1 AND subscription = $2 AND (lease IS NULL) = ($3 = 'PENDING')",
-    in_lanes!()
+    "windlass.event_queue WHERE namespace = $1 AND subscription = $2 AND (lease IS NULL) = ($3 = 'PENDING')
+      AND lane_id = ANY(ARRAY",
+    lanes!(),
+    ")"
 );
 
 const DEAD: Source = source!(

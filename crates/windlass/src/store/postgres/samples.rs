@@ -5,14 +5,13 @@ use sqlx::{Connection as _, Executor, PgConnection};
 
 use super::PgStore;
 use super::error::from_sqlx;
-use super::fix_planner;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::samples::counter::Counter;
 use crate::samples::histogram::Histogram;
 use crate::samples::thin::{LEVELS, Level, merged};
-use crate::samples::{Depth, MINUTE_S, Points, SampleRow, Uncounted};
+use crate::samples::{MINUTE_S, Points, SampleRow, Uncounted};
 
 // An array of arrays cannot be unnested by one level, so histograms come as text.
 const ADD: &str = "
@@ -118,43 +117,18 @@ pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usi
     Ok(Uncounted { transactions: rows.len(), published })
 }
 
-// By the lanes, and not with a join: others may have any number of deliveries.
-pub(super) const DEPTHS: &str = "
-SELECT t.event_type, sum(t.live)::bigint AS live, min(t.ready_since) AS ready_since, coalesce($2, now()) AS at
-FROM (
-    SELECT l.event_type, q.live, q.ready_since
-    FROM windlass.lanes l
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS live,
-               min(q.ready_at) FILTER (WHERE q.lease IS NULL AND q.ready_at <= coalesce($2, now())) AS ready_since
-        FROM windlass.event_queue q WHERE q.lane_id = l.lane_id OFFSET 0) AS q
-    WHERE l.namespace = $1 AND q.live > 0
-    UNION ALL
-    SELECT s.event_type, 0, NULL
-    FROM windlass.samples s
-    WHERE s.namespace = $1 AND s.span_s = 60 AND s.at > coalesce($2, now()) - interval '2 minutes'
-      AND (s.depth > 0 OR s.published + s.completed + s.failed + s.retried + s.expired + s.cancelled > 0)) AS t
-GROUP BY t.event_type";
+const SAMPLED_LATELY: &str = "
+SELECT DISTINCT s.event_type
+FROM windlass.samples s
+WHERE s.namespace = $1 AND s.span_s = 60 AND s.at > coalesce($2, now()) - interval '2 minutes'
+  AND (s.depth > 0 OR s.published + s.completed + s.failed + s.retried + s.expired + s.cancelled > 0)";
 
-const BY_INDEX: &str = fix_planner!("SET LOCAL");
-
-pub(super) async fn depths(store: &PgStore, namespace: &str, now: Option<Timestamp>) -> Result<Vec<Depth>> {
+pub(super) async fn sampled_lately(store: &PgStore, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
     let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    tx.execute(BY_INDEX).await.map_err(from_sqlx)?;
-    let query = sqlx::query(DEPTHS).bind(namespace).bind(now);
-    let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    tx.commit().await.map_err(from_sqlx)?;
+    let query = sqlx::query_scalar(SAMPLED_LATELY).bind(namespace).bind(now);
+    let types = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    let depth = |row: &PgRow| {
-        Ok(Depth {
-            event_type: get(row, "event_type")?,
-            live: get::<i64>(row, "live")?.unsigned_abs(),
-            ready_since: get(row, "ready_since")?,
-            at: get(row, "at")?,
-        })
-    };
-    rows.iter().map(depth).collect()
+    Ok(types)
 }
 
 const TAKE: &str = "

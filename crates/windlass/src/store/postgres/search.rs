@@ -9,12 +9,13 @@ use sqlx::{Connection as _, PgConnection, Postgres};
 use super::error::from_sqlx;
 use super::inspect::{SNAPSHOT, deliveries};
 use super::row::get;
-use super::{PgStore, fix_planner};
+use super::{PgStore, fix_planner, read_pages};
 use crate::error::Result;
 use crate::search::FoundEvent;
 use crate::store::{Contents, SearchStore, Source, Walked};
 
 const BY_INDEX: &str = concat!("BEGIN; ", fix_planner!("SET LOCAL"));
+const BY_PAGES: &str = concat!("BEGIN; ", read_pages!("SET LOCAL"));
 
 macro_rules! events_below {
     () => {
@@ -22,11 +23,11 @@ macro_rules! events_below {
     };
 }
 
-pub(super) const ALL: &str = concat!("SELECT e.id, true AS meant FROM ", events_below!());
+pub(super) const ALL: &str = concat!("SELECT e.id AS event_id, true AS meant FROM ", events_below!());
 
 // Asked for between an id and itself, in its order, rows can come by one index only.
 pub(super) const TOLD: &str = concat!(
-    "SELECT e.id, q.found IS NOT NULL OR a.found IS NOT NULL AS meant FROM ",
+    "SELECT e.id AS event_id, q.found IS NOT NULL OR a.found IS NOT NULL AS meant FROM ",
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
@@ -38,7 +39,7 @@ ORDER BY e.id DESC"
 );
 
 pub(super) const LIVE: &str = concat!(
-    "SELECT e.id, q.found IS NOT NULL AS meant FROM ",
+    "SELECT e.id AS event_id, q.found IS NOT NULL AS meant FROM ",
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
@@ -49,7 +50,7 @@ ORDER BY e.id DESC"
 
 // No delivery ends twice in one of these states.
 pub(super) const ENDED: &str = concat!(
-    "SELECT e.id, a.found IS NOT NULL AS meant FROM ",
+    "SELECT e.id AS event_id, a.found IS NOT NULL AS meant FROM ",
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
@@ -59,16 +60,22 @@ ORDER BY e.id DESC"
 );
 
 pub(super) const DEAD: &str = "
-SELECT d.event_id AS id, d.status = $5 AS meant FROM windlass.dead_letters d
+SELECT d.event_id, d.status = $5 AS meant FROM windlass.dead_letters d
 WHERE d.namespace = $1 AND d.subscription = $4 AND d.event_id < $2 ORDER BY d.event_id DESC LIMIT $3";
 
-// A lane's deliveries are in the order of time there: all are read, and the caller says how many at most.
-pub(super) const LIVE_IDS: &str = "
-SELECT q.event_id FROM windlass.lanes l CROSS JOIN LATERAL (
-    SELECT q.event_id FROM windlass.event_queue q
-    WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.event_id < $4 AND (q.lease IS NOT NULL) = $3
-    LIMIT $5) AS q
-WHERE l.namespace = $1 AND l.subscription = $2 LIMIT $5";
+// No more rows are read than are asked for: what is held among them is told apart here.
+pub(super) const FREE_IDS: &str = "
+SELECT q.event_id, q.lease IS NULL AS meant FROM windlass.lanes l CROSS JOIN LATERAL (
+    SELECT q.event_id, q.lease FROM windlass.event_queue q
+    WHERE q.lane_id = l.lane_id AND q.namespace = $1 LIMIT $3) AS q
+WHERE l.namespace = $1 AND l.subscription = $2 LIMIT $3";
+
+// No index knows what is held: all that is live is looked at.
+pub(super) const HELD_IDS: &str = "
+SELECT q.event_id, true AS meant FROM windlass.event_queue q
+WHERE q.namespace = $1 AND q.lease IS NOT NULL
+  AND q.lane_id = ANY(ARRAY(SELECT l.lane_id FROM windlass.lanes l WHERE l.namespace = $1 AND l.subscription = $2))
+LIMIT $3";
 
 const EVENT_OF_KEY: &str = "SELECT event_id FROM windlass.event_keys WHERE namespace = $1 AND key = $2";
 
@@ -103,13 +110,30 @@ fn pattern(text: &str) -> String {
     pattern
 }
 
-async fn by_index(store: &PgStore, query: sqlx::query::Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>> {
+type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
+
+async fn by_index(store: &PgStore, query: Query<'_>) -> Result<Vec<PgRow>> {
+    rows(store, BY_INDEX, query).await
+}
+
+async fn rows(store: &PgStore, begin: &'static str, query: Query<'_>) -> Result<Vec<PgRow>> {
     let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin_with(BY_INDEX).await.map_err(from_sqlx)?;
+    let mut tx = connection.begin_with(begin).await.map_err(from_sqlx)?;
     let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     Ok(rows)
+}
+
+/// Those of the rows that are in the state asked for.
+fn meant(rows: &[PgRow]) -> Result<Vec<i64>> {
+    let mut ids = Vec::with_capacity(rows.len());
+    for row in rows {
+        if get(row, "meant")? {
+            ids.push(get(row, "event_id")?);
+        }
+    }
+    Ok(ids)
 }
 
 #[async_trait]
@@ -125,28 +149,19 @@ impl SearchStore for PgStore {
             Source::Ended { subscription, status } => query(ENDED).bind(subscription).bind(status.as_str()),
         };
         let found = by_index(self, query).await?;
-        let mut walked = Walked { looked_at: found.len(), ..Walked::default() };
-        for row in &found {
-            let id: i64 = get(row, "id")?;
-            walked.next = Some(id);
-            if get(row, "meant")? {
-                walked.ids.push(id);
-            }
-        }
-        walked.next.take_if(|_| found.len() < rows);
-        Ok(walked)
+        let last = found.last().filter(|_| found.len() == rows);
+        let next = last.map(|row| get(row, "event_id")).transpose()?;
+        Ok(Walked { ids: meant(&found)?, looked_at: found.len(), next })
     }
 
-    async fn live_ids(
-        &self,
-        namespace: &str,
-        subscription: &str,
-        held: bool,
-        before: i64,
-        limit: usize,
-    ) -> Result<Vec<i64>> {
-        let query = sqlx::query(LIVE_IDS).bind(namespace).bind(subscription).bind(held).bind(before).bind(limit as i64);
-        by_index(self, query).await?.iter().map(|row| get(row, "event_id")).collect()
+    async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>> {
+        let (begin, sql) = if held { (BY_PAGES, HELD_IDS) } else { (BY_INDEX, FREE_IDS) };
+        let query = sqlx::query(sql).bind(namespace).bind(subscription).bind(most as i64 + 1);
+        let found = rows(self, begin, query).await?;
+        if found.len() > most {
+            return Ok(None);
+        }
+        Ok(Some(meant(&found)?))
     }
 
     async fn event_of_key(&self, namespace: &str, key: &str) -> Result<Option<i64>> {

@@ -4,14 +4,15 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, backlog, cancel, claim, fire, group, hold, inspect, maintain, overview, partitions, prune,
-    results, retain, samples, schedule, transition,
+    HOT, PgStore, activity, cancel, claim, fire, group, hold, maintain, partitions, prune, results, retain, schedule,
+    transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
 use crate::months::Kept;
 use crate::outcome::HandlerResult;
 
+mod counts;
 mod search;
 
 /// A migrated database of its own, with a connection of the hot path and a plain one.
@@ -120,7 +121,6 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("sweep", maintain::RUN_OUT, vec!["'default'", lanes, marks[0], marks[1], "NULL", "500", "10000"]),
         ("cancel", cancel::FREE, vec!["'default'", lanes, "'2000-01-01'", "0", "1000000", "500"]),
         ("expire", maintain::EXPIRED, vec!["'default'", "NULL", "500"]),
-        ("stuck", inspect::STUCK, vec!["'default'", "30000000", "20", "NULL"]),
         ("end", transition::END, with(&["'{f,f}'"])),
         ("held", hold::HELD, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
         ("start", hold::START, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
@@ -128,9 +128,6 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{t,f}'", "NULL"]),
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
         ("prune", prune::RESULTS, vec!["'default'", "500"]),
-        ("backlog", backlog::BACKLOG, vec!["'default'", "NULL"]),
-        ("depths", samples::DEPTHS, vec!["'default'", "NULL"]),
-        ("overview", overview::LIVE, vec!["'default'", "NULL", "'{60, 300, 900, 1800}'"]),
         ("bury", transition::BURY, with(&["'{FAILED,FAILED}'", "'{r,r}'", "'{t,t}'"])),
     ]
 }

@@ -4,12 +4,11 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql};
 
 use super::row;
 use super::topology::to_json;
-use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::samples::counter::Counter;
 use crate::samples::histogram::Histogram;
 use crate::samples::thin::{Level, merged};
-use crate::samples::{Depth, Points, SampleRow};
+use crate::samples::{Points, SampleRow};
 
 const FIND: &str = "
 SELECT span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run
@@ -57,30 +56,15 @@ fn sample(row: &Row) -> rusqlite::Result<SampleRow> {
     Ok(SampleRow { span_s: row.get(0)?, at: row::instant(row, 1)?, event_type: row.get(2)?, counter })
 }
 
-const DEPTHS: &str = "
-SELECT event_type, sum(live), min(ready_at) FROM (
-    SELECT l.event_type, count(*) AS live, min(q.ready_at) AS ready_at
-    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
-    WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NULL
-    GROUP BY l.lane_id
-    UNION ALL
-    SELECT l.event_type, count(*), NULL
-    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-    WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL
-    GROUP BY l.lane_id
-    UNION ALL
-    SELECT event_type, 0, NULL FROM samples
-    WHERE namespace = ?1 AND span_s = 60 AND at > ?2 - 120 * 1000000
-      AND (depth > 0 OR published + completed + failed + retried + expired + cancelled > 0))
-GROUP BY event_type";
+const SAMPLED_LATELY: &str = "
+SELECT DISTINCT event_type FROM samples
+WHERE namespace = ?1 AND span_s = 60 AND at > ?2 - 120 * 1000000
+  AND (depth > 0 OR published + completed + failed + retried + expired + cancelled > 0)";
 
-pub(super) fn depths(conn: &Connection, namespace: &str, now: Timestamp) -> Result<Vec<Depth>> {
-    let mut select = conn.prepare_cached(DEPTHS)?;
-    let depths = select.query_map((namespace, now.timestamp_micros()), |row| {
-        let ready_since = row::instant_if_any(row, 2)?.filter(|ready_at| *ready_at <= now);
-        Ok(Depth { event_type: row.get(0)?, live: row::count(row, 1)?, ready_since, at: now })
-    })?;
-    Ok(depths.collect::<rusqlite::Result<_>>()?)
+pub(super) fn sampled_lately(conn: &Connection, namespace: &str, now: i64) -> Result<Vec<String>> {
+    let mut select = conn.prepare_cached(SAMPLED_LATELY)?;
+    let types = select.query_map((namespace, now), |row| row.get(0))?;
+    Ok(types.collect::<rusqlite::Result<_>>()?)
 }
 
 const TAKE: &str = "

@@ -65,11 +65,10 @@ fn walk(conn: &Connection, namespace: &str, source: &Source, before: i64, rows: 
 
 const FREE_IDS: &str = "
 SELECT q.event_id FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
-WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NULL AND q.event_id < ?3 LIMIT ?4";
+WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NULL LIMIT ?3";
 const HELD_IDS: &str = "
 SELECT q.event_id FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL AND q.event_id < ?3
-LIMIT ?4";
+WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL LIMIT ?3";
 const EVENT_OF_KEY: &str = "SELECT event_id FROM event_keys WHERE namespace = ?1 AND key = ?2";
 const CONTENTS: &str = "
 SELECT event_type, tags, group_id, key, created_at, title, description, payload FROM events WHERE id = ?1 AND namespace = ?2";
@@ -138,19 +137,13 @@ impl SearchStore for SqliteStore {
         self.read(move |conn| walk(conn, &namespace, &source, before, rows)).await
     }
 
-    async fn live_ids(
-        &self,
-        namespace: &str,
-        subscription: &str,
-        held: bool,
-        before: i64,
-        limit: usize,
-    ) -> Result<Vec<i64>> {
+    async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>> {
         let (namespace, subscription) = (namespace.to_owned(), subscription.to_owned());
         self.read(move |conn| {
             let mut select = conn.prepare_cached(if held { HELD_IDS } else { FREE_IDS })?;
-            let ids = select.query_map((namespace, subscription, before, limit as i64), |row| row.get(0))?;
-            Ok(ids.collect::<rusqlite::Result<_>>()?)
+            let ids = select.query_map((namespace, subscription, most as i64 + 1), |row| row.get(0))?;
+            let ids: Vec<i64> = ids.collect::<rusqlite::Result<_>>()?;
+            Ok(Some(ids).filter(|ids| ids.len() <= most))
         })
         .await
     }

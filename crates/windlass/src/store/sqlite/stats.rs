@@ -84,16 +84,6 @@ fn worker(row: &Row) -> rusqlite::Result<WorkerView> {
     })
 }
 
-const FREE: &str = "
-SELECT l.subscription, l.event_type, 'PENDING', count(*), min(q.ready_at)
-FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
-WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NULL
-GROUP BY l.subscription, l.event_type";
-const HELD: &str = "
-SELECT l.subscription, l.event_type, 'PROCESSING', count(*), min(q.picked_at)
-FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL
-GROUP BY l.subscription, l.event_type";
 const DEAD: &str = "
 SELECT lane_id, status, failed_at, event_id FROM dead_letters INDEXED BY dead_letters_by_event WHERE namespace = ?1";
 const ENDED: &str = "
@@ -101,15 +91,10 @@ SELECT lane_id, action, finished_at, event_id FROM event_attempts
 WHERE rowid > coalesce((SELECT rowid FROM event_attempts WHERE finished_at < ?2 ORDER BY rowid DESC LIMIT 1), 0)
   AND namespace = ?1 AND action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')";
 
-pub(super) fn stats(conn: &Connection, namespace: &str, since: i64) -> Result<Vec<StatRow>> {
-    let mut stats = Vec::new();
-    for sql in [FREE, HELD] {
-        stats.append(&mut count(conn, sql, [namespace])?);
-    }
-    stats.append(&mut count_by_lane(conn, DEAD, [namespace])?);
+/// Dead letters, and what ended since then.
+pub(super) fn ended(conn: &Connection, namespace: &str, since: i64) -> Result<Vec<StatRow>> {
+    let mut stats = count_by_lane(conn, DEAD, [namespace])?;
     stats.append(&mut count_by_lane(conn, ENDED, (namespace, since))?);
-    let order = |row: &StatRow| (row.subscription.clone(), row.event_type.clone(), row.status);
-    stats.sort_by_cached_key(order);
     Ok(stats)
 }
 
@@ -161,18 +146,4 @@ fn kind(conn: &Connection, lane_id: i64, event_id: i64) -> Result<(String, Strin
             Ok(conn.prepare_cached(OF_REMOVED)?.query_row((lane_id, event_id), names).optional()?.unwrap_or_default())
         }
     }
-}
-
-fn count(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<StatRow>> {
-    let mut select = conn.prepare_cached(sql)?;
-    let found = select.query_map(params, |row| {
-        Ok(StatRow {
-            subscription: row.get(0)?,
-            event_type: row.get(1)?,
-            status: row::word::<Status>(row, 2)?,
-            count: row::count(row, 3)?,
-            oldest_at: row::instant_if_any(row, 4)?,
-        })
-    })?;
-    Ok(found.collect::<rusqlite::Result<_>>()?)
 }

@@ -1,0 +1,37 @@
+//! What goes through all that is live in a namespace reads nothing of others.
+
+use sqlx::Executor;
+
+use super::super::{backlog, inspect, read_pages, search};
+use super::search::MANY;
+use super::{Database, database, explain, reads};
+
+#[tokio::test]
+async fn counts_read_no_deliveries_of_others() {
+    let mut database = database("counts").await;
+    let Database { plain, hot, .. } = &mut database;
+    hot.execute(concat!("RESET ALL; ", read_pages!("SET"))).await.unwrap();
+    plain.execute("ANALYZE").await.unwrap();
+    plain.execute(MANY).await.unwrap();
+    let ages = "'{60, 300, 900, 1800}'";
+    let statements = [
+        ("backlog", backlog::BACKLOG, vec!["'quiet'", "NULL", ages]),
+        ("workers", inspect::WORKERS, vec!["'quiet'", "now()"]),
+        ("stuck", inspect::STUCK, vec!["'quiet'", "30000000", "20", "NULL"]),
+        ("held ids", search::HELD_IDS, vec!["'quiet'", "'main'", "100"]),
+    ];
+    for state in ["analysed while empty", "analysed"] {
+        for (name, sql, arguments) in &statements {
+            let plan = explain(hot, sql, arguments, true).await;
+            let blocks = |key: &str| plan[0]["Plan"][key].as_u64().unwrap();
+            let buffers = blocks("Shared Hit Blocks") + blocks("Shared Read Blocks");
+            assert!(buffers <= 100, "{name}, {state}: {buffers} buffers in {plan:#}");
+            let mut found = Vec::new();
+            reads(&plan, &mut found);
+            let pages = found.iter().any(|(table, kind, _)| table == "event_queue" && kind == "Bitmap Heap Scan");
+            assert!(pages, "{name}, {state}: {plan:#}");
+        }
+        plain.execute("ANALYZE").await.unwrap();
+    }
+    database.drop().await;
+}
