@@ -1,7 +1,7 @@
 //! What is shown to Prometheus: what this process counted, and how much there is in the database.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{Counter, Gauge, counter, gauge, histogram, with_local_recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -9,8 +9,10 @@ use windlass::{Overview, Queue};
 
 mod exposition;
 mod gauges;
+mod reading;
 
 use exposition::Exposition;
+use reading::Reading;
 
 /// How long waits and runs last, in seconds: from a claim at once to the longest that people wait.
 const SPANS: [f64; 15] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
@@ -20,10 +22,8 @@ const REQUEST_DURATION: &str = "windlass_http_request_duration_seconds";
 
 /// How often what was measured is put into its buckets, where nobody asks for it.
 const SETTLE_EVERY: Duration = Duration::from_secs(5);
-/// A database that takes longer than this to count is as good as away. Prometheus gives up after 10 s.
-const READ_MAX: Duration = Duration::from_secs(5);
-/// Counting takes at most one part in so many of the time.
-const READ_SHARE: u32 = 20;
+/// A database that takes longer than this to answer at all is as good as away.
+const PING_MAX: Duration = Duration::from_secs(1);
 
 /// The server's own recorder: several servers in one process do not mix.
 pub(crate) struct Metrics {
@@ -31,8 +31,7 @@ pub(crate) struct Metrics {
     handle: PrometheusHandle,
     queue: Queue,
     max_age: Duration,
-    /// What was read last. Whoever asks meanwhile waits for who reads.
-    read: tokio::sync::Mutex<Option<Read>>,
+    reading: tokio::sync::Mutex<Reading<Overview>>,
     /// Connections that are open.
     pub connections: Gauge,
     /// Connections that were turned away because there were too many.
@@ -41,12 +40,12 @@ pub(crate) struct Metrics {
     pub waiting_claims: Gauge,
 }
 
-/// What was found in the database, if it answered.
-#[derive(Clone)]
-struct Read {
+/// What is known of the database.
+struct Known {
+    up: bool,
     overview: Option<Arc<Overview>>,
-    at: Instant,
     took: Duration,
+    age: Duration,
 }
 
 impl Metrics {
@@ -63,8 +62,8 @@ impl Metrics {
         });
         let recorder = Arc::new(recorder);
         queue.record_to(recorder.clone());
-        let (queue, read) = (queue.clone(), tokio::sync::Mutex::default());
-        Metrics { recorder, handle, queue, max_age, read, connections, connections_refused, waiting_claims }
+        let (queue, reading) = (queue.clone(), tokio::sync::Mutex::default());
+        Metrics { recorder, handle, queue, max_age, reading, connections, connections_refused, waiting_claims }
     }
 
     /// Requests that were refused for this reason.
@@ -84,37 +83,33 @@ impl Metrics {
 
     /// In Prometheus's text format: of the namespaces that the caller may know of.
     pub async fn render(&self, covers: impl Fn(&str) -> bool) -> String {
-        let read = self.read().await;
+        let known = self.read().await;
         let mut text = Exposition::default();
         gauges::process(&mut text, &self.queue);
-        gauges::reading(&mut text, read.overview.is_some(), read.took, read.at.elapsed());
-        if let Some(overview) = &read.overview {
+        gauges::reading(&mut text, known.up, known.took, known.age);
+        if let Some(overview) = &known.overview {
             gauges::database(&mut text, overview);
         }
         let all = self.handle.render() + &text.into_text();
-        let known = |line: &&str| namespace_of(line).is_none_or(&covers);
-        all.lines().filter(|line| !line.is_empty()).filter(known).map(|line| format!("{line}\n")).collect()
+        let covered = |line: &&str| namespace_of(line).is_none_or(&covers);
+        all.lines().filter(|line| !line.is_empty()).filter(covered).map(|line| format!("{line}\n")).collect()
     }
 
-    /// What is in the database, as of a moment ago.
-    async fn read(&self) -> Read {
-        let mut last = self.read.lock().await;
-        if let Some(read) = last.as_ref().filter(|read| read.is_fresh(self.max_age)) {
-            return read.clone();
-        }
-        let begun = Instant::now();
-        let overview = match tokio::time::timeout(READ_MAX, self.queue.overview()).await {
-            Ok(Ok(overview)) => Some(Arc::new(overview)),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the metrics do without what is in the database");
-                None
-            }
-            Err(_) => {
-                tracing::warn!(after = ?READ_MAX, "the metrics do without what is in the database: it does not answer");
-                None
-            }
-        };
-        last.insert(Read { overview, at: Instant::now(), took: begun.elapsed() }).clone()
+    /// What is in the database, as of a moment ago. While it takes long to count, what was counted before, as long as
+    /// the database answers at all.
+    async fn read(&self) -> Known {
+        let mut reading = self.reading.lock().await;
+        let queue = self.queue.clone();
+        let done = reading.refresh(self.max_age, || async move { queue.overview().await }).await;
+        let last = reading.last.as_ref();
+        let found = last.and_then(|last| last.found.clone());
+        let up = if done { found.is_some() } else { self.answers().await };
+        let (took, age) = last.map_or_else(Default::default, |last| (last.took, last.at.elapsed()));
+        Known { up, overview: found.filter(|_| up), took, age }
+    }
+
+    async fn answers(&self) -> bool {
+        matches!(tokio::time::timeout(PING_MAX, self.queue.ping()).await, Ok(Ok(())))
     }
 
     /// Puts what was measured into its buckets now and then: until then each measurement takes memory.
@@ -123,14 +118,6 @@ impl Metrics {
             tokio::time::sleep(SETTLE_EVERY).await;
             self.handle.run_upkeep();
         }
-    }
-}
-
-impl Read {
-    /// The longer it took, the longer it is good for.
-    fn is_fresh(&self, max_age: Duration) -> bool {
-        let cost = self.overview.as_ref().map_or(Duration::ZERO, |_| self.took * READ_SHARE);
-        !max_age.is_zero() && self.at.elapsed() < max_age.max(cost)
     }
 }
 
@@ -195,28 +182,6 @@ mod tests {
         ];
         for (line, namespace) in table {
             assert_eq!(namespace_of(line), namespace, "{line}");
-        }
-    }
-
-    #[test]
-    fn what_took_long_to_read_is_good_for_longer() {
-        let seconds = Duration::from_secs;
-        let read = |took, age, found: bool| Read {
-            overview: found.then(|| Arc::new(Overview { namespaces: Vec::new() })),
-            at: Instant::now() - age,
-            took,
-        };
-        let table = [
-            (seconds(0), seconds(1), true, seconds(5), true),
-            (seconds(0), seconds(6), true, seconds(5), false),
-            (seconds(1), seconds(15), true, seconds(5), true),
-            (seconds(1), seconds(21), true, seconds(5), false),
-            // One that failed is tried again soon, however long that took.
-            (seconds(4), seconds(6), false, seconds(5), false),
-            (seconds(1), seconds(0), true, seconds(0), false),
-        ];
-        for (took, age, found, max_age, fresh) in table {
-            assert_eq!(read(took, age, found).is_fresh(max_age), fresh, "{took:?} {age:?} {found} {max_age:?}");
         }
     }
 }
