@@ -1,10 +1,15 @@
 //! Server-sent events, as they come.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use http_body_util::BodyExt;
 
 use super::Unreachable;
 use crate::Result;
+
+/// Servers say something every 15 seconds, if only that they are there.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// One of them.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,11 +22,12 @@ pub struct StreamEvent {
 pub struct Stream {
     body: Body,
     parser: Parser,
+    silence_max: Duration,
 }
 
 impl Stream {
     pub(super) fn new(body: Body) -> Stream {
-        Stream { body, parser: Parser::default() }
+        Stream { body, parser: Parser::default(), silence_max: SILENCE_MAX }
     }
 
     /// The next event; `None` when the other side has ended.
@@ -30,7 +36,8 @@ impl Stream {
             if let Some(event) = self.parser.next() {
                 return Ok(Some(event));
             }
-            match self.body.frame().await {
+            let silent = |_| Unreachable(format!("nothing was heard for {} s", self.silence_max.as_secs()));
+            match tokio::time::timeout(self.silence_max, self.body.frame()).await.map_err(silent)? {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(Unreachable(format!("the stream broke off: {error}")).into()),
                 Some(Ok(frame)) => {
@@ -83,6 +90,17 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_says_nothing_is_gone() {
+        let mut body = Some(": still here\n\n");
+        let frames = futures_util::stream::poll_fn(move |_| match body.take() {
+            Some(text) => std::task::Poll::Ready(Some(Ok::<_, std::io::Error>(text))),
+            None => std::task::Poll::Pending,
+        });
+        let mut stream = Stream { silence_max: Duration::ZERO, ..Stream::new(Body::from_stream(frames)) };
+        assert!(stream.next().await.unwrap_err().is::<Unreachable>());
+    }
 
     #[test]
     fn events_are_read_however_they_are_cut() {
