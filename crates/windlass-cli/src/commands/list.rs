@@ -157,7 +157,7 @@ fn table(found: &Found) -> Result<Table<8>> {
         left("STATUS"),
         text("TYPE"),
         right("TRIES"),
-        left("PUBLISHED"),
+        left("PUBLISHED").spare(),
         text("GROUP").spare(),
         text("TAGS").spare(),
         text("TITLE OR ERROR"),

@@ -128,7 +128,7 @@ async fn live(fetch: Fetch, shown: &str, every: Duration) -> Result {
                 Some(None) => Then::GoOn,
                 None => Then::Quit,
             },
-            _ = views.changed() => Then::GoOn,
+            Ok(()) = views.changed() => Then::GoOn,
             () = &mut stopped => Then::Quit,
         };
         match then {

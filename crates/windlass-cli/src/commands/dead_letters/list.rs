@@ -78,7 +78,7 @@ fn table(letters: Vec<Letter>) -> Table<8> {
         text("TYPE"),
         text("FOR"),
         right("TRIES"),
-        left("GIVEN UP"),
+        left("GIVEN UP").spare(),
         text("REASON").spare(),
         text("ERROR"),
     ];
