@@ -17,7 +17,7 @@ use windlass::Timestamp;
 use crate::Result;
 use crate::api::Target;
 use crate::exit::Usage;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, tell};
 use crate::when::{instant, span};
 
 /// Publish an event, or many from a file
@@ -141,7 +141,7 @@ impl Publish {
         let Stored { id } = answer.read()?;
         print(&id)?;
         if answer.status == 200 {
-            eprintln!("Event {id} has this key already; nothing was stored.");
+            tell(&format!("Event {id} has this key already; nothing was stored."));
         }
         Ok(())
     }

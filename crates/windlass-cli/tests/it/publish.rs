@@ -159,6 +159,20 @@ fn who_is_told_twice_to_stop_waits_no_longer_and_tells_what_is_unknown() {
     assert_eq!(process.wait().unwrap().code(), Some(1));
 }
 
+#[test]
+fn the_exit_code_tells_where_nobody_reads_the_account() {
+    use std::io::Write;
+    use std::process::Stdio;
+
+    let place = Place::sqlite();
+    let mut command = place.command(&["publish", "--bulk", "-", "--skip-bad"]);
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(process.stderr.take());
+    process.stdin.take().unwrap().write_all(b"oops\n{\"type\":\"a\"}\n").unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(1));
+    assert_eq!(total(&place), 1);
+}
+
 /// A server that takes a request, and is gone before it answers.
 #[test]
 fn where_the_connection_is_lost_nobody_knows_and_it_says_so() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, stderr, stdin};
+use std::io::{BufRead, BufReader, IsTerminal, Write, stderr, stdin};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -335,6 +335,11 @@ fn fault(refusal: &Refusal, lines: usize) -> Fault {
     }
 }
 
+/// To stderr; where nobody reads it, the exit code still tells.
+fn say(what: &dyn std::fmt::Display) {
+    let _ = writeln!(stderr(), "{what}");
+}
+
 fn report(tally: &Tally, stopped: Option<Stop>, json: bool) -> Result {
     if json {
         let mut told = tally.json();
@@ -343,10 +348,10 @@ fn report(tally: &Tally, stopped: Option<Stop>, json: bool) -> Result {
         print(&told)?;
     }
     for bad in &tally.bad_shown {
-        eprintln!("{}", named(bad));
+        say(&named(bad));
     }
     if let Some(why) = stopped {
-        eprintln!("{}", tally.account());
+        say(&tally.account());
         return Err(why);
     }
     if !json {
