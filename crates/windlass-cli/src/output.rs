@@ -77,7 +77,7 @@ fn fields_within(facts: &[(&str, Option<String>)], width: Option<usize>) -> Stri
 }
 
 /// The line in pieces that fit beside what stands before them. A word is never broken: people copy them.
-fn wrapped(line: &str, width: Option<usize>, before: usize) -> Vec<String> {
+pub fn wrapped(line: &str, width: Option<usize>, before: usize) -> Vec<String> {
     let seen = |text: &str| anstream::adapter::strip_str(text).to_string().width();
     let Some(room) = width.map(|width| width.saturating_sub(before)).filter(|room| seen(line) > *room) else {
         return vec![line.to_owned()];

@@ -12,7 +12,7 @@ use super::Anywhere;
 use crate::Result;
 use crate::api::{Api, Unreachable};
 use crate::exit::{self, Told, Usage};
-use crate::output::{BAD, BUSY, FAINT, GOOD, HEADING, WARN, clean, counted, paint, print, print_json, width};
+use crate::output::{BAD, BUSY, FAINT, GOOD, HEADING, WARN, clean, counted, paint, print, print_json, width, wrapped};
 
 /// Find what is wrong with an installation, and how to mend it
 ///
@@ -195,10 +195,10 @@ fn shown(report: &Report, place: &str, quiet: bool, width: Option<usize>) -> Str
         }
         text.push_str(&format!("\n\n{}", paint(name, *style)));
         for finding in of(*level) {
-            let summary = wrapped(&clean(&finding.summary), indent, width);
+            let summary = hanging(&clean(&finding.summary), indent, width);
             text.push_str(&format!("\n  {:rest$}{summary}", clean(&finding.check), rest = indent - 2));
             if let Some(advice) = &finding.advice {
-                let advice = wrapped(&format!("→ {}", clean(advice)), indent, width);
+                let advice = hanging(&format!("→ {}", clean(advice)), indent, width);
                 text.push_str(&format!("\n{:indent$}{}", "", paint(&advice, FAINT)));
             }
         }
@@ -207,20 +207,8 @@ fn shown(report: &Report, place: &str, quiet: bool, width: Option<usize>) -> Str
 }
 
 /// The text in lines that fit, all but the first with this indent.
-fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
-    let Some(room) = width.map(|width| width.saturating_sub(indent).max(20)) else { return text.to_owned() };
-    let (mut lines, mut line) = (Vec::new(), String::new());
-    for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines.join(&format!("\n{:indent$}", ""))
+fn hanging(text: &str, indent: usize, width: Option<usize>) -> String {
+    wrapped(text, width, indent).join(&format!("\n{:indent$}", ""))
 }
 
 #[cfg(test)]
