@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use windlass::Queue;
 
 use crate::auth::Gate;
-use crate::dashboard::{AllCounted, Figured};
+use crate::dashboard::{AllCounted, AllWorkers, Figured};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::serve::ServeOptions;
@@ -25,6 +25,7 @@ pub(crate) struct Shared {
     pub hub: Hub,
     pub figured: Figured,
     pub counted: AllCounted,
+    pub workers: AllWorkers,
     pub metrics: Metrics,
     /// Where it listens; nowhere, within a process.
     pub address: OnceLock<SocketAddr>,
@@ -65,6 +66,7 @@ impl App {
             hub: Hub::new(options.streams_max),
             figured: Figured::default(),
             counted: AllCounted::default(),
+            workers: AllWorkers::default(),
             waiting: Arc::new(Semaphore::new(options.waiting_claims_max)),
             bodies: Arc::new(Semaphore::new(options.bodies_bytes_max / 1024)),
             queue,

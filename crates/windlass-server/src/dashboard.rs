@@ -71,6 +71,7 @@ mod shell;
 mod sign_in;
 mod subscriptions;
 mod visit;
+mod workers;
 
 use std::time::Duration;
 
@@ -91,6 +92,7 @@ use crate::routes::LONG_WORK;
 
 pub(crate) use self::counts::AllCounted;
 pub(crate) use self::figures::Figured;
+pub(crate) use self::workers::AllWorkers;
 
 /// Whether there is a dashboard, and what it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -31,9 +31,6 @@ const SHOWN: usize = 100;
 /// After how many minutes something counts as stuck, for choice.
 const MINUTES: [u64; 4] = [1, 5, 15, 60];
 
-/// A worker that holds something and was silent for longer than this may be gone.
-const STALE: Duration = Duration::from_secs(5 * 60);
-
 /// Who asks is noted more often than this.
 const STILL_ASKS: TimeDelta = TimeDelta::minutes(1);
 
@@ -85,8 +82,7 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
     let minutes = args.minutes.unwrap_or(MINUTES[1]);
     let older_than = Duration::from_secs(minutes.saturating_mul(60));
     let nodes = visit.queue.nodes().await?;
-    let mut workers = visit.queue.workers(STALE).await?;
-    workers.sort_by_key(|worker| (!worker.stale, std::cmp::Reverse(worker.held)));
+    let workers = visit.app.workers.get(&visit.queue).await?;
     let stuck = visit.queue.stuck(older_than, SHOWN).await?;
     let mut askers = visit.queue.askers().await?;
     askers.sort_by_key(|asker| std::cmp::Reverse(asker.seen_at));
@@ -106,7 +102,7 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
         nodes_total: counted(nodes.len(), "node", "nodes"),
         nodes: nodes.into_iter().take(SHOWN).map(node).collect(),
         workers_total: counted(workers.len(), "worker", "workers"),
-        workers: workers.into_iter().take(SHOWN).map(worker).collect(),
+        workers: workers.iter().take(SHOWN).cloned().map(worker).collect(),
         stuck: stuck.into_iter().map(held).collect(),
         minutes,
         askers: askers.into_iter().take(SHOWN).map(asker).collect(),
