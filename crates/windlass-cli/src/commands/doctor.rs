@@ -31,7 +31,7 @@ pub struct Doctor {
     /// Show only what is not ok; nothing, where all is
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
-    /// Read all of an SQLite file to find damage, however long that takes, and not for a second only
+    /// Read all of an SQLite file to find damage, however long that takes, and not for a moment only
     #[arg(long)]
     full: bool,
     #[command(flatten)]

@@ -4,9 +4,9 @@ use super::{Findings, Unseen, schema as of_schema, upkeep, work};
 use crate::clock::Timestamp;
 use crate::queue::Queue;
 
-/// How long an SQLite file is read through each time that its health is asked for.
+/// How long an SQLite file is read through each time that its health is asked for: a page waits for it.
 #[cfg(feature = "sqlite")]
-const READ_THROUGH_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+const READ_THROUGH_MAX: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// The checks of an SQLite file.
 #[cfg(feature = "sqlite")]

@@ -40,7 +40,7 @@ pub(crate) fn integrity(found: &Integrity, bytes: u64) -> Verdict {
         Integrity::Sound => Verdict::ok(format!("all of it was read ({}), and nothing is damaged", size(bytes))),
         Integrity::Unfinished(after) => Verdict {
             level: Level::Ok,
-            summary: format!("no damage in what could be read of {} within {} s", size(bytes), after.as_secs()),
+            summary: format!("no damage in what could be read of {} within {} ms", size(bytes), after.as_millis()),
             advice: Some("`windlass doctor --full` reads all of it".to_owned()),
         },
         Integrity::Damaged(lines) => {
@@ -244,8 +244,8 @@ mod tests {
     #[test]
     fn only_damage_is_a_problem() {
         assert_eq!(integrity(&Integrity::Sound, MIB).level, Level::Ok);
-        let unfinished = integrity(&Integrity::Unfinished(Duration::from_secs(1)), 3 << 30);
-        assert_eq!(unfinished.summary, "no damage in what could be read of 3.0 GiB within 1 s");
+        let unfinished = integrity(&Integrity::Unfinished(Duration::from_millis(200)), 3 << 30);
+        assert_eq!(unfinished.summary, "no damage in what could be read of 3.0 GiB within 200 ms");
         assert_eq!((unfinished.level, unfinished.advice.is_some()), (Level::Ok, true));
         let damaged = Integrity::Damaged(vec!["*** in database main ***\nTree 9 page 7".into(), "more".into()]);
         let found = integrity(&damaged, MIB);
