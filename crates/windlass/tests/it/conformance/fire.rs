@@ -1,6 +1,7 @@
 //! Firing: which ticks happen, each once, and nobody stops the others.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use serde_json::json;
 use windlass::{ClaimRequest, Limits, Missed, NewEvent, NewSchedule, Queue, ScheduleFilter, Timestamp};
@@ -48,6 +49,18 @@ async fn refuse(bed: &Bed, ids: &[String]) {
     bed.database.execute(&drop).await;
     if !ids.is_empty() {
         bed.database.execute(&create).await;
+    }
+}
+
+/// Fires until nobody else holds a schedule: the server may still be undoing a transaction that failed.
+async fn fire_undisturbed(bed: &Bed) -> (usize, Option<Duration>) {
+    let mut all = 0;
+    loop {
+        let fired = bed.queue.fire_schedules_once().await.unwrap();
+        all += fired.fired;
+        if fired.next_in != Some(millis(100)) {
+            return (all, fired.next_in);
+        }
     }
 }
 
@@ -358,14 +371,11 @@ conformance! {
         assert!(fired >= 20);
         for _ in 0..2 {
             bed.advance(MINUTE);
-            let fired = bed.queue.fire_schedules_once().await.unwrap();
-            assert_eq!((fired.fired, fired.next_in), (20, Some(secs(1))));
-            let left = bed.queue.fire_schedules_once().await.unwrap();
-            assert_eq!((left.fired, left.next_in), (0, Some(secs(1))));
+            assert_eq!(fire_undisturbed(bed).await, (20, Some(secs(1))));
+            assert_eq!(fire_undisturbed(bed).await, (0, Some(secs(1))));
         }
         refuse(bed, &[]).await;
-        let fired = bed.queue.fire_schedules_once().await.unwrap();
-        assert_eq!((fired.fired, fired.next_in), (10, Some(MINUTE)));
+        assert_eq!(fire_undisturbed(bed).await, (10, Some(MINUTE)));
     }
 
     async fn a_failure_of_the_database_is_told(bed) {
