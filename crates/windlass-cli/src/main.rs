@@ -7,6 +7,7 @@ mod database;
 mod exit;
 mod help;
 mod input;
+mod interrupts;
 mod logging;
 mod output;
 #[cfg(test)]

@@ -19,6 +19,7 @@ use super::tally::{Range, Tally};
 use crate::Result;
 use crate::api::{Api, Refusal, Unreachable};
 use crate::exit::Usage;
+use crate::interrupts::Interrupts;
 use crate::output::{clean, counted, print, tell};
 
 /// So many batches are under way at once.
@@ -42,6 +43,7 @@ pub async fn run(publish: &Publish, file: &Path) -> Result {
         lines: HashMap::new(),
         ordered: false,
         stopped: None,
+        interrupts: Interrupts::listen()?,
         interrupted: false,
     };
     bulk.send_all(batches).await;
@@ -106,6 +108,7 @@ struct Bulk {
     /// One of a group is in flight, which nothing may overtake.
     ordered: bool,
     stopped: Option<Stop>,
+    interrupts: Interrupts,
     /// By Ctrl-C.
     interrupted: bool,
 }
@@ -114,9 +117,7 @@ impl Bulk {
     async fn send_all(&mut self, mut batches: mpsc::Receiver<Read>) {
         while self.stopped.is_none() {
             let next = tokio::select! {
-                // First, so that it is heard from the beginning.
-                biased;
-                _ = tokio::signal::ctrl_c() => {
+                () = self.interrupts.next() => {
                     self.interrupt();
                     continue;
                 }
@@ -177,7 +178,7 @@ impl Bulk {
     async fn settle_one(&mut self) -> bool {
         let settled = tokio::select! {
             settled = self.in_flight.join_next_with_id() => settled,
-            _ = tokio::signal::ctrl_c() => {
+            () = self.interrupts.next() => {
                 self.interrupt();
                 return true;
             }
