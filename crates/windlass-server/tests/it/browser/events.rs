@@ -20,6 +20,9 @@ async fn dead(server: &Server, event_type: &str) -> Value {
     server.get(&format!("/dead-letters?types={event_type}")).await.expect(200)["total"].clone()
 }
 
+/// The script has begun: keys before that are nobody's.
+const LISTENS: &str = "!document.querySelector('#help-open').hidden";
+
 in_browser! {
     on sqlite postgres:
     async fn a_published_event_appears_by_itself(server, page) {
@@ -167,6 +170,7 @@ in_browser! {
         server.publish_as(json!({ "type": "a", "title": "The second" })).await;
         page.goto("/ui/default/events").await;
         page.until_shows("#events", "The second").await;
+        page.until(LISTENS).await;
         page.press("/").await;
         page.until("document.activeElement.id === 'text'").await;
         page.press("Escape").await;
@@ -183,6 +187,7 @@ in_browser! {
         page.press("Enter").await;
         page.until_shows("h1", "The first").await;
         page.until(&format!("location.pathname === '/ui/default/events/{first}'")).await;
+        page.until(LISTENS).await;
         page.press("g").await;
         page.press("s").await;
         page.until_shows("h1", "Schedules").await;
