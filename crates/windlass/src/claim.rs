@@ -19,6 +19,7 @@ use crate::wake::lock;
 mod asking;
 mod claimer;
 mod handed;
+mod turns;
 mod watcher;
 
 use claimer::Claimer;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::Filter;
 use super::asking::{Ask, Asking};
 use super::handed::Handed;
+use super::turns::Turns;
 use super::watcher::{self, POLL, Pace, SHARE};
 use crate::delivery::{Delivery, Lease};
 use crate::error::{Error, Result};
@@ -56,6 +57,7 @@ impl Claimer {
             seen: false,
             reach: REACH_MIN,
             lanes: Lanes::default(),
+            more: false,
             sweep_from: None,
             sweeping: Arc::default(),
             pace: Pace::new(),
@@ -98,7 +100,7 @@ impl Claimer {
 #[derive(Default)]
 struct Lanes {
     topology: Option<Arc<Topology>>,
-    claims: Vec<LaneClaim>,
+    turns: Turns,
     /// In order.
     ids: Vec<i64>,
 }
@@ -124,6 +126,8 @@ struct Task {
     /// How many deliveries the next claim is for, at most.
     reach: usize,
     lanes: Lanes,
+    /// The last claim did not ask every lane.
+    more: bool,
     /// The next sweep may begin then; `None` before the first.
     sweep_from: Option<Instant>,
     /// Held by the sweep that runs beside the claims, and for a while after it.
@@ -224,7 +228,7 @@ impl Task {
         };
         match taken {
             Ok(taken) => {
-                self.claim_due = taken.len() >= wanted;
+                self.claim_due = taken.len() >= wanted || self.more;
                 self.reach = (taken.len() * 2).max(REACH_MIN);
                 self.hand_out(batch, taken);
             }
@@ -264,20 +268,36 @@ impl Task {
         Ok(taken)
     }
 
-    async fn claim(&self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
+    /// Takes from the lanes whose turn it is; where that is nothing, from all.
+    async fn claim(&mut self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
+        self.more = false;
+        if self.core.clock.overridden().is_none()
+            && let Some(some) = self.lanes.turns.next()
+        {
+            let taken = self.claim_from(some, slots).await?;
+            if !taken.is_empty() {
+                self.more = true;
+                return Ok(taken);
+            }
+        }
+        self.claim_from(self.lanes.turns.all(), slots).await
+    }
+
+    async fn claim_from(&mut self, lanes: Vec<LaneClaim>, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
         let Some(topology) = &self.lanes.topology else { return Ok(Vec::new()) };
-        if self.lanes.ids.is_empty() {
+        if lanes.is_empty() {
             return Ok(Vec::new());
         }
         let claim = Claim {
             namespace: self.filter.namespace.clone(),
             version: topology.version,
             subscription: self.filter.subscription.clone(),
-            lanes: self.lanes.claims.clone(),
+            lanes,
             requests: slots.to_vec(),
         };
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
         self.core.count_claimed(topology, &claim, &taken);
+        self.lanes.turns.note(&claim.lanes, &taken, slots.iter().map(|slot| slot.max).sum());
         Ok(taken)
     }
 
@@ -301,7 +321,7 @@ impl Task {
             .collect();
         let ids = self.filter.lane_ids(&topology);
         self.place.set_lanes(&topology, ids.clone());
-        self.lanes = Lanes { topology: Some(topology), claims, ids };
+        self.lanes = Lanes { topology: Some(topology), turns: Turns::new(claims), ids };
         Ok(())
     }
 

@@ -14,8 +14,9 @@ use crate::queue::Core;
 pub(super) const POLL: Duration = Duration::from_secs(1);
 /// It never looks again sooner than this by itself.
 const LOOK_MIN: Duration = Duration::from_millis(1);
-/// Sweeps and looks take at most one part in this many of the time.
-pub(super) const SHARE: u32 = 10;
+/// Sweeps and looks take at most one part in this many of the time: also where they have to pass millions of rows that
+/// nobody can vacuum, they shall not be felt.
+pub(super) const SHARE: u32 = 50;
 /// A look that takes no longer may be repeated at will.
 const LOOK_CHEAP: Duration = Duration::from_millis(5);
 
