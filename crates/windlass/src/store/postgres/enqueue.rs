@@ -122,8 +122,20 @@ pub(super) async fn enqueue(
 }
 
 /// One field of every row, as an array to bind.
-pub(super) fn column<'a, R, T>(rows: &'a [R], field: impl Fn(&'a R) -> T) -> Vec<T> {
+pub(super) fn column<'a, R, T>(rows: &'a [R], field: impl FnMut(&'a R) -> T) -> Vec<T> {
     rows.iter().map(field).collect()
+}
+
+/// As [`column`]; nothing at all where no row has it. `unnest` takes what is missing for null, and reading a column of
+/// nulls costs as much as one of values.
+pub(super) fn optional<'a, R, T>(rows: &'a [R], field: impl FnMut(&'a R) -> Option<T>) -> Vec<Option<T>> {
+    let values = column(rows, field);
+    if values.iter().all(Option::is_none) { Vec::new() } else { values }
+}
+
+/// As [`optional`]: true, or null.
+pub(super) fn flags<'a, R>(rows: &'a [R], mut flag: impl FnMut(&'a R) -> bool) -> Vec<Option<bool>> {
+    optional(rows, |row| flag(row).then_some(true))
 }
 
 /// Counts are bounded far below this type's end.

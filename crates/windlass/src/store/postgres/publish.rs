@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
-use super::enqueue::{Waits, column, signed};
+use super::enqueue::{Waits, column, flags, optional, signed};
 use super::error::from_sqlx;
 use super::group::Freed;
 use super::row::get;
@@ -221,31 +221,31 @@ async fn insert(
         .bind(batch.ids)
         .bind(now)
         .bind(column(events, |p| p.event.event_type.as_str()))
-        .bind(column(events, |p| p.event.title.as_deref()))
-        .bind(column(events, |p| p.event.description.as_deref()))
+        .bind(optional(events, |p| p.event.title.as_deref()))
+        .bind(optional(events, |p| p.event.description.as_deref()))
         .bind(column(events, |p| p.event.tags.as_str()))
         .bind(column(events, |p| p.event.payload.get()))
-        .bind(column(events, |p| p.event.group_id.as_deref()))
-        .bind(column(events, |p| p.event.key.as_deref()))
+        .bind(optional(events, |p| p.event.group_id.as_deref()))
+        .bind(optional(events, |p| p.event.key.as_deref()))
         .bind(column(events, |p| p.event.priority))
-        .bind(column(events, |p| p.event.producer.as_deref()))
-        .bind(column(events, |p| p.event.run_at))
-        .bind(column(events, |p| p.event.delay.map(micros)))
-        .bind(column(events, |p| p.event.expires_at))
-        .bind(column(events, |p| p.event.metadata.as_deref().map(|metadata| metadata.get())))
+        .bind(optional(events, |p| p.event.producer.as_deref()))
+        .bind(optional(events, |p| p.event.run_at))
+        .bind(optional(events, |p| p.event.delay.map(micros)))
+        .bind(optional(events, |p| p.event.expires_at))
+        .bind(optional(events, |p| p.event.metadata.as_deref().map(|metadata| metadata.get())))
         .bind(column(&deliveries, |(n, ..)| *n))
         .bind(column(&deliveries, |(.., d)| d.lane_id))
         .bind(column(&deliveries, |(.., d)| d.subscription.as_str()))
-        .bind(deliveries.iter().map(|_| waits.next()).collect::<Vec<bool>>())
+        .bind(flags(&deliveries, |_| waits.next()))
         .bind(column(&deliveries, |(.., d)| signed(d.attempts_limit)))
-        .bind(column(&deliveries, |(.., d)| d.max_retries.map(signed)))
-        .bind(column(&deliveries, |(_, p, _)| p.event.group_id.as_deref()))
-        .bind(column(&deliveries, |(_, p, _)| p.event.expires_at))
-        .bind(column(&deliveries, |(_, p, _)| p.event.run_at))
-        .bind(column(&deliveries, |(_, p, _)| p.event.delay.map(micros)))
-        .bind(column(events, |p| p.expires_in.map(micros)))
-        .bind(column(&deliveries, |(_, p, _)| p.expires_in.map(micros)))
-        .bind(column(events, |p| p.event.scheduled_task_id.as_deref()));
+        .bind(optional(&deliveries, |(.., d)| d.max_retries.map(signed)))
+        .bind(optional(&deliveries, |(_, p, _)| p.event.group_id.as_deref()))
+        .bind(optional(&deliveries, |(_, p, _)| p.event.expires_at))
+        .bind(optional(&deliveries, |(_, p, _)| p.event.run_at))
+        .bind(optional(&deliveries, |(_, p, _)| p.event.delay.map(micros)))
+        .bind(optional(events, |p| p.expires_in.map(micros)))
+        .bind(optional(&deliveries, |(_, p, _)| p.expires_in.map(micros)))
+        .bind(optional(events, |p| p.event.scheduled_task_id.as_deref()));
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;

@@ -1,17 +1,15 @@
 //! Applying what was decided: one statement for each kind of change, in one transaction.
 
-use std::collections::{HashMap, HashSet};
-
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
 use super::again::{self, despite_deadlocks, fill, missed};
-use super::enqueue::column;
+use super::enqueue::{column, flags, optional};
 use super::error::from_sqlx;
 use super::group::{self, Freed, Groups};
 use super::results;
-use super::row::{attempt, get};
+use super::row::{count, count_or_none, get};
 use crate::clock::{Timestamp, micros};
 use crate::decide::{Transition, When};
 use crate::error::Result;
@@ -44,8 +42,8 @@ async fn once(
 ) -> Result<Applied> {
     let mut connection = store.writes.get().await?;
     let (attempts, freed) = if is_one_statement(changes) && !locking {
-        let rows = Kinds::of(changes).apply(&mut connection, namespace, now).await?;
-        (in_order(changes, &rows)?, requeued(&rows)?)
+        let done = Kinds::of(changes).apply(&mut connection, namespace, now).await?;
+        (in_order(changes, &done)?, requeued(&done)?)
     } else {
         let mut tx = connection.begin().await.map_err(from_sqlx)?;
         let applied = apply(&mut tx, namespace, changes, locking, now).await?;
@@ -80,66 +78,53 @@ pub(super) async fn apply(
     if locking {
         again::lock(connection, namespace, changes.iter().map(|change| &change.live)).await?;
     }
-    let rows = Kinds::of(changes).apply(connection, namespace, now).await?;
-    forget(connection, namespace, &rows).await?;
-    results::write(connection, namespace, &applied(changes, &rows)?, now).await?;
-    let moved = move_groups_on(connection, namespace, &groups, changes, &rows, now).await?;
-    let freed = requeued(&rows)?.into_iter().chain(moved).collect();
-    Ok((in_order(changes, &rows)?, freed))
+    let done = Kinds::of(changes).apply(connection, namespace, now).await?;
+    forget(connection, namespace, &done).await?;
+    results::write(connection, namespace, &column(&done, |done| done.change), now).await?;
+    let moved = move_groups_on(connection, namespace, &groups, &done, now).await?;
+    let freed = requeued(&done)?.into_iter().chain(moved).collect();
+    Ok((in_order(changes, &done)?, freed))
 }
 
 fn group_of(change: &Change) -> Option<group::Group> {
     change.live.group_id.as_ref().map(|group_id| (change.live.subscription.clone(), group_id.clone()))
 }
 
+/// A change, and its place among all that were asked for.
+type Asked<'a> = (usize, &'a Change);
+
+/// A change whose guard held, and what its statement tells of it.
+struct Done<'a> {
+    at: usize,
+    change: &'a Change,
+    row: PgRow,
+}
+
 /// The changes, sorted by the statement that applies them.
 #[derive(Default)]
 struct Kinds<'a> {
-    ends: Vec<(&'a Change, bool)>,
-    requeues: Vec<Requeue<'a>>,
-    burials: Vec<Burial<'a>>,
-}
-
-struct Requeue<'a> {
-    change: &'a Change,
-    delay_us: Option<i64>,
-    failed: bool,
-    free: bool,
-    pass_group: bool,
-}
-
-struct Burial<'a> {
-    change: &'a Change,
-    status: &'static str,
-    reason: &'a str,
-    failed: bool,
+    ends: Vec<Asked<'a>>,
+    requeues: Vec<Asked<'a>>,
+    burials: Vec<Asked<'a>>,
 }
 
 impl<'a> Kinds<'a> {
     fn of(changes: &'a [Change]) -> Kinds<'a> {
         let mut kinds = Kinds::default();
-        for change in changes {
-            match &change.transition {
-                Transition::End { forget } => kinds.ends.push((change, *forget)),
-                Transition::Requeue { when, failed, free, pass_group } => {
-                    let delay_us = match when {
-                        When::Unchanged => None,
-                        When::After(delay) => Some(micros(*delay)),
-                    };
-                    let (failed, free, pass_group) = (*failed, *free, *pass_group);
-                    kinds.requeues.push(Requeue { change, delay_us, failed, free, pass_group });
-                }
-                Transition::Bury { status, reason, failed } => {
-                    kinds.burials.push(Burial { change, status: status.as_str(), reason, failed: *failed });
-                }
-            }
+        for asked in changes.iter().enumerate() {
+            let kind = match &asked.1.transition {
+                Transition::End { .. } => &mut kinds.ends,
+                Transition::Requeue { .. } => &mut kinds.requeues,
+                Transition::Bury { .. } => &mut kinds.burials,
+            };
+            kind.push(asked);
         }
         kinds
     }
 
     fn is_one_statement(&self) -> bool {
-        let kinds = [!self.ends.is_empty(), !self.requeues.is_empty(), !self.burials.is_empty()];
-        kinds.into_iter().filter(|used| *used).count() == 1 && !self.ends.iter().any(|(_, forget)| *forget)
+        let kinds = [&self.ends, &self.requeues, &self.burials];
+        kinds.into_iter().filter(|kind| !kind.is_empty()).count() == 1 && !self.ends.iter().any(forgets)
     }
 
     async fn apply(
@@ -147,46 +132,50 @@ impl<'a> Kinds<'a> {
         connection: &mut PgConnection,
         namespace: &str,
         now: Option<Timestamp>,
-    ) -> Result<Vec<PgRow>> {
-        let mut rows = Vec::new();
-        if !self.ends.is_empty() {
-            rows.extend(end(connection, namespace, &self.ends, now).await?);
+    ) -> Result<Vec<Done<'a>>> {
+        let mut done = Vec::new();
+        let kinds: [(&[Asked<'a>], Ask); 3] = [(&self.ends, end), (&self.requeues, requeue), (&self.burials, bury)];
+        for (asked, ask) in kinds {
+            if !asked.is_empty() {
+                let rows = ask(namespace, now, asked).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+                done.reserve(rows.len());
+                for row in rows {
+                    let (at, change) = asked[get::<i64>(&row, "n")? as usize - 1];
+                    done.push(Done { at, change, row });
+                }
+            }
         }
-        if !self.requeues.is_empty() {
-            rows.extend(requeue(connection, namespace, &self.requeues, now).await?);
-        }
-        if !self.burials.is_empty() {
-            rows.extend(bury(connection, namespace, &self.burials, now).await?);
-        }
-        Ok(rows)
+        Ok(done)
     }
+}
+
+fn forgets((_, change): &Asked<'_>) -> bool {
+    matches!(change.transition, Transition::End { forget: true })
 }
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-/// Binds $1 to $10: what every kind of change has.
-fn with_changes<'q>(
-    sql: &'static str,
-    namespace: &'q str,
-    now: Option<Timestamp>,
-    changes: &[&'q Change],
-) -> Query<'q> {
-    let lease = |change: &&Change| match change.guard {
+/// The statement for changes of one kind.
+type Ask = for<'q> fn(&'q str, Option<Timestamp>, &[Asked<'q>]) -> Query<'q>;
+
+/// Binds $1 to $11: what every kind of change has.
+fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
+    let lease = |change: &Change| match change.guard {
         Guard::Lease(lease) | Guard::RunOut(lease) => Some(lease.0),
         Guard::Free => None,
     };
     sqlx::query(sql)
         .bind(namespace)
         .bind(now)
-        .bind(column(changes, |change| change.live.event_id))
-        .bind(column(changes, |change| change.live.lane_id))
-        .bind(changes.iter().map(lease).collect::<Vec<_>>())
-        .bind(column(changes, |change| matches!(change.guard, Guard::RunOut(_))))
-        .bind(column(changes, |change| change.action.as_str()))
-        .bind(column(changes, |change| change.record.status_code))
-        .bind(column(changes, |change| change.record.execution_time_ms.map(|ms| ms as i64)))
-        .bind(column(changes, |change| change.record.error.as_deref()))
-        .bind(column(changes, |change| change.record.detail.as_deref().map(|detail| detail.get())))
+        .bind(column(asked, |(_, change)| change.live.event_id))
+        .bind(column(asked, |(_, change)| change.live.lane_id))
+        .bind(optional(asked, |(_, change)| lease(change)))
+        .bind(flags(asked, |(_, change)| matches!(change.guard, Guard::RunOut(_))))
+        .bind(column(asked, |(_, change)| change.action.as_str()))
+        .bind(optional(asked, |(_, change)| change.record.status_code))
+        .bind(optional(asked, |(_, change)| change.record.execution_time_ms.map(|ms| ms as i64)))
+        .bind(optional(asked, |(_, change)| change.record.error.as_deref()))
+        .bind(optional(asked, |(_, change)| change.record.detail.as_deref().map(|detail| detail.get())))
 }
 
 // Each row is looked up on its own (the LIMIT keeps the planner from turning the join around, which
@@ -195,7 +184,8 @@ pub(super) const END: &str = "
 WITH found AS MATERIALIZED (
     SELECT q.tid, i.* FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[],
                                   $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::boolean[])
-      AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, forget)
+      WITH ORDINALITY
+      AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, forget, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
@@ -203,8 +193,8 @@ WITH found AS MATERIALIZED (
 ), gone AS (
     DELETE FROM windlass.event_queue q USING found i
     WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
-      AND (NOT i.run_out OR q.lease_expires_at <= coalesce($2, now()))
-    RETURNING q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, q.lease,
+      AND (i.run_out IS NOT TRUE OR q.lease_expires_at <= coalesce($2, now()))
+    RETURNING i.n, q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, q.lease,
         CASE WHEN q.lease IS NOT NULL THEN q.worker_id END AS worker_id,
         CASE WHEN q.lease IS NOT NULL THEN q.picked_at END AS picked_at,
         CASE WHEN q.lease IS NOT NULL THEN q.started_at END AS started_at,
@@ -217,22 +207,13 @@ WITH found AS MATERIALIZED (
     SELECT event_id, lane_id, attempt, $1, subscription, lease, worker_id, picked_at, started_at,
            coalesce($2, now()), action, status_code, execution_time_ms, error_message, detail::json,
            retry_count, max_retries
-    FROM gone WHERE NOT forget
+    FROM gone WHERE forget IS NOT TRUE
 )
-SELECT event_id, lane_id, subscription, attempt, worker_id, action, status_code, execution_time_ms, error_message,
-       NULL::timestamptz AS next_retry_at, retry_count, max_retries, coalesce($2, now()) AS finished_at,
-       forget, created_at, true AS gone
+SELECT n, attempt, worker_id, retry_count, max_retries, coalesce($2, now()) AS finished_at, created_at
 FROM gone";
 
-async fn end(
-    connection: &mut PgConnection,
-    namespace: &str,
-    ends: &[(&Change, bool)],
-    now: Option<Timestamp>,
-) -> Result<Vec<PgRow>> {
-    let changes: Vec<&Change> = ends.iter().map(|(change, _)| *change).collect();
-    let query = with_changes(END, namespace, now, &changes).bind(column(ends, |(_, forget)| *forget));
-    query.fetch_all(connection).await.map_err(from_sqlx)
+fn end<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
+    with_changes(END, namespace, now, asked).bind(flags(asked, forgets))
 }
 
 // worker_id, picked_at and started_at stay in the row: they say nothing while nobody holds it, and
@@ -242,8 +223,9 @@ WITH found AS MATERIALIZED (
     SELECT q.tid, i.* FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[],
                                   $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::bigint[],
                                   $13::boolean[], $14::boolean[], $15::boolean[])
+      WITH ORDINALITY
       AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, delay_us,
-           failed, free, pass_group)
+           failed, free, pass_group, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
@@ -260,8 +242,8 @@ WITH found AS MATERIALIZED (
         updated_at = coalesce($2, now())
     FROM found i
     WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
-      AND (NOT i.run_out OR q.lease_expires_at <= coalesce($2, now()))
-    RETURNING q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, i.lease,
+      AND (i.run_out IS NOT TRUE OR q.lease_expires_at <= coalesce($2, now()))
+    RETURNING i.n, q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, i.lease,
         CASE WHEN i.lease IS NOT NULL THEN q.worker_id END AS worker_id,
         CASE WHEN i.lease IS NOT NULL THEN q.picked_at END AS picked_at,
         CASE WHEN i.lease IS NOT NULL THEN q.started_at END AS started_at,
@@ -277,24 +259,35 @@ WITH found AS MATERIALIZED (
            next_retry_at, retry_count, max_retries
     FROM changed
 )
-SELECT event_id, lane_id, subscription, attempt, worker_id, action, status_code, execution_time_ms, error_message,
-       next_retry_at, retry_count, max_retries, coalesce($2, now()) AS finished_at,
-       false AS forget, created_at, false AS gone
+SELECT n, attempt, worker_id, next_retry_at, retry_count, max_retries, coalesce($2, now()) AS finished_at
 FROM changed";
 
-async fn requeue(
-    connection: &mut PgConnection,
-    namespace: &str,
-    requeues: &[Requeue<'_>],
-    now: Option<Timestamp>,
-) -> Result<Vec<PgRow>> {
-    let changes: Vec<&Change> = requeues.iter().map(|requeue| requeue.change).collect();
-    let query = with_changes(REQUEUE, namespace, now, &changes)
-        .bind(column(requeues, |requeue| requeue.delay_us))
-        .bind(column(requeues, |requeue| requeue.failed))
-        .bind(column(requeues, |requeue| requeue.free))
-        .bind(column(requeues, |requeue| requeue.pass_group));
-    query.fetch_all(connection).await.map_err(from_sqlx)
+/// How a delivery is put back.
+struct Requeue {
+    delay_us: Option<i64>,
+    failed: bool,
+    free: bool,
+    pass_group: bool,
+}
+
+impl Requeue {
+    fn of((_, change): &Asked<'_>) -> Option<Requeue> {
+        let Transition::Requeue { when, failed, free, pass_group } = &change.transition else { return None };
+        let delay_us = match when {
+            When::Unchanged => None,
+            When::After(delay) => Some(micros(*delay)),
+        };
+        Some(Requeue { delay_us, failed: *failed, free: *free, pass_group: *pass_group })
+    }
+}
+
+fn requeue<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
+    let requeues: Vec<Requeue> = asked.iter().filter_map(Requeue::of).collect();
+    with_changes(REQUEUE, namespace, now, asked)
+        .bind(column(&requeues, |requeue| requeue.delay_us))
+        .bind(column(&requeues, |requeue| requeue.failed))
+        .bind(column(&requeues, |requeue| requeue.free))
+        .bind(column(&requeues, |requeue| requeue.pass_group))
 }
 
 pub(super) const BURY: &str = "
@@ -302,8 +295,9 @@ WITH found AS MATERIALIZED (
     SELECT q.tid, i.* FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[],
                                   $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[],
                                   $14::boolean[])
+      WITH ORDINALITY
       AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, status,
-           reason, failed)
+           reason, failed, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
@@ -311,8 +305,8 @@ WITH found AS MATERIALIZED (
 ), gone AS (
     DELETE FROM windlass.event_queue q USING found i
     WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
-      AND (NOT i.run_out OR q.lease_expires_at <= coalesce($2, now()))
-    RETURNING q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, q.lease,
+      AND (i.run_out IS NOT TRUE OR q.lease_expires_at <= coalesce($2, now()))
+    RETURNING i.n, q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, q.lease,
         CASE WHEN q.lease IS NOT NULL THEN q.worker_id END AS worker_id,
         CASE WHEN q.lease IS NOT NULL THEN q.picked_at END AS picked_at,
         CASE WHEN q.lease IS NOT NULL THEN q.started_at END AS started_at,
@@ -333,23 +327,19 @@ WITH found AS MATERIALIZED (
            coalesce($2, now()), created_at
     FROM gone
 )
-SELECT event_id, lane_id, subscription, attempt, worker_id, action, status_code, execution_time_ms, error_message,
-       NULL::timestamptz AS next_retry_at, retry_count, max_retries, coalesce($2, now()) AS finished_at,
-       false AS forget, created_at, true AS gone
+SELECT n, attempt, worker_id, retry_count, max_retries, coalesce($2, now()) AS finished_at
 FROM gone";
 
-async fn bury(
-    connection: &mut PgConnection,
-    namespace: &str,
-    burials: &[Burial<'_>],
-    now: Option<Timestamp>,
-) -> Result<Vec<PgRow>> {
-    let changes: Vec<&Change> = burials.iter().map(|burial| burial.change).collect();
-    let query = with_changes(BURY, namespace, now, &changes)
-        .bind(column(burials, |burial| burial.status))
-        .bind(column(burials, |burial| burial.reason))
-        .bind(column(burials, |burial| burial.failed));
-    query.fetch_all(connection).await.map_err(from_sqlx)
+fn bury<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
+    let burial = |(_, change): &Asked<'q>| match &change.transition {
+        Transition::Bury { status, reason, failed } => Some((status.as_str(), reason.as_str(), *failed)),
+        _ => None,
+    };
+    let burials: Vec<(&str, &str, bool)> = asked.iter().filter_map(burial).collect();
+    with_changes(BURY, namespace, now, asked)
+        .bind(column(&burials, |(status, ..)| *status))
+        .bind(column(&burials, |(_, reason, _)| *reason))
+        .bind(column(&burials, |(.., failed)| *failed))
 }
 
 const FORGET: &str = "
@@ -375,11 +365,11 @@ CROSS JOIN LATERAL (
     LIMIT 1 FOR UPDATE) AS e";
 
 /// Deletes the history of these deliveries and, unless another one is live, dead or kept, their events.
-async fn forget(connection: &mut PgConnection, namespace: &str, rows: &[PgRow]) -> Result<()> {
-    let mut forgotten: Vec<(i64, Timestamp, String)> = Vec::new();
-    for row in rows {
-        if get(row, "forget")? {
-            forgotten.push((get(row, "event_id")?, get(row, "created_at")?, get(row, "subscription")?));
+async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>]) -> Result<()> {
+    let mut forgotten: Vec<(i64, Timestamp, &str)> = Vec::new();
+    for Done { at, change, row } in done {
+        if forgets(&(*at, *change)) {
+            forgotten.push((change.live.event_id, get(row, "created_at")?, &change.live.subscription));
         }
     }
     if forgotten.is_empty() {
@@ -391,7 +381,7 @@ async fn forget(connection: &mut PgConnection, namespace: &str, rows: &[PgRow]) 
     let hold = sqlx::query(HOLD_EVENTS).bind(namespace).bind(&ids).bind(&created);
     hold.execute(&mut *connection).await.map_err(from_sqlx)?;
     let query = sqlx::query(FORGET).bind(namespace).bind(ids).bind(created);
-    let query = query.bind(column(&forgotten, |(.., subscription)| subscription.as_str()));
+    let query = query.bind(column(&forgotten, |(.., subscription)| *subscription));
     query.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
@@ -399,24 +389,22 @@ async fn move_groups_on(
     connection: &mut PgConnection,
     namespace: &str,
     groups: &Groups<bool>,
-    changes: &[Change],
-    rows: &[PgRow],
+    done: &[Done<'_>],
     now: Option<Timestamp>,
 ) -> Result<Vec<Freed>> {
     if groups.is_empty() {
         return Ok(Vec::new());
     }
-    let by_key: HashMap<(i64, i64), &Change> =
-        changes.iter().map(|change| ((change.live.event_id, change.live.lane_id), change)).collect();
     let (mut left, mut moving) = (Groups::<i64>::new(), Groups::<bool>::new());
-    for row in rows {
-        let Some(change) = by_key.get(&(get(row, "event_id")?, get(row, "lane_id")?)) else { continue };
+    for change in done.iter().map(|done| done.change) {
         let Some(group) = group_of(change) else { continue };
-        if get(row, "gone")? {
-            *left.entry(group.clone()).or_default() += 1;
-            moving.insert(group, change.pass_group);
-        } else if matches!(change.transition, Transition::Requeue { pass_group: true, .. }) {
-            moving.insert(group, true);
+        match change.transition {
+            Transition::Requeue { pass_group: true, .. } => drop(moving.insert(group, true)),
+            Transition::Requeue { .. } => {}
+            Transition::End { .. } | Transition::Bury { .. } => {
+                *left.entry(group.clone()).or_default() += 1;
+                moving.insert(group, change.pass_group);
+            }
         }
     }
     if !left.is_empty() {
@@ -425,29 +413,45 @@ async fn move_groups_on(
     if moving.is_empty() { Ok(Vec::new()) } else { group::advance(connection, namespace, &moving, now).await }
 }
 
-/// The changes whose guard held.
-fn applied<'a>(changes: &'a [Change], rows: &[PgRow]) -> Result<Vec<&'a Change>> {
-    let mut keys: HashSet<(i64, i64)> = HashSet::with_capacity(rows.len());
-    for row in rows {
-        keys.insert((get(row, "event_id")?, get(row, "lane_id")?));
+fn in_order(changes: &[Change], done: &[Done<'_>]) -> Result<Vec<Option<Attempt>>> {
+    let mut attempts = vec![None; changes.len()];
+    for done in done {
+        attempts[done.at] = Some(attempt(done)?);
     }
-    Ok(changes.iter().filter(|change| keys.contains(&(change.live.event_id, change.live.lane_id))).collect())
+    Ok(attempts)
 }
 
-fn in_order(changes: &[Change], rows: &[PgRow]) -> Result<Vec<Option<Attempt>>> {
-    let mut applied: HashMap<(i64, i64), Attempt> = HashMap::with_capacity(rows.len());
-    for row in rows {
-        applied.insert((get(row, "event_id")?, get(row, "lane_id")?), attempt(row)?);
+/// The record of a change: what was asked for, and what only the row could tell.
+fn attempt(Done { change, row, .. }: &Done<'_>) -> Result<Attempt> {
+    Ok(Attempt {
+        event_id: change.live.event_id,
+        subscription: change.live.subscription.clone(),
+        attempt: count(row, "attempt")?,
+        worker_id: get(row, "worker_id")?,
+        action: change.action,
+        status_code: change.record.status_code,
+        execution_time_ms: change.record.execution_time_ms,
+        error_message: change.record.error.clone(),
+        next_retry_at: next_retry_at(change, row)?,
+        retry_count: count(row, "retry_count")?,
+        max_retries: count_or_none(row, "max_retries")?,
+        finished_at: get(row, "finished_at")?,
+    })
+}
+
+fn next_retry_at(change: &Change, row: &PgRow) -> Result<Option<Timestamp>> {
+    match change.transition {
+        Transition::Requeue { .. } => get(row, "next_retry_at"),
+        Transition::End { .. } | Transition::Bury { .. } => Ok(None),
     }
-    Ok(changes.iter().map(|change| applied.remove(&(change.live.event_id, change.live.lane_id))).collect())
 }
 
 /// Lanes that got a delivery back, and when it is ready.
-fn requeued(rows: &[PgRow]) -> Result<Vec<Freed>> {
+fn requeued(done: &[Done<'_>]) -> Result<Vec<Freed>> {
     let mut freed = Vec::new();
-    for row in rows {
-        if let Some(ready_at) = get::<Option<Timestamp>>(row, "next_retry_at")? {
-            freed.push((get(row, "lane_id")?, ready_at));
+    for Done { change, row, .. } in done {
+        if let Some(ready_at) = next_retry_at(change, row)? {
+            freed.push((change.live.lane_id, ready_at));
         }
     }
     Ok(freed)
