@@ -129,14 +129,14 @@ async function latency(peer, { per_second: rate, seconds, bytes }) {
     else if (payload.n === first) warmed();
     return tally.handle(payload, id);
   };
-  const before = await peer.waiting();
+  await checkWaiting(peer, 0);
   await working(peer, handle, false, async () => {
     await peer.publish(make(1));
     await withProgress(warm, () => tally.done);
     await schedule(total, rate, () => peer.publish(make(1)));
     await withProgress(tally.reached, () => tally.done);
   });
-  await checkWaiting(peer, before + total + 1 - tally.done);
+  await checkWaiting(peer, 0);
   return { micros };
 }
 
@@ -205,7 +205,7 @@ export async function serve(open) {
     if (request.do === "open") {
       await close();
       peer = await open(request.url, request.variant);
-      return { version: peer.version, about: peer.about };
+      return { version: peer.version, about: `${peer.about}; on Node ${process.versions.node}` };
     }
     if (request.do === "close") return close();
     if (!Object.hasOwn(LOADS, request.do)) throw new Error(`unknown request ${request.do}`);
