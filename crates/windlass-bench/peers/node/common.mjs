@@ -201,7 +201,8 @@ export async function serve(open) {
     await closing?.close();
     return {};
   };
-  const answer = async (request) => {
+  const answer = async (line) => {
+    const request = JSON.parse(line);
     if (request.do === "open") {
       await close();
       peer = await open(request.url, request.variant);
@@ -213,7 +214,7 @@ export async function serve(open) {
     return LOADS[request.do](peer, request);
   };
   for await (const line of createInterface({ input: process.stdin })) {
-    const reply = await answer(JSON.parse(line)).then(
+    const reply = await answer(line).then(
       (ok) => ({ ok }),
       (error) => ({ error: String(error?.message || error) }),
     );

@@ -92,7 +92,7 @@ async def working(peer, handle):
         await peer.stop()
 
 
-async def publish(peer, events, callers, batch, bytes):
+async def publish(peer, events, callers, batch, bytes, **_):
     payloads = Payloads(bytes)
     left = events
 
@@ -111,7 +111,7 @@ async def publish(peer, events, callers, batch, bytes):
     return {"seconds": seconds}
 
 
-async def drain(peer, events, fail_percent=0):
+async def drain(peer, events, fail_percent=0, **_):
     before = await peer.waiting()
     if before < events:
         raise RuntimeError(f"only {before} jobs are waiting")
@@ -126,7 +126,7 @@ async def drain(peer, events, fail_percent=0):
     return {"seconds": seconds}
 
 
-async def latency(peer, per_second, seconds, bytes):
+async def latency(peer, per_second, seconds, bytes, **_):
     payloads = Payloads(bytes)
     total = round(per_second * seconds)
     first = Payloads.next_n
@@ -164,7 +164,7 @@ async def schedule(total, rate, call):
     await asyncio.gather(*calls)
 
 
-async def steady(peer, seconds, batch, publishers, bytes):
+async def steady(peer, seconds, batch, publishers, bytes, **_):
     payloads = Payloads(bytes)
     tally = Tally(math.inf)
     sent = 0
@@ -196,6 +196,7 @@ async def per_second_counts(started, seconds, read):
     return [[now - last for last, now in zip(column, column[1:])] for column in zip(*counts)]
 
 
+# A request may carry more than concerns a peer; each load takes what it knows.
 LOADS = {"publish": publish, "drain": drain, "latency": latency, "steady": steady}
 
 
