@@ -7,7 +7,7 @@ mod load;
 mod measure;
 mod pollers;
 mod report;
-mod server;
+pub(crate) mod server;
 mod soak;
 
 use std::time::Duration;

@@ -7,6 +7,8 @@ use clap::{Parser, Subcommand};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
+mod adapter;
+mod compare;
 mod engine;
 mod history;
 mod http;
@@ -53,6 +55,11 @@ enum Workload {
     Schedules(schedules::Options),
     /// What the pages of the dashboard cost with a million events and a hundred thousand dead letters.
     Pages(pages::Options),
+    /// Windlass beside its peers, on one machine and in one run.
+    Compare(compare::Options),
+    /// Windlass as one of the systems that `compare` measures.
+    #[command(hide = true)]
+    Adapter(adapter::Options),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +71,8 @@ fn main() -> ExitCode {
         Workload::History(options) => options.needs_postgres(),
         Workload::Schedules(options) => options.needs_postgres(),
         Workload::Pages(options) => options.needs_postgres(),
+        Workload::Compare(options) => options.needs_postgres(),
+        Workload::Adapter(_) => false,
     };
     if needs_postgres && postgres::url().is_none() {
         return postgres::run_again_with_server();
@@ -76,6 +85,8 @@ fn main() -> ExitCode {
         Workload::History(options) => run(Builder::new_multi_thread(), history::run(&options)),
         Workload::Schedules(options) => run(Builder::new_multi_thread(), schedules::run(&options)),
         Workload::Pages(options) => run(Builder::new_multi_thread(), pages::run(&options)),
+        Workload::Compare(options) => run(Builder::new_current_thread(), compare::run(&options)),
+        Workload::Adapter(options) => run(Builder::new_multi_thread(), adapter::run(&options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

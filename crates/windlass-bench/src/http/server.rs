@@ -32,7 +32,10 @@ impl Place {
     pub async fn server(&self) -> Result<Server, AnyError> {
         match self {
             Place::Running { url, pid } => Server::running(url, *pid).await,
-            Place::Own(backend) => Server::start(backend.fresh().await?),
+            Place::Own(backend) => {
+                let database = backend.fresh().await?;
+                Server::start(&database.url.clone(), Some(database))
+            }
         }
     }
 }
@@ -46,7 +49,7 @@ pub struct Server {
 /// Fields are dropped in order: the process ends before its database goes.
 struct Own {
     process: Process,
-    _database: Fresh,
+    _database: Option<Fresh>,
 }
 
 impl Server {
@@ -57,9 +60,14 @@ impl Server {
         Ok(Server { address, pid, own: None })
     }
 
-    fn start(database: Fresh) -> Result<Server, AnyError> {
+    /// One of our own, on a database that somebody else looks after.
+    pub fn on(url: &str) -> Result<Server, AnyError> {
+        Server::start(url, None)
+    }
+
+    fn start(url: &str, database: Option<Fresh>) -> Result<Server, AnyError> {
         let mut command = Command::new(program()?);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--database", url]);
         // What is set for other servers, tokens say, is not for this one.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"WINDLASS_")) {
             command.env_remove(name);

@@ -1,0 +1,145 @@
+//! Windlass beside its peers: every system in the same way, on the same server, in one run.
+
+mod ask;
+mod broker;
+mod figures;
+mod group;
+mod hold;
+mod install;
+mod machine;
+mod place;
+pub mod protocol;
+mod report;
+mod results;
+mod runner;
+mod sizes;
+mod statistics;
+mod svg;
+mod systems;
+mod verdicts;
+mod workloads;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use self::machine::Machine;
+use self::results::Results;
+use self::runner::{Runner, Scale};
+use self::systems::{Place, SYSTEMS, System};
+use self::workloads::{WORKLOADS, Workload};
+use crate::AnyError;
+
+#[derive(Args)]
+pub struct Options {
+    /// Only these systems; see --list.
+    #[arg(long, value_delimiter = ',')]
+    systems: Vec<String>,
+    /// Only these workloads; see --list.
+    #[arg(long, value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// How often each is measured; the median counts. The longest are measured once.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Less of everything, say 0.1, to try it: fewer events, and less time.
+    #[arg(long, default_value_t = 1.0)]
+    events_scale: f64,
+    /// held-snapshot, long-writer, readers: for how long; by default 180, 180 and 90.
+    #[arg(long)]
+    hold_seconds: Option<u64>,
+    /// Writes all figures here.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Writes the report here instead of to stdout.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Draws a chart here.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Uses what is installed, and installs nothing.
+    #[arg(long)]
+    no_install: bool,
+    /// Fails unless every claim that was measured holds.
+    #[arg(long)]
+    check: bool,
+    /// Lists systems and workloads.
+    #[arg(long)]
+    list: bool,
+}
+
+impl Options {
+    pub fn needs_postgres(&self) -> bool {
+        let known =
+            SYSTEMS.iter().filter(|system| self.systems.is_empty() || self.systems.iter().any(|s| s == system.name));
+        !self.list && known.into_iter().any(|system| system.place == Place::Postgres)
+    }
+
+    fn scale(&self) -> Scale {
+        Scale { events: self.events_scale.clamp(0.001, 100.0), hold_seconds: self.hold_seconds }
+    }
+}
+
+pub async fn run(options: &Options) -> Result<(), AnyError> {
+    if options.list {
+        print!("{}", list());
+        return Ok(());
+    }
+    let systems: Vec<System> = chosen(SYSTEMS, &options.systems, "system", |system| system.name)?;
+    let workloads: Vec<Workload> = chosen(WORKLOADS, &options.workloads, "workload", |workload| workload.id)?;
+    let machine = Machine::look(options.needs_postgres()).await?;
+    let mut runner = Runner::new(systems, options.scale(), !options.no_install)?;
+    runner.run(&workloads, usize::from(options.rounds)).await;
+    write(options, &machine, &runner.results, &workloads)
+}
+
+fn write(options: &Options, machine: &Machine, results: &Results, workloads: &[Workload]) -> Result<(), AnyError> {
+    let verdicts = verdicts::verdicts(results);
+    let text = report::markdown(machine, results, workloads, &verdicts);
+    match &options.markdown {
+        Some(file) => std::fs::write(file, text)?,
+        None => print!("{text}"),
+    }
+    if let Some(file) = &options.json {
+        let all = serde_json::json!({ "machine": machine, "results": results, "claims": verdicts });
+        std::fs::write(file, format!("{all:#}\n"))?;
+    }
+    if let Some(file) = &options.svg {
+        std::fs::write(file, svg::chart(results, workloads))?;
+    }
+    match verdicts.iter().filter(|verdict| verdict.holds == Some(false)).count() {
+        failed if failed > 0 && options.check => Err(format!("{failed} claims do not hold").into()),
+        _ => Ok(()),
+    }
+}
+
+/// Those that were named, in our order; all, if none was.
+fn chosen<T: Clone>(all: &[T], named: &[String], what: &str, name: fn(&T) -> &'static str) -> Result<Vec<T>, AnyError> {
+    if let Some(unknown) = named.iter().find(|named| all.iter().all(|one| name(one) != named.as_str())) {
+        return Err(format!("there is no {what} `{unknown}`; --list shows them").into());
+    }
+    Ok(all.iter().filter(|one| named.is_empty() || named.iter().any(|named| named == name(one))).cloned().collect())
+}
+
+fn list() -> String {
+    let mut text = String::from("systems:\n");
+    text.extend(SYSTEMS.iter().map(|system| format!("  {}\n", system.name)));
+    text.push_str("workloads:\n");
+    text.extend(WORKLOADS.iter().map(|workload| format!("  {:<20} {}\n", workload.id, workload.title)));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_must_exist() {
+        let names = |named: &[&str]| {
+            let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+            chosen(WORKLOADS, &named, "workload", |w| w.id).map(|w| w.iter().map(|w| w.id).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["drain", "publish-1"]).unwrap(), ["publish-1", "drain"]);
+        assert_eq!(names(&[]).unwrap().len(), WORKLOADS.len());
+        assert!(names(&["swim"]).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! Other sessions of the database that keep vacuum from removing what is dead.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use tokio::time::{Instant, interval, sleep, timeout};
+
+use super::workloads::Holder;
+use crate::AnyError;
+
+const READERS: u64 = 4;
+const READERS_APART: Duration = Duration::from_secs(5);
+/// How long one snapshot of a reader lasts.
+const READ_FOR: Duration = Duration::from_secs(20);
+
+const BEGIN_WITH_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
+
+const TABLES: &str = "
+SELECT c.oid::regclass::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema')";
+
+/// Holds on for so long, then lets go.
+pub async fn hold(holder: Holder, url: &str, time: Duration) -> Result<(), AnyError> {
+    match holder {
+        Holder::Snapshot => idle(url, BEGIN_WITH_SNAPSHOT, time).await?,
+        Holder::Writer => {
+            let mut connection = PgConnection::connect(url).await?;
+            connection.execute("CREATE TABLE bench_written (n bigint)").await?;
+            idle(url, "BEGIN; INSERT INTO bench_written VALUES (1)", time).await?;
+        }
+        Holder::Readers => readers(url, time).await?,
+    }
+    Ok(())
+}
+
+async fn idle(url: &str, begin: &'static str, time: Duration) -> Result<(), sqlx::Error> {
+    let mut connection = PgConnection::connect(url).await?;
+    connection.execute(begin).await?;
+    sleep(time).await;
+    connection.execute("COMMIT").await?;
+    connection.close().await
+}
+
+async fn readers(url: &str, time: Duration) -> Result<(), AnyError> {
+    let end = Instant::now() + time;
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..READERS {
+        let url = url.to_owned();
+        tasks.spawn(async move {
+            sleep(READERS_APART * n as u32).await;
+            let mut connection = PgConnection::connect(&url).await?;
+            while Instant::now() < end {
+                connection.execute(BEGIN_WITH_SNAPSHOT).await?;
+                // A scan that is under way at the end is given up with its connection.
+                let until = READ_FOR.min(end - Instant::now());
+                match timeout(until, read_all(&mut connection)).await {
+                    Ok(failed) => return failed,
+                    Err(_) => connection = PgConnection::connect(&url).await?,
+                }
+            }
+            Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// Every table once a second, in the transaction that is open; returns only if that fails.
+async fn read_all(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let tables: Vec<String> = sqlx::query_scalar(TABLES).fetch_all(&mut *connection).await?;
+    let mut second = interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        for table in &tables {
+            connection.execute(AssertSqlSafe(format!("SELECT count(*) FROM {table}"))).await?;
+        }
+    }
+}

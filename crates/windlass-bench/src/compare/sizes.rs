@@ -1,0 +1,39 @@
+//! How many events a measurement takes: as many as fill its time, found by trying.
+
+/// At least so many times more than before.
+const GROWTH_MIN: f64 = 1.5;
+/// A short try says little: no more than this at once.
+const GROWTH_MAX: f64 = 20.0;
+
+/// How long a measurement shall take, and how many events it takes at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Aim {
+    pub seconds: f64,
+    pub most: usize,
+}
+
+impl Aim {
+    /// How many to try after so many took so long; `None` if that try was long enough to count.
+    pub fn next(self, tried: usize, took: f64) -> Option<usize> {
+        let wanted = tried as f64 * (self.seconds / took.max(1e-6)).min(GROWTH_MAX);
+        let next = (wanted as usize).min(self.most);
+        (next as f64 >= tried as f64 * GROWTH_MIN).then_some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_grow_until_they_fill_the_time() {
+        let aim = Aim { seconds: 10.0, most: 100_000 };
+        assert_eq!(aim.next(50, 0.01), Some(1_000));
+        assert_eq!(aim.next(1_000, 1.0), Some(10_000));
+        assert_eq!(aim.next(20_000, 0.5), Some(100_000));
+        assert_eq!(aim.next(50, 10.0), None);
+        assert_eq!(aim.next(10_000, 9.0), None);
+        assert_eq!(aim.next(100_000, 2.0), None);
+        assert_eq!(aim.next(90_000, 0.1), None);
+    }
+}
