@@ -12,6 +12,7 @@ pub mod protocol;
 mod report;
 mod results;
 mod runner;
+mod session;
 mod sizes;
 mod statistics;
 mod svg;
@@ -25,7 +26,8 @@ use clap::Args;
 
 use self::machine::Machine;
 use self::results::Results;
-use self::runner::{Runner, Scale};
+use self::runner::Runner;
+use self::sizes::Scale;
 use self::systems::{Place, SYSTEMS, System};
 use self::workloads::{WORKLOADS, Workload};
 use crate::AnyError;

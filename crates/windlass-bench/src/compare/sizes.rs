@@ -21,6 +21,27 @@ impl Aim {
     }
 }
 
+/// How much of everything.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    pub events: f64,
+    pub hold_seconds: Option<u64>,
+}
+
+impl Scale {
+    pub fn events(self, events: usize) -> usize {
+        ((events as f64 * self.events) as usize).max(1)
+    }
+
+    pub fn seconds(self, seconds: u64) -> u64 {
+        ((seconds as f64 * self.events.min(1.0)) as u64).max(3)
+    }
+
+    pub fn aim(self, seconds: f64, most: usize) -> Aim {
+        Aim { seconds: seconds * self.events.clamp(0.1, 1.0), most: self.events(most) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +56,11 @@ mod tests {
         assert_eq!(aim.next(10_000, 9.0), None);
         assert_eq!(aim.next(100_000, 2.0), None);
         assert_eq!(aim.next(90_000, 0.1), None);
+    }
+
+    #[test]
+    fn a_smaller_scale_takes_less_of_everything() {
+        let scale = Scale { events: 0.1, hold_seconds: None };
+        assert_eq!((scale.events(100_000), scale.seconds(100), scale.seconds(15)), (10_000, 10, 3));
     }
 }

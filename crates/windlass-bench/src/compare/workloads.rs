@@ -116,7 +116,7 @@ const TUNED: &[Variant] = &[Variant::Tuned];
 const BOTH: &[Variant] = &[Variant::Recommended, Variant::Tuned];
 const ALL: &[Variant] = &[Variant::Recommended, Variant::Tuned, Variant::Loops];
 
-const PLAIN: Backlog =
+pub const PLAIN: Backlog =
     Backlog { events: 100_000, waiting: 0, tag_sets: 0, groups: 0, fail_percent: 0, subscriptions: 1 };
 
 const fn workload(id: &'static str, title: &'static str, steps: Steps, variants: &'static [Variant]) -> Workload {
