@@ -1,0 +1,91 @@
+//! apalis on SQLite.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use apalis::prelude::{BackendExt, Strategy, TaskSink, WorkerBuilder, WorkerBuilderExt};
+use apalis_sqlite::callback::HookCallbackListener;
+use apalis_sqlite::{Config, SqlitePool, SqliteStorage};
+
+use crate::apalis_postgres_peer::{handle, until};
+use crate::board::Board;
+use crate::peer::{Opened, Peer, Stopping, Workers};
+use crate::protocol::{Payload, Result, Variant};
+use crate::version_of;
+
+const QUEUE: &str = "bench";
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+pub struct ApalisSqlite {
+    pool: SqlitePool,
+    storage: SqliteStorage<Payload>,
+    listener: HookCallbackListener,
+    board: Arc<Board>,
+    concurrency: usize,
+    /// Workers need names of their own, also in the next run.
+    named: AtomicU64,
+}
+
+impl Peer for ApalisSqlite {
+    async fn open(url: &str, variant: Variant, board: Arc<Board>) -> Result<Opened<Self>> {
+        let (pool, listener) = SqliteStorage::connect_with_callback(&format!("{url}?mode=rwc"))?;
+        // Not `setup`, which turns synchronous off in one connection: SQLite's default, FULL, stays everywhere.
+        sqlx::query("PRAGMA journal_mode = WAL").execute(&pool).await?;
+        SqliteStorage::migrations().run(&pool).await?;
+        let (batch, concurrency) = variant.choose((10, 10), (1000, 1000));
+        let config = Config::default().queue(QUEUE).batch_size(batch).lock_tasks(variant == Variant::Recommended);
+        let storage = SqliteStorage::new(&pool).with_config(config);
+        let about = format!(
+            "WAL, synchronous=FULL (its own setup turns it off); a worker with concurrency {concurrency} that fetches \
+             {batch} at a time, woken by the update hook, polling every {POLL_INTERVAL:?}; finished tasks are kept"
+        );
+        let peer = Self { pool, storage, listener, board, concurrency, named: AtomicU64::new(0) };
+        Ok(Opened { peer, version: version_of("apalis-sqlite"), about })
+    }
+
+    async fn publish(&self, events: Vec<Payload>) -> Result<()> {
+        let mut storage = self.storage.clone();
+        match events.as_slice() {
+            [event] => storage.push(event.clone()).await?,
+            _ => storage.push_bulk(events).await?,
+        }
+        Ok(())
+    }
+
+    async fn start(&self) -> Result<Workers> {
+        let mut workers = Workers::new();
+        let name = format!("bench-{}", self.named.fetch_add(1, Relaxed));
+        let strategy = Strategy::new().stream(self.listener.clone()).interval(POLL_INTERVAL);
+        let (storage, board, concurrency) = (self.storage.clone(), self.board.clone(), self.concurrency);
+        workers.spawn(&self.board, |stopping| run(name, storage, strategy, board, concurrency, stopping));
+        Ok(workers)
+    }
+
+    async fn unfinished(&self) -> Result<Option<u64>> {
+        let count: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM Jobs WHERE status <> 'Done'").fetch_one(&self.pool).await?;
+        Ok(Some(count as u64))
+    }
+
+    async fn close(self) -> Result<()> {
+        self.pool.close().await;
+        Ok(())
+    }
+}
+
+async fn run(
+    name: String,
+    storage: SqliteStorage<Payload>,
+    strategy: Strategy,
+    board: Arc<Board>,
+    concurrency: usize,
+    stopping: Stopping,
+) -> Result<()> {
+    let worker = WorkerBuilder::new(name)
+        .backend(storage.poll_with_strategy(strategy))
+        .concurrency(concurrency)
+        .data(board)
+        .build(handle);
+    Ok(worker.run_until(until(stopping)).await?)
+}
