@@ -7,6 +7,7 @@ use std::time::Duration;
 use apalis::prelude::{BackendExt, Strategy, TaskSink, WorkerBuilder, WorkerBuilderExt};
 use apalis_sqlite::callback::HookCallbackListener;
 use apalis_sqlite::{Config, SqlitePool, SqliteStorage};
+use futures_util::StreamExt;
 
 use crate::apalis_postgres_peer::{handle, until};
 use crate::board::Board;
@@ -56,7 +57,9 @@ impl Peer for ApalisSqlite {
     async fn start(&self) -> Result<Workers> {
         let mut workers = Workers::new();
         let name = format!("bench-{}", self.named.fetch_add(1, Relaxed));
-        let strategy = Strategy::new().stream(self.listener.clone()).interval(POLL_INTERVAL);
+        // The interval goes first: a strategy behind one that is ready is not polled, and so never wakes the worker.
+        let inserted = self.listener.clone().ready_chunks(self.concurrency);
+        let strategy = Strategy::new().interval(POLL_INTERVAL).stream(inserted);
         let (storage, board, concurrency) = (self.storage.clone(), self.board.clone(), self.concurrency);
         workers.spawn(&self.board, |stopping| run(name, storage, strategy, board, concurrency, stopping));
         Ok(workers)

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::protocol::{Payload, Result};
 
@@ -21,6 +21,7 @@ pub enum Outcome {
     Fail,
 }
 
+#[derive(Debug)]
 pub struct Board {
     epoch: Instant,
     finished: AtomicU64,
@@ -92,8 +93,17 @@ impl Board {
         self.timed_from.store(n, SeqCst);
     }
 
-    pub fn take_delays(&self) -> Vec<u64> {
-        std::mem::take(&mut *lock(&self.delays))
+    /// Waits for as many delays; events that are not timed may be handled in between.
+    pub async fn wait_for_delays(&self, count: usize) -> Result<Vec<u64>> {
+        let start = Instant::now();
+        while lock(&self.delays).len() < count {
+            self.check()?;
+            if start.elapsed() > PATIENCE {
+                return Err(format!("of {count} events only {} were handled", lock(&self.delays).len()).into());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(std::mem::take(&mut *lock(&self.delays)))
     }
 
     /// Waits until `count` are finished since the start.
@@ -144,13 +154,13 @@ mod tests {
         assert!(board.wait_until(4).await.is_err_and(|error| error.to_string() == "lost the connection"));
     }
 
-    #[test]
-    fn only_timed_events_leave_a_delay() {
+    #[tokio::test]
+    async fn only_timed_events_leave_a_delay() {
         let board = Board::new();
         board.time_from(5);
-        board.handle(&Payload::new(0, 4, 0));
-        assert!(board.take_delays().is_empty());
+        board.handle(&Payload::new(board.micros(), 4, 0));
         board.handle(&Payload::new(0, 5, 0));
-        assert_eq!(board.take_delays().len(), 1);
+        let delays = board.wait_for_delays(1).await;
+        assert!(delays.is_ok_and(|delays| delays.len() == 1));
     }
 }

@@ -1,6 +1,5 @@
 //! graphile_worker: the port of Graphile Worker to Rust.
 
-use std::fmt::{Debug, Formatter};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ impl TaskHandler for Task {
     const IDENTIFIER: &'static str = "bench";
 
     async fn run(self, context: WorkerContext) -> impl IntoTaskHandlerResult {
-        let Some(BoardInContext(board)) = context.get_ext() else { return Err("no board") };
+        let Some(board) = context.get_ext::<Arc<Board>>() else { return Err("no board") };
         match board.handle(&self.0) {
             Outcome::Fail => Err("fails once"),
             Outcome::Succeed => {
@@ -47,24 +46,16 @@ impl TaskHandler for Task {
     }
 }
 
-#[derive(Clone)]
-struct BoardInContext(Arc<Board>);
-
-impl Debug for BoardInContext {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Board")
-    }
-}
-
 impl GraphileWorker {
     fn options(pool: &PgPool, board: &Arc<Board>, variant: Variant) -> WorkerOptions {
         let options = WorkerOptions::default()
             .pg_pool(pool.clone())
             .define_job::<Task>()
-            .add_extension(BoardInContext(board.clone()))
+            .add_extension(board.clone())
             .listen_os_shutdown_signals(false);
         match variant {
-            Variant::Recommended => options.concurrency(10),
+            // Without a local queue a backlog is drained by ten jobs at each poll, that is ten a second.
+            Variant::Recommended => options.concurrency(10).local_queue(LocalQueueConfig::default()),
             Variant::Tuned => options
                 .concurrency(LOCAL_QUEUE_SIZE)
                 .local_queue(LocalQueueConfig::default().with_size(LOCAL_QUEUE_SIZE).with_queue_count(2))
@@ -80,7 +71,8 @@ impl Peer for GraphileWorker {
         // Making a worker makes the schema.
         let utils = Self::options(&pool, &board, variant).init().await?.create_utils();
         let about = variant.choose(
-            "concurrency 10, woken by NOTIFY, polls every second; finished jobs are deleted".to_owned(),
+            "concurrency 10, a local queue of 100, woken by NOTIFY, polls every second; finished jobs are deleted"
+                .to_owned(),
             format!(
                 "concurrency {LOCAL_QUEUE_SIZE}, 2 local queues of {LOCAL_QUEUE_SIZE}, completions batched for \
                  {BATCH_DELAY:?}; finished jobs are deleted"

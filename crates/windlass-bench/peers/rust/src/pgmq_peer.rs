@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgmq::{Message, PGMQueueExt};
+use sqlx08::postgres::PgPoolOptions;
 
 use crate::board::{Board, Outcome};
 use crate::peer::{Opened, Peer, Stopping, Workers};
@@ -27,7 +28,9 @@ pub struct Pgmq {
 
 impl Peer for Pgmq {
     async fn open(url: &str, variant: Variant, board: Arc<Board>) -> Result<Opened<Self>> {
-        let queue = PGMQueueExt::new(url.to_owned(), CONNECTIONS).await?;
+        // Not by the URL alone: pgmq takes none without a password.
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).connect(url).await?;
+        let queue = PGMQueueExt::new_with_pool(pool).await;
         queue.install_sql_from_embedded().await?;
         queue.create(QUEUE).await?;
         let (readers, batch) = variant.choose((10, 1), (2, 1000));

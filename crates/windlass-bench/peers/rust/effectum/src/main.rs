@@ -13,6 +13,7 @@ use rusqlite::Connection;
 
 #[path = "../../src/board.rs"]
 mod board;
+#[expect(dead_code, reason = "other peers use all of it")]
 #[path = "../../src/peer.rs"]
 mod peer;
 #[path = "../../src/protocol.rs"]
