@@ -16,8 +16,8 @@ use crate::AnyError;
 use crate::compare::protocol::{Open, Variant};
 
 /// The node's `concurrency` that drains fastest.
-const TUNED_CONCURRENCY: usize = 1_000;
-const LOOPS: usize = 3;
+const TUNED_CONCURRENCY: usize = 3_000;
+const LOOPS: usize = 4;
 const LOOP_BATCH: usize = 500;
 /// How long an idle loop waits in its claim.
 const LOOP_WAIT: Duration = Duration::from_millis(100);

@@ -67,7 +67,7 @@ pub async fn drain(system: &System, asked: Drain) -> Result<Took, AnyError> {
 }
 
 pub async fn latency(system: &System, asked: Latency) -> Result<Delays, AnyError> {
-    let (tick, each) = schedule(asked.per_second);
+    let (tick, each) = schedule(asked.per_second as f64);
     let ticks = (asked.seconds as f64 / tick.as_secs_f64()).round() as usize;
     let tally = Arc::new(Tally::with_delays(ticks * each * system.deliveries()));
     let workers = system.start(tally.clone()).await?;

@@ -72,9 +72,10 @@ impl Adapter {
     }
 }
 
-/// In one line.
+/// In one line, and without where it happened.
 pub fn last_lines(log: &str) -> String {
-    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let says_something = |line: &&str| !line.is_empty() && !line.starts_with("at ");
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(says_something).collect();
     lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" / ")
 }
 

@@ -44,7 +44,8 @@ pub enum Request {
 pub struct Open {
     pub url: String,
     pub variant: Variant,
-    #[serde(default = "one")]
+    /// For Windlass only, as the tag sets and groups below: others are not asked for what they do not know.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
     pub subscriptions: usize,
 }
 
@@ -55,10 +56,10 @@ pub struct Publish {
     pub batch: usize,
     pub bytes: usize,
     /// 0: no tags.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub tag_sets: usize,
     /// 0: no groups.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub groups: usize,
 }
 
@@ -72,7 +73,7 @@ pub struct Drain {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    pub per_second: f64,
+    pub per_second: u64,
     pub seconds: u64,
     pub bytes: usize,
 }
@@ -125,6 +126,14 @@ fn one() -> usize {
     1
 }
 
+fn is_one(n: &usize) -> bool {
+    *n == 1
+}
+
+fn is_none(n: &usize) -> bool {
+    *n == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +145,9 @@ mod tests {
         let open = r#"{"do":"open","url":"sqlite://a","variant":"tuned"}"#;
         let expected = Open { url: "sqlite://a".into(), variant: Variant::Tuned, subscriptions: 1 };
         assert_eq!(serde_json::from_str::<Request>(open).unwrap(), Request::Open(expected));
+        let publish = Publish { events: 5, callers: 1, batch: 1, bytes: 200, tag_sets: 0, groups: 3 };
+        let text = r#"{"do":"publish","events":5,"callers":1,"batch":1,"bytes":200,"groups":3}"#;
+        assert_eq!(serde_json::to_string(&Request::Publish(publish)).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(r#"{"do":"close"}"#).unwrap(), Request::Close);
     }
 

@@ -45,7 +45,7 @@ impl Session {
             Steps::Latency { rate: Rate::PerSecond(rate), seconds } => self.latency(rate, seconds).await,
             Steps::Latency { rate: Rate::OfMost(share), seconds } => {
                 let most = most.ok_or("neither steady nor publish-16 was measured before")?;
-                self.latency((most * share).max(1.0), seconds).await
+                self.latency(((most * share) as u64).max(1), seconds).await
             }
             Steps::Hold { holder, seconds } => self.hold(holder, seconds).await,
         }
@@ -131,14 +131,14 @@ impl Session {
         Ok(Figures::from([(Figure::Rate, mean(&took.finished, 1, took.finished.len()))]))
     }
 
-    async fn latency(&mut self, per_second: f64, seconds: u64) -> Result<Figures, AnyError> {
+    async fn latency(&mut self, per_second: u64, seconds: u64) -> Result<Figures, AnyError> {
         let seconds = self.scale.seconds(seconds);
         let latency = Request::Latency(Latency { per_second, seconds, bytes: BYTES });
         let Delays { mut micros } = self.adapter.ask(&latency, Duration::from_secs(seconds)).await?;
         micros.sort_unstable();
         let ms = |percent| percentile(&micros, percent) as f64 / 1000.0;
         Ok(Figures::from([
-            (Figure::Offered, per_second),
+            (Figure::Offered, per_second as f64),
             (Figure::P50Ms, ms(50)),
             (Figure::P95Ms, ms(95)),
             (Figure::P99Ms, ms(99)),

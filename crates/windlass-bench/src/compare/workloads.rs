@@ -59,7 +59,7 @@ pub struct Backlog {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    PerSecond(f64),
+    PerSecond(u64),
     /// Of the most that the system has reached in this run.
     OfMost(f64),
 }
@@ -152,7 +152,7 @@ pub const WORKLOADS: &[Workload] = &[
     workload(
         "latency-50",
         "from the publisher's call to the start of the handler, 50 a second",
-        Steps::Latency { rate: Rate::PerSecond(50.0), seconds: 20 },
+        Steps::Latency { rate: Rate::PerSecond(50), seconds: 20 },
         BOTH,
     ),
     workload(
