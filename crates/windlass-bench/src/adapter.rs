@@ -28,9 +28,12 @@ pub struct Options {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Kind {
-    WindlassSqlite,
-    WindlassPostgres,
-    WindlassHttp,
+    #[value(name = "windlass-sqlite")]
+    Sqlite,
+    #[value(name = "windlass-postgres")]
+    Postgres,
+    #[value(name = "windlass-http")]
+    Http,
 }
 
 /// What is measured.
@@ -55,8 +58,8 @@ enum Caller {
 impl System {
     async fn open(kind: Kind, open: &Open) -> Result<System, AnyError> {
         Ok(match kind {
-            Kind::WindlassHttp => System::OverHttp(Arc::new(OverHttp::start(open)?)),
-            _ => System::Embedded(Embedded::open(open).await?),
+            Kind::Http => System::OverHttp(Arc::new(OverHttp::start(open)?)),
+            Kind::Sqlite | Kind::Postgres => System::Embedded(Embedded::open(open).await?),
         })
     }
 

@@ -9,9 +9,9 @@ use super::systems::{SYSTEMS, System};
 use super::workloads::Workload;
 
 const WIDTH: usize = 900;
-const NAMES: usize = 190;
+const NAMES: usize = 240;
 /// Right of the longest bar there is room for its figure.
-const BARS: usize = 560;
+const BARS: usize = 540;
 const BAR: usize = 16;
 const STEP: usize = 22;
 const HEAD: usize = 40;
@@ -126,7 +126,7 @@ mod tests {
         let svg = chart(&results, WORKLOADS);
         let place = |text: &str| svg.find(text).unwrap_or_else(|| panic!("{text} in {svg}"));
         assert!(place("windlass-postgres, tuned") < place("pgmq, tuned"));
-        assert!(place("class=\"ours\" x=\"190\" y=\"48\" width=\"560\"") < place("width=\"280\""));
+        assert!(place("class=\"ours\" x=\"240\" y=\"48\" width=\"540\"") < place("width=\"270\""));
         assert!(svg.contains("prefers-color-scheme: dark"));
         assert_eq!(svg.matches("class=\"title\"").count(), 1, "only what was measured");
     }
