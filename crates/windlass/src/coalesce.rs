@@ -13,6 +13,9 @@ const WAITING_MAX: usize = 16_384;
 /// How many times others are let go first, while each time more calls come: those that begin together share a
 /// batch. A lone call is held up for as long as it takes to see that nobody comes.
 const GATHER_MAX: usize = 16;
+/// A batch of this weight is worth a line of its own. Smaller ones take two, so that fewer are under way and more gather
+/// meanwhile: then what counts is how often the database syncs.
+const LARGE: usize = 64;
 
 /// Gathers concurrent calls into batches.
 pub(crate) struct Coalescer<T, R> {
@@ -44,11 +47,27 @@ impl<T, R> Batch<T, R> {
         }
         None
     }
+
+    /// As [`Batch::fill`], and waits for those that are about to come.
+    async fn gather(&mut self, waiting: &mut mpsc::Receiver<Call<T, R>>, weight_max: usize) -> Option<Call<T, R>> {
+        let mut left_over = self.fill(waiting, weight_max);
+        for _ in 0..GATHER_MAX {
+            let before = self.items.len();
+            if left_over.is_none() {
+                tokio::task::yield_now().await;
+                left_over = self.fill(waiting, weight_max);
+            }
+            if self.items.len() == before {
+                break;
+            }
+        }
+        left_over
+    }
 }
 
 impl<T: Send + 'static, R: Send + 'static> Coalescer<T, R> {
-    /// `run` gets a batch and answers for each item in order, or with one error for all. At most
-    /// `in_flight` batches run at once, each of at most `weight_max`, or of a single heavier item.
+    /// `run` gets a batch and answers for each item in order, or with one error for all. At most `in_flight` batches
+    /// run at once, or half as many small ones, each of at most `weight_max`, or of a single heavier item.
     pub fn new<F, Fut>(in_flight: usize, weight_max: usize, run: F) -> Coalescer<T, R>
     where
         F: Fn(Vec<T>) -> Fut + Send + Sync + 'static,
@@ -77,7 +96,7 @@ where
     let lines = Arc::new(Semaphore::new(in_flight));
     let mut left_over = None;
     loop {
-        let Ok(line) = lines.clone().acquire_owned().await else { return };
+        let Ok(mut line) = lines.clone().acquire_owned().await else { return };
         let first = match left_over.take() {
             Some(call) => call,
             None => match waiting.recv().await {
@@ -86,16 +105,11 @@ where
             },
         };
         let mut batch = Batch { items: vec![first.item], replies: vec![first.reply], weight: first.weight };
-        left_over = batch.fill(&mut waiting, weight_max);
-        for _ in 0..GATHER_MAX {
-            let before = batch.items.len();
-            if left_over.is_none() {
-                tokio::task::yield_now().await;
-                left_over = batch.fill(&mut waiting, weight_max);
-            }
-            if batch.items.len() == before {
-                break;
-            }
+        left_over = batch.gather(&mut waiting, weight_max).await;
+        if batch.weight < LARGE && in_flight > 1 && left_over.is_none() {
+            let Ok(second) = lines.clone().acquire_owned().await else { return };
+            line.merge(second);
+            left_over = batch.fill(&mut waiting, weight_max);
         }
         let Batch { items, replies, .. } = batch;
         let answers = run(items);
