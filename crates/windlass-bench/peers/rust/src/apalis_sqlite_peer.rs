@@ -23,6 +23,7 @@ pub struct ApalisSqlite {
     storage: SqliteStorage<Payload>,
     listener: HookCallbackListener,
     board: Arc<Board>,
+    workers: u64,
     concurrency: usize,
     /// Workers need names of their own, also in the next run.
     named: AtomicU64,
@@ -34,14 +35,15 @@ impl Peer for ApalisSqlite {
         // Not `setup`, which turns synchronous off in one connection: SQLite's default, FULL, stays everywhere.
         sqlx::query("PRAGMA journal_mode = WAL").execute(&pool).await?;
         SqliteStorage::migrations().run(&pool).await?;
-        let (batch, concurrency) = variant.choose((10, 10), (1000, 1000));
+        // A worker's acknowledgements look through all tasks it has ever finished: with more workers, each has fewer.
+        let (workers, batch, concurrency) = variant.choose((1, 10, 10), (20, 100, 100));
         let config = Config::default().queue(QUEUE).batch_size(batch).lock_tasks(variant == Variant::Recommended);
         let storage = SqliteStorage::new(&pool).with_config(config);
         let about = format!(
-            "WAL, synchronous=FULL (its own setup turns it off); a worker with concurrency {concurrency} that fetches \
-             {batch} at a time, woken by the update hook, polling every {POLL_INTERVAL:?}; finished tasks are kept"
+            "WAL, synchronous=FULL (its own setup turns it off); {workers} workers with concurrency {concurrency} that \
+             fetch {batch} at a time, woken by the update hook, polling every {POLL_INTERVAL:?}; finished tasks are kept"
         );
-        let peer = Self { pool, storage, listener, board, concurrency, named: AtomicU64::new(0) };
+        let peer = Self { pool, storage, listener, board, workers, concurrency, named: AtomicU64::new(0) };
         Ok(Opened { peer, version: version_of("apalis-sqlite"), about })
     }
 
@@ -56,12 +58,14 @@ impl Peer for ApalisSqlite {
 
     async fn start(&self) -> Result<Workers> {
         let mut workers = Workers::new();
-        let name = format!("bench-{}", self.named.fetch_add(1, Relaxed));
-        // The interval goes first: a strategy behind one that is ready is not polled, and so never wakes the worker.
-        let inserted = self.listener.clone().ready_chunks(self.concurrency);
-        let strategy = Strategy::new().interval(POLL_INTERVAL).stream(inserted);
-        let (storage, board, concurrency) = (self.storage.clone(), self.board.clone(), self.concurrency);
-        workers.spawn(&self.board, |stopping| run(name, storage, strategy, board, concurrency, stopping));
+        for _ in 0..self.workers {
+            let name = format!("bench-{}", self.named.fetch_add(1, Relaxed));
+            // The interval goes first: a strategy behind one that is ready is not polled, and so never wakes the worker.
+            let inserted = self.listener.clone().ready_chunks(self.concurrency);
+            let strategy = Strategy::new().interval(POLL_INTERVAL).stream(inserted);
+            let (storage, board, concurrency) = (self.storage.clone(), self.board.clone(), self.concurrency);
+            workers.spawn(&self.board, |stopping| run(name, storage, strategy, board, concurrency, stopping));
+        }
         Ok(workers)
     }
 

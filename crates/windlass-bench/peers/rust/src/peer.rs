@@ -19,6 +19,9 @@ pub struct Opened<P> {
 }
 
 pub trait Peer: Sized + Send + Sync + 'static {
+    /// Why failed events cannot be tried again, if they cannot.
+    const NO_RETRIES: Option<&'static str> = None;
+
     /// Connects to what is empty and makes the schema.
     fn open(url: &str, variant: Variant, board: Arc<Board>) -> impl Future<Output = Result<Opened<Self>>>;
 

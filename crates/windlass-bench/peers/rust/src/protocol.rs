@@ -75,10 +75,25 @@ impl Payload {
 pub fn answer(done: Result<Value>) -> String {
     match done {
         Ok(value) => json!({ "ok": value }),
-        Err(error) => json!({ "error": error.to_string() }),
+        Err(error) => match error.downcast_ref::<Unsupported>() {
+            Some(Unsupported(why)) => json!({ "unsupported": why }),
+            None => json!({ "error": error.to_string() }),
+        },
     }
     .to_string()
 }
+
+/// The peer cannot do it, for this reason.
+#[derive(Debug)]
+pub struct Unsupported(pub &'static str);
+
+impl std::fmt::Display for Unsupported {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Unsupported {}
 
 #[cfg(test)]
 mod tests {
@@ -95,6 +110,7 @@ mod tests {
 
     #[test]
     fn an_error_is_an_answer() {
+        assert_eq!(answer(Err(Unsupported("no retries").into())), r#"{"unsupported":"no retries"}"#);
         assert_eq!(answer(Err("no such table".into())), r#"{"error":"no such table"}"#);
         assert_eq!(answer(Ok(json!({ "seconds": 1.5 }))), r#"{"ok":{"seconds":1.5}}"#);
     }

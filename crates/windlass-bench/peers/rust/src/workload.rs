@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::board::Board;
 use crate::peer::Peer;
-use crate::protocol::{Payload, Result};
+use crate::protocol::{Payload, Result, Unsupported};
 
 /// Publishers of a steady load wait while so many are on their way.
 const BACKLOG_MAX: u64 = 20_000;
@@ -62,6 +62,9 @@ impl<P: Peer> Bench<P> {
     }
 
     pub async fn drain(&self, events: u64, fail_percent: u64) -> Result<Value> {
+        if let (Some(why), 1..) = (P::NO_RETRIES, fail_percent) {
+            return Err(Unsupported(why).into());
+        }
         let waiting = self.peer.unfinished().await?;
         if waiting.is_some_and(|waiting| waiting < events) {
             return Err(format!("{events} are to be drained, and {waiting:?} wait").into());
