@@ -1,5 +1,6 @@
 //! apalis on SQLite.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use apalis::prelude::{BackendExt, Strategy, TaskSink, WorkerBuilder, WorkerBuild
 use apalis_sqlite::callback::HookCallbackListener;
 use apalis_sqlite::{Config, SqlitePool, SqliteStorage};
 use futures_util::StreamExt;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use crate::apalis_postgres_peer::{handle, until};
 use crate::board::Board;
@@ -17,6 +19,8 @@ use crate::version_of;
 
 const QUEUE: &str = "bench";
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Its acknowledgements can hold the lock for longer than the usual 5 s.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct ApalisSqlite {
     pool: SqlitePool,
@@ -31,16 +35,23 @@ pub struct ApalisSqlite {
 
 impl Peer for ApalisSqlite {
     async fn open(url: &str, variant: Variant, board: Arc<Board>) -> Result<Opened<Self>> {
-        let (pool, listener) = SqliteStorage::connect_with_callback(&format!("{url}?mode=rwc"))?;
-        // Not `setup`, which turns synchronous off in one connection: SQLite's default, FULL, stays everywhere.
-        sqlx::query("PRAGMA journal_mode = WAL").execute(&pool).await?;
+        let (lazy, listener) = SqliteStorage::connect_with_callback(url)?;
+        // One connection never waits for the lock of another one; the callback comes with the pool's options.
+        let connections = variant.choose(lazy.options().get_max_connections(), 1);
+        let options = SqliteConnectOptions::from_str(url)?
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY_TIMEOUT);
+        let pool = lazy.options().clone().max_connections(connections).connect_with(options).await?;
+        // Not `setup`, which turns synchronous off in the connection it is given.
         SqliteStorage::migrations().run(&pool).await?;
         // A worker's acknowledgements look through all tasks it has ever finished: with more workers, each has fewer.
         let (workers, batch, concurrency) = variant.choose((1, 10, 10), (20, 100, 100));
         let config = Config::default().queue(QUEUE).batch_size(batch).lock_tasks(variant == Variant::Recommended);
         let storage = SqliteStorage::new(&pool).with_config(config);
         let about = format!(
-            "WAL, synchronous=FULL (its own setup turns it off); {workers} workers with concurrency {concurrency} that \
+            "WAL, synchronous=FULL (its own setup turns it off), {connections} connections; {workers} workers with concurrency {concurrency} that \
              fetch {batch} at a time, woken by the update hook, polling every {POLL_INTERVAL:?}; finished tasks are kept"
         );
         let peer = Self { pool, storage, listener, board, workers, concurrency, named: AtomicU64::new(0) };
