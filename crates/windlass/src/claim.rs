@@ -19,10 +19,12 @@ use crate::wake::lock;
 mod asking;
 mod claimer;
 mod handed;
+mod offer;
 mod turns;
 mod watcher;
 
 use claimer::Claimer;
+pub(crate) use offer::{Offer, Served};
 
 /// The longest a claim waits for something to come.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);

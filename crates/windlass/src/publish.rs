@@ -7,6 +7,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::change::passes_group;
+use crate::claim::Served;
 use crate::clock::after;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent, tag_set};
@@ -140,14 +141,18 @@ pub(crate) fn unrouted(event: NewEvent) -> Prepared {
     Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() }
 }
 
-async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
+async fn store(core: &Arc<Core>, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
     for _ in 0..ROUNDS_MAX {
         let topology = route_all(core, namespace, prepared).await?;
+        let served = Served::begin(core, namespace, &topology, prepared);
         let refs: Vec<&Prepared> = prepared.iter().collect();
         let stored = core.store.publish(namespace, topology.version, &refs, core.clock.overridden()).await?;
         match stored {
             Some(stored) => {
                 announce(core, namespace, prepared.iter().zip(&stored));
+                if let Some(served) = served {
+                    served.complete(namespace, prepared, &stored);
+                }
                 return Ok(stored);
             }
             None => drop(core.reload(namespace).await?),
@@ -168,7 +173,8 @@ pub(crate) fn announce<'a>(
 ) {
     let new = stored.filter(|(_, stored)| !stored.duplicate);
     core.count_published(namespace, new.clone());
-    let lanes: HashSet<i64> = new.flat_map(|(p, _)| &p.deliveries).map(|delivery| delivery.lane_id).collect();
+    let free = new.flat_map(|(p, _)| &p.deliveries).filter(|delivery| delivery.hold.is_none());
+    let lanes: HashSet<i64> = free.map(|delivery| delivery.lane_id).collect();
     if !lanes.is_empty() {
         core.wakes.ring(namespace, &lanes.into_iter().collect::<Vec<_>>());
     }
@@ -263,6 +269,7 @@ pub(crate) fn route(
         max_retries: policy.max_retries,
         attempts_limit: policy.max_attempts,
         pass_group: passes_group(&policy),
+        hold: None,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::inspect::check_types;
 use crate::outcome::Attempt;
 use crate::queue::{Core, Queue};
-use crate::store::{Change, Claim, Prepared, Stored};
+use crate::store::{Change, Prepared, Stored};
 use crate::topology::Topology;
 
 pub(crate) mod counter;
@@ -244,14 +244,14 @@ impl Core {
         self.counters.count(namespace, noted);
     }
 
-    pub(crate) fn count_claimed(&self, topology: &Topology, claim: &Claim, taken: &[Delivery]) {
-        let Some(subscription) = topology.subscription(&claim.subscription) else { return };
-        let waited = taken.iter().map(|delivery| (delivery, first_wait(delivery, subscription)));
-        self.meter.claimed(&claim.namespace, &claim.subscription, waited.clone());
+    pub(crate) fn count_claimed(&self, topology: &Topology, namespace: &str, subscription: &str, taken: &[Delivery]) {
+        let Some(of) = topology.subscription(subscription) else { return };
+        let waited = taken.iter().map(|delivery| (delivery, first_wait(delivery, of)));
+        self.meter.claimed(namespace, subscription, waited.clone());
         let noted = waited.filter_map(|(delivery, wait_us)| {
             Some((delivery.event.event_type.as_str(), delivery.picked_at, Noted::Claimed { wait_us: wait_us? }))
         });
-        self.counters.count(&claim.namespace, noted);
+        self.counters.count(namespace, noted);
     }
 
     /// Counts changes that were applied, each with the type of its event.

@@ -76,6 +76,16 @@ pub(crate) struct NewDelivery {
     pub attempts_limit: u32,
     /// The group goes on past deliveries that wait for a retry (`GroupFailure::Continue`).
     pub pass_group: bool,
+    /// Somebody waits for it, and has it as soon as it is stored.
+    pub hold: Option<Hold>,
+}
+
+/// A delivery that is held from the beginning.
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    pub lease: Lease,
+    pub worker_id: String,
+    pub lease_for: Duration,
 }
 
 /// What a publish stored, or found.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::claim::Filter;
+use crate::claim::{Filter, Offer};
 use crate::error::Error;
 use crate::topology::{Edition, Topology};
 
@@ -54,6 +54,8 @@ pub(crate) struct Waiter {
     calm: AtomicBool,
     news: Mutex<News>,
     bell: Notify,
+    /// A request that publishers may serve, while it waits.
+    offer: Mutex<Option<Offer>>,
 }
 
 /// What a waiter was told since it last asked.
@@ -76,8 +78,8 @@ pub(crate) struct Place {
 
 impl Wakes {
     pub fn register(self: &Arc<Self>, filter: &Filter) -> Place {
-        let (calm, news, bell) = (AtomicBool::new(false), Mutex::default(), Notify::new());
-        let waiter = Arc::new(Waiter { filter: filter.clone(), calm, news, bell });
+        let (calm, news, bell, offer) = (AtomicBool::new(false), Mutex::default(), Notify::new(), Mutex::default());
+        let waiter = Arc::new(Waiter { filter: filter.clone(), calm, news, bell, offer });
         let seat = Seat { waiter: waiter.clone(), lanes: Vec::new(), edition: None };
         let mut rooms = lock(&self.0);
         let room = rooms.entry(filter.namespace.clone()).or_default();
@@ -85,6 +87,15 @@ impl Wakes {
         let id = room.last_id;
         room.seats.insert(id, seat);
         Place { wakes: self.clone(), id, waiter }
+    }
+
+    /// Takes a request of everyone who waits for something in these lanes.
+    pub fn offers(&self, namespace: &str, lanes: &[i64]) -> Vec<Offer> {
+        let rooms = lock(&self.0);
+        let Some(room) = rooms.get(namespace) else { return Vec::new() };
+        let waiters = lanes.iter().filter_map(|lane| room.by_lane.get(lane)).flat_map(BTreeMap::values);
+        // The next one is laid out when it looks up.
+        waiters.filter_map(|waiter| waiter.take_offer().inspect(|_| waiter.bell.notify_one())).collect()
     }
 
     /// Something is ready in these lanes, or will be.
@@ -292,6 +303,14 @@ impl Waiter {
 
     fn ring(&self) {
         self.tell(|news| news.rang = true);
+    }
+
+    pub fn lay_out(&self, offer: Offer) {
+        *lock(&self.offer) = Some(offer);
+    }
+
+    pub fn take_offer(&self) -> Option<Offer> {
+        lock(&self.offer).take()
     }
 
     pub fn is_calm(&self) -> bool {

@@ -96,8 +96,11 @@ impl Installer {
             Package::Rust => (file(self.folder.join("rust/release/windlass-bench-peers"))?, vec![name]),
             Package::Effectum => (file(self.folder.join("rust/release/windlass-bench-effectum"))?, vec![name]),
             Package::Node => {
-                let script = file(self.folder.join("node").join(name + ".mjs"))?;
-                (PathBuf::from("node"), vec![script.display().to_string()])
+                let folder = self.folder.join("node");
+                let script = file(folder.join(name + ".mjs"))?;
+                // The peers want a newer one than many systems have; their packages bring it where that is so.
+                let node = file(folder.join("node_modules/.bin/node")).unwrap_or_else(|_| PathBuf::from("node"));
+                (node, vec![script.display().to_string()])
             }
             Package::Python => {
                 let script = file(Path::new(PEERS).join("python").join(format!("{name}_peer.py")))?;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::Filter;
 use super::asking::{Ask, Asking};
 use super::handed::Handed;
+use super::offer::{Offer, Wants};
 use super::turns::Turns;
 use super::watcher::{self, POLL, Pace, SHARE};
 use crate::delivery::{Delivery, Lease};
@@ -48,6 +49,7 @@ impl Claimer {
         let place = core.wakes.register(&filter);
         let task = Task {
             hurry: core.hurry.subscribe(),
+            home: asks.downgrade(),
             core,
             filter,
             inbox,
@@ -101,6 +103,7 @@ impl Claimer {
 struct Lanes {
     topology: Option<Arc<Topology>>,
     turns: Turns,
+    wants: Option<Arc<Wants>>,
     /// In order.
     ids: Vec<i64>,
 }
@@ -117,6 +120,8 @@ struct Task {
     core: Arc<Core>,
     filter: Filter,
     inbox: mpsc::UnboundedReceiver<Ask>,
+    /// The way to this task.
+    home: mpsc::WeakUnboundedSender<Ask>,
     place: Place,
     asking: Asking,
     /// A claim may find something, or somebody wants to be sure that it does not.
@@ -296,7 +301,7 @@ impl Task {
             requests: slots.to_vec(),
         };
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
-        self.core.count_claimed(topology, &claim, &taken);
+        self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &taken);
         self.lanes.turns.note(&claim.lanes, &taken, slots.iter().map(|slot| slot.max).sum());
         Ok(taken)
     }
@@ -321,7 +326,9 @@ impl Task {
             .collect();
         let ids = self.filter.lane_ids(&topology);
         self.place.set_lanes(&topology, ids.clone());
-        self.lanes = Lanes { topology: Some(topology), turns: Turns::new(claims), ids };
+        let leases = claims.iter().map(|lane| (lane.lane_id, lane.lease)).collect();
+        let wants = Arc::new(Wants { topology: topology.clone(), subscription: subscription.clone(), leases });
+        self.lanes = Lanes { topology: Some(topology), turns: Turns::new(claims), wants: Some(wants), ids };
         Ok(())
     }
 
@@ -400,11 +407,23 @@ impl Task {
     async fn wait(&mut self) {
         self.rest();
         let first_end = self.asking.first_end().unwrap_or_else(|| Instant::now() + POLL);
+        self.lay_out();
         tokio::select! {
             () = self.place.waiter.wait() => {}
             () = tokio::time::sleep_until(first_end) => {}
             Some(ask) = self.inbox.recv() => self.admit(ask),
             () = hurried(&mut self.hurry) => {}
+        }
+        if let Some(Offer { turn, ask, .. }) = self.place.waiter.take_offer() {
+            self.asking.put_back(turn, ask);
+        }
+    }
+
+    /// Lets publishers see the one whose turn it is.
+    fn lay_out(&mut self) {
+        let Some(wants) = &self.lanes.wants else { return };
+        if let Some((turn, ask)) = self.asking.take_first(1).pop() {
+            self.place.waiter.lay_out(Offer { ask, turn, wants: wants.clone(), home: self.home.clone() });
         }
     }
 

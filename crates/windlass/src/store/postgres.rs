@@ -154,7 +154,7 @@ const COLD: &str = concat!(read_committed!(), "SET jit = off");
 
 /// How many connections of each kind. Batches make more of them pointless.
 const CLAIMS: usize = 2;
-const WRITES: usize = 8;
+const WRITES: usize = 6;
 const SWEEPS: usize = 1;
 const RENEWALS: usize = 1;
 const READS: usize = 4;

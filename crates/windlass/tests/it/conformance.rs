@@ -33,6 +33,7 @@ mod retry;
 mod samples;
 mod schedules;
 mod search;
+mod served;
 mod subscriptions;
 mod tokens;
 mod wake;

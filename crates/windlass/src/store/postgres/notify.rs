@@ -95,7 +95,10 @@ pub(super) async fn send(mut ready: mpsc::UnboundedReceiver<Ready>, connections:
     }
 }
 
-const NOTIFY: &str = "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS message";
+// Not synced, since it is a hint: what it tells of is committed already.
+const NOTIFY: &str = "
+SELECT pg_notify($1, message)
+FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unsynced, unnest($2::text[]) AS message";
 
 async fn notify(connection: &mut PgConnection, messages: Vec<String>) -> sqlx::Result<()> {
     sqlx::query(NOTIFY).bind(CHANNEL).bind(messages).execute(connection).await.map(drop)

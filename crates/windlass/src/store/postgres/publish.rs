@@ -188,16 +188,20 @@ WITH ids AS MATERIALIZED (
     WHERE ids.id IS NOT NULL
 ), queued AS (
     INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at,
-        attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
+        attempts_limit, max_retries, group_id, expires_at, updated_at, created_at,
+        attempts, lease, worker_id, picked_at, lease_expires_at)
     SELECT ids.id[d.n], d.lane_id, $1, d.subscription,
            CASE WHEN d.waits THEN 'infinity' ELSE due.at END, CASE WHEN d.group_id IS NOT NULL THEN due.at END,
            d.attempts_limit, d.max_retries, d.group_id,
            coalesce(d.expires_at, due.at + d.expires_in_us * interval '1 microsecond'),
-           coalesce($4, now()), coalesce($4, now())
+           coalesce($4, now()), coalesce($4, now()),
+           (d.lease IS NOT NULL)::integer, d.lease, d.worker_id, CASE WHEN d.lease IS NOT NULL THEN coalesce($4, now()) END,
+           coalesce($4, now()) + d.lease_us * interval '1 microsecond'
     FROM ids, unnest($18::integer[], $19::bigint[], $20::text[], $21::boolean[], $22::integer[], $23::integer[],
-                     $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[], $29::bigint[])
+                     $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[], $29::bigint[],
+                     $31::bigint[], $32::text[], $33::bigint[])
            AS d(n, lane_id, subscription, waits, attempts_limit, max_retries, group_id, expires_at, run_at,
-                delay_us, expires_in_us),
+                delay_us, expires_in_us, lease, worker_id, lease_us),
          LATERAL (SELECT greatest(coalesce($4, now()), d.run_at,
                                   coalesce($4, now()) + d.delay_us * interval '1 microsecond') AS at) AS due
     WHERE ids.id IS NOT NULL
@@ -245,11 +249,15 @@ async fn insert(
         .bind(optional(&deliveries, |(_, p, _)| p.event.delay.map(micros)))
         .bind(optional(events, |p| p.expires_in.map(micros)))
         .bind(optional(&deliveries, |(_, p, _)| p.expires_in.map(micros)))
-        .bind(optional(events, |p| p.event.scheduled_task_id.as_deref()));
+        .bind(optional(events, |p| p.event.scheduled_task_id.as_deref()))
+        .bind(optional(&deliveries, |(.., d)| d.hold.as_ref().map(|hold| hold.lease.0)))
+        .bind(optional(&deliveries, |(.., d)| d.hold.as_ref().map(|hold| hold.worker_id.as_str())))
+        .bind(optional(&deliveries, |(.., d)| d.hold.as_ref().map(|hold| micros(hold.lease_for))));
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;
     let stored = ids.into_iter().map(|event_id| Stored { event_id, created_at, duplicate: false }).collect();
-    let freed = deliveries.iter().map(|(.., delivery)| (delivery.lane_id, created_at)).collect();
+    let free = deliveries.iter().filter(|(.., delivery)| delivery.hold.is_none());
+    let freed = free.map(|(.., delivery)| (delivery.lane_id, created_at)).collect();
     Ok(Some(Published { stored, freed }))
 }

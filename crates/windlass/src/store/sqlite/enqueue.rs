@@ -4,6 +4,7 @@ use rusqlite::Connection;
 
 use super::group::{self, Group};
 use super::row::{self, INFINITY};
+use crate::clock::micros;
 use crate::error::Result;
 use crate::event::Event;
 use crate::store::{NewDelivery, Past};
@@ -27,6 +28,10 @@ const ENQUEUE: &str = "
 INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at, attempts, attempts_limit,
                          max_retries, group_id, expires_at, updated_at, created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+/// For whoever waits for it: as a claim leaves it.
+const TAKE: &str = "
+UPDATE event_queue SET lease = ?3, worker_id = ?4, attempts = 1, picked_at = ?5, lease_expires_at = ?6
+WHERE event_id = ?1 AND lane_id = ?2";
 
 pub(super) fn enqueue(
     conn: &Connection,
@@ -57,6 +62,11 @@ pub(super) fn enqueue(
         now,
         entry.created_at,
     ))?;
+    if let Some(hold) = &delivery.hold {
+        let end = now.saturating_add(micros(hold.lease_for));
+        let taken = (entry.event_id, delivery.lane_id, hold.lease.0, &hold.worker_id, now, end);
+        conn.prepare_cached(TAKE)?.execute(taken)?;
+    }
     match waiting {
         Some(group) if delivery.pass_group => group::advance(conn, group, true, now).map(drop),
         _ => Ok(()),

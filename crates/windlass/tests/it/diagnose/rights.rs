@@ -99,7 +99,7 @@ fn postgres_connections_that_run_out_are_found() {
         let found = finding(&queue, "connections").await;
         assert_eq!(
             (found.level, &*found.summary),
-            (Level::Problem, "20 of 20 for this role are in use; one windlass process takes up to 13",)
+            (Level::Problem, "20 of 20 for this role are in use; one windlass process takes up to 15",)
         );
         for connection in others.drain(10..) {
             connection.close().await.unwrap();
