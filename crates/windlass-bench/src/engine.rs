@@ -131,7 +131,7 @@ fn take(left: &AtomicUsize, batch: usize) -> Option<usize> {
 }
 
 /// Events per second until all are completed: claimed with their payload, finished, and in the history.
-async fn drain(queue: &Queue, callers: usize, batch: usize, events: usize) -> Result<f64, AnyError> {
+pub async fn drain(queue: &Queue, callers: usize, batch: usize, events: usize) -> Result<f64, AnyError> {
     let begun = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for caller in 0..callers {

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 mod adapter;
 mod compare;
 mod engine;
+mod guard;
 mod history;
 mod http;
 mod latency;
@@ -51,6 +52,8 @@ enum Workload {
     Nodes(nodes::Options),
     /// What a long history costs: publish, claim and finish on an empty and on a full database.
     History(history::Options),
+    /// Whether Windlass has become slower: its rates as shares of what bare SQL reaches in the same run.
+    Guard(guard::Options),
     /// What a tick of the scheduler costs among many schedules.
     Schedules(schedules::Options),
     /// What the pages of the dashboard cost with a million events and a hundred thousand dead letters.
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Workload::Http(options) => options.needs_postgres(),
         Workload::Nodes(options) => options.needs_postgres(),
         Workload::History(options) => options.needs_postgres(),
+        Workload::Guard(options) => options.needs_postgres(),
         Workload::Schedules(options) => options.needs_postgres(),
         Workload::Pages(options) => options.needs_postgres(),
         Workload::Compare(options) => options.needs_postgres(),
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Workload::Http(options) => run(Builder::new_current_thread(), http::run(&options)),
         Workload::Nodes(options) => run(Builder::new_multi_thread(), nodes::run(&options)),
         Workload::History(options) => run(Builder::new_multi_thread(), history::run(&options)),
+        Workload::Guard(options) => run(Builder::new_multi_thread(), guard::run(&options)),
         Workload::Schedules(options) => run(Builder::new_multi_thread(), schedules::run(&options)),
         Workload::Pages(options) => run(Builder::new_multi_thread(), pages::run(&options)),
         Workload::Compare(options) => run(Builder::new_current_thread(), compare::run(&options)),

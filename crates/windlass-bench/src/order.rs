@@ -14,6 +14,10 @@ pub struct Order {
 }
 
 /// About 200 bytes.
+pub fn contents(order_id: usize) -> Order {
+    Order { order_id, amount: "99.90".into(), note: "x".repeat(150) }
+}
+
 pub fn order(event_type: &str, order_id: usize) -> Result<NewEvent, Error> {
-    NewEvent::new(event_type).payload(&Order { order_id, amount: "99.90".into(), note: "x".repeat(150) })
+    NewEvent::new(event_type).payload(&contents(order_id))
 }

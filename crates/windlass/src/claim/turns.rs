@@ -182,10 +182,10 @@ mod tests {
 
     #[test]
     fn every_priority_has_its_own_turns() {
-        let mut turns = turns(100, |lane| i16::from(lane > 50));
+        let mut turns = turns(200, |lane| i16::from(lane > 100));
         ask(&mut turns, |_| true);
         let asked = ask(&mut turns, |_| true).unwrap();
-        assert_eq!(asked.iter().filter(|lane| **lane > 50).count(), AT_ONCE);
+        assert_eq!(asked.iter().filter(|lane| **lane > 100).count(), AT_ONCE);
         assert_eq!(asked.len(), 2 * AT_ONCE);
     }
 }
