@@ -14,7 +14,7 @@ mod results;
 mod runner;
 mod session;
 mod sizes;
-mod statistics;
+pub mod statistics;
 mod svg;
 mod systems;
 mod verdicts;

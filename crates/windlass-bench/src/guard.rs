@@ -8,6 +8,7 @@ use clap::Args;
 use windlass::Queue;
 
 use crate::AnyError;
+use crate::compare::statistics::summary;
 use crate::engine;
 use crate::store::Backend;
 
@@ -88,9 +89,7 @@ async fn measure(backend: Backend, least: Rates, rounds: u16) -> Result<[Share; 
 }
 
 fn share(store: &'static str, workload: &'static str, shares: Vec<f64>, least: f64) -> Share {
-    let mut sorted = shares.clone();
-    sorted.sort_by(f64::total_cmp);
-    let median = sorted[sorted.len() / 2];
+    let median = summary(shares.clone()).map_or(0.0, |summary| summary.median);
     Share { store, workload, shares, median, least, holds: median >= least }
 }
 

@@ -44,8 +44,9 @@ pub(crate) struct Served {
 impl Served {
     /// Holds deliveries for those who wait for them. `None`: nobody does.
     pub fn begin(core: &Arc<Core>, namespace: &str, topology: &Topology, prepared: &mut [Prepared]) -> Option<Served> {
-        // Under a test clock every claim is exact.
-        if core.clock.overridden().is_some() {
+        // Under a test clock every claim is exact. And a batch with keys or groups may have to wait for somebody's
+        // transaction: no claim shall wait with it.
+        if core.clock.overridden().is_some() || !prepared.iter().all(waits_for_nobody) {
             return None;
         }
         let lanes = prepared.iter().filter(|prepared| is_ready(prepared)).flat_map(|prepared| &prepared.deliveries);
@@ -131,7 +132,11 @@ fn is_ready(prepared: &Prepared) -> bool {
     let event = &prepared.event;
     let at_once = event.run_at.is_none() && event.delay.is_none();
     let forever = event.expires_at.is_none() && prepared.expires_in.is_none();
-    at_once && forever && event.key.is_none() && event.group_id.is_none()
+    at_once && forever
+}
+
+fn waits_for_nobody(prepared: &Prepared) -> bool {
+    prepared.event.key.is_none() && prepared.event.group_id.is_none()
 }
 
 fn held(namespace: &str, prepared: &Prepared, stored: Stored, new: &NewDelivery, hold: &Hold) -> Delivery {

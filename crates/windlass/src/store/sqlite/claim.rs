@@ -46,7 +46,7 @@ pub(super) fn claim(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<De
 }
 
 /// Without RETURNING, for which SQLite builds a table each time: that doubles the cost.
-const TAKE: &str = "
+pub(super) const TAKE: &str = "
 UPDATE event_queue
 SET lease = ?3, worker_id = ?4, attempts = attempts + 1, picked_at = ?5, updated_at = ?5, started_at = NULL,
     lease_expires_at = ?6

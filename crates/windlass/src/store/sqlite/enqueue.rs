@@ -2,6 +2,7 @@
 
 use rusqlite::Connection;
 
+use super::claim::TAKE;
 use super::group::{self, Group};
 use super::row::{self, INFINITY};
 use crate::clock::micros;
@@ -28,10 +29,6 @@ const ENQUEUE: &str = "
 INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at, attempts, attempts_limit,
                          max_retries, group_id, expires_at, updated_at, created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
-/// For whoever waits for it: as a claim leaves it.
-const TAKE: &str = "
-UPDATE event_queue SET lease = ?3, worker_id = ?4, attempts = 1, picked_at = ?5, lease_expires_at = ?6
-WHERE event_id = ?1 AND lane_id = ?2";
 
 pub(super) fn enqueue(
     conn: &Connection,

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use sqlx::{Connection, Executor, PgConnection};
 use windlass::{Action, ClaimRequest, Delivery, NewEvent, Queue, Report, Status, SubscriptionSpec};
 
 use crate::support::*;
@@ -126,5 +127,28 @@ conformance! {
         }
         assert!(handled.lock().unwrap().values().all(|times| *times == 1));
         assert_eq!(sorted(handled.lock().unwrap().keys().copied().collect()), sorted(published));
+    }
+}
+
+on_postgres! {
+    async fn a_claim_does_not_wait_for_a_publish_that_waits(bed) {
+        let queue = bed.real_time().await;
+        publish(&queue, "t").await;
+        done(&queue, &take_soon(&queue).await).await;
+        let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
+        tx.execute("BEGIN; SELECT windlass.publish('t', key => 'k')").await.unwrap();
+        let waiter = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.claim(ClaimRequest::new("w").wait(millis(2500))).await.unwrap() }
+        });
+        tokio::time::sleep(millis(50)).await;
+        let publishing = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.publish_all(vec![NewEvent::new("t"), NewEvent::new("t").key("k")]).await.unwrap() }
+        });
+        assert!(waiter.await.unwrap().is_empty());
+        assert!(!publishing.is_finished());
+        tx.execute("COMMIT").await.unwrap();
+        assert_eq!(publishing.await.unwrap().iter().filter(|published| published.duplicate).count(), 1);
     }
 }
