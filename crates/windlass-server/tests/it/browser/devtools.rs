@@ -31,13 +31,31 @@ impl Devtools {
     /// What a command answers, or why it was refused.
     pub async fn call(&mut self, method: &str, params: Value) -> Result<Value, String> {
         let id = self.send(method, params).await;
+        let mut answer = self.answer(&[id]).await;
+        match answer["error"]["message"].as_str() {
+            Some(error) => Err(format!("{method}: {error}")),
+            None => Ok(answer["result"].take()),
+        }
+    }
+
+    /// Sends commands without waiting in between, and waits for their answers, whatever those are.
+    pub async fn call_at_once(&mut self, method: &str, params: Vec<Value>) {
+        let mut ids = Vec::new();
+        for params in params {
+            ids.push(self.send(method, params).await);
+        }
+        while !ids.is_empty() {
+            let answer = self.answer(&ids).await;
+            ids.retain(|id| answer["id"] != *id);
+        }
+    }
+
+    /// The next answer to one of these commands.
+    async fn answer(&mut self, ids: &[u64]) -> Value {
         loop {
-            let mut heard = self.hear().await;
-            if heard["id"] == id {
-                return match heard["error"]["message"].as_str() {
-                    Some(error) => Err(format!("{method}: {error}")),
-                    None => Ok(heard["result"].take()),
-                };
+            let heard = self.hear().await;
+            if ids.iter().any(|id| heard["id"] == *id) {
+                return heard;
             }
             // Everything stands still until somebody closes it.
             if heard["method"] == "Page.javascriptDialogOpening" {

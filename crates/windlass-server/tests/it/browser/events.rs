@@ -188,8 +188,7 @@ in_browser! {
         page.until_shows("h1", "The first").await;
         page.until(&format!("location.pathname === '/ui/default/events/{first}'")).await;
         page.until(LISTENS).await;
-        page.press("g").await;
-        page.press("s").await;
+        page.press_in_turn(&["g", "s"]).await;
         page.until_shows("h1", "Schedules").await;
     }
 }

@@ -130,10 +130,9 @@ impl Page {
     /// Clicks the one visible element of this kind that shows this text.
     pub async fn click_text(&mut self, css: &str, text: &str) {
         let place = self.wait(&format!("({POINT})({})", found(css, text))).await;
-        for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
-            let event = json!({ "type": kind, "x": place["x"], "y": place["y"], "button": "left", "clickCount": 1 });
-            self.call("Input.dispatchMouseEvent", event).await;
-        }
+        let event = |kind| json!({ "type": kind, "x": place["x"], "y": place["y"], "button": "left", "clickCount": 1 });
+        let events = ["mouseMoved", "mousePressed", "mouseReleased"].map(event);
+        self.devtools.call_at_once("Input.dispatchMouseEvent", events.to_vec()).await;
     }
 
     /// Puts a text in place of what a field has.
@@ -152,22 +151,13 @@ impl Page {
 
     /// Presses a key: a character, or one by its name, as `Enter`.
     pub async fn press(&mut self, key: &str) {
-        let text = match key {
-            "Enter" => "\r",
-            key if key.chars().count() == 1 => key,
-            _ => "",
-        };
-        let kind = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
-        let code = match key {
-            "Enter" => 13,
-            "Escape" => 27,
-            "Tab" => 9,
-            _ => 0,
-        };
-        let event =
-            |kind: &str, text: &str| json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code });
-        self.call("Input.dispatchKeyEvent", event(kind, text)).await;
-        self.call("Input.dispatchKeyEvent", event("keyUp", "")).await;
+        self.press_in_turn(&[key]).await;
+    }
+
+    /// Presses keys without a pause. The page may give way to another before it has answered them all.
+    pub async fn press_in_turn(&mut self, keys: &[&str]) {
+        let strokes = keys.iter().flat_map(|key| stroke(key)).collect();
+        self.devtools.call_at_once("Input.dispatchKeyEvent", strokes).await;
     }
 
     /// Keeps a picture of the whole page in `target/screenshots`.
@@ -218,6 +208,24 @@ impl Page {
         }
         assert!(problems.is_empty(), "{problems:#?}");
     }
+}
+
+/// A key down and up again.
+fn stroke(key: &str) -> [Value; 2] {
+    let text = match key {
+        "Enter" => "\r",
+        key if key.chars().count() == 1 => key,
+        _ => "",
+    };
+    let down = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
+    let code = match key {
+        "Enter" => 13,
+        "Escape" => 27,
+        "Tab" => 9,
+        _ => 0,
+    };
+    [(down, text), ("keyUp", "")]
+        .map(|(kind, text)| json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code }))
 }
 
 /// The visible elements of this kind that show this text.
