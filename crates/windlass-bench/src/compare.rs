@@ -14,7 +14,6 @@ mod results;
 mod runner;
 mod session;
 mod sizes;
-pub mod statistics;
 mod svg;
 mod systems;
 mod verdicts;
@@ -29,6 +28,7 @@ use self::results::Results;
 use self::runner::Runner;
 use self::sizes::Scale;
 use self::systems::{Place, SYSTEMS, System};
+use self::verdicts::verdicts;
 use self::workloads::{WORKLOADS, Workload};
 use crate::AnyError;
 
@@ -49,7 +49,7 @@ pub struct Options {
     /// held-snapshot, long-writer, readers: for how long; by default 180, 180 and 90.
     #[arg(long)]
     hold_seconds: Option<u64>,
-    /// Writes all figures here.
+    /// Writes all figures here, anew after each measurement.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Writes the report here instead of to stdout.
@@ -90,16 +90,22 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
     let workloads: Vec<Workload> = chosen(WORKLOADS, &options.workloads, "workload", |workload| workload.id)?;
     let machine = Machine::look(options.needs_postgres()).await?;
     let mut runner = Runner::new(systems, options.scale(), !options.no_install)?;
-    runner.run(&workloads, usize::from(options.rounds)).await;
-    write(options, &machine, &runner.results, &workloads)
+    let noted = |results: &Results| write(options, &machine, results, &workloads);
+    runner.run(&workloads, usize::from(options.rounds), noted).await?;
+    if options.markdown.is_none() {
+        print!("{}", report::markdown(&machine, &runner.results, &workloads, &verdicts(&runner.results)));
+    }
+    match verdicts(&runner.results).iter().filter(|verdict| verdict.holds == Some(false)).count() {
+        failed if failed > 0 && options.check => Err(format!("{failed} claims do not hold").into()),
+        _ => Ok(()),
+    }
 }
 
+/// The files that were asked for.
 fn write(options: &Options, machine: &Machine, results: &Results, workloads: &[Workload]) -> Result<(), AnyError> {
-    let verdicts = verdicts::verdicts(results);
-    let text = report::markdown(machine, results, workloads, &verdicts);
-    match &options.markdown {
-        Some(file) => std::fs::write(file, text)?,
-        None => print!("{text}"),
+    let verdicts = verdicts(results);
+    if let Some(file) = &options.markdown {
+        std::fs::write(file, report::markdown(machine, results, workloads, &verdicts))?;
     }
     if let Some(file) = &options.json {
         let all = serde_json::json!({ "machine": machine, "results": results, "claims": verdicts });
@@ -108,10 +114,7 @@ fn write(options: &Options, machine: &Machine, results: &Results, workloads: &[W
     if let Some(file) = &options.svg {
         std::fs::write(file, svg::chart(results, workloads))?;
     }
-    match verdicts.iter().filter(|verdict| verdict.holds == Some(false)).count() {
-        failed if failed > 0 && options.check => Err(format!("{failed} claims do not hold").into()),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// Those that were named, in our order; all, if none was.

@@ -8,8 +8,8 @@ use clap::Args;
 use windlass::Queue;
 
 use crate::AnyError;
-use crate::compare::statistics::summary;
 use crate::engine;
+use crate::statistics::summary;
 use crate::store::Backend;
 
 const EVENTS: usize = 50_000;

@@ -20,6 +20,7 @@ mod pages;
 mod postgres;
 mod report;
 mod schedules;
+mod statistics;
 mod store;
 mod usage;
 

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::statistics::{Summary, summary};
+
 /// One cell of the matrix, measured several times.
 #[derive(Debug, Serialize)]
 pub struct Measurement {
@@ -14,14 +16,6 @@ pub struct Measurement {
     pub rates: Vec<f64>,
 }
 
-impl Measurement {
-    fn median(&self) -> f64 {
-        let mut rates = self.rates.clone();
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
-    }
-}
-
 pub fn print(measurements: &[Measurement], json: bool) {
     if json {
         let rss = peak_memory_mb();
@@ -32,9 +26,8 @@ pub fn print(measurements: &[Measurement], json: bool) {
     println!("| store | workload | callers | batch | events | events/s (median) | min – max |");
     println!("| --- | --- | ---: | ---: | ---: | ---: | --- |");
     for m in measurements {
-        let (min, max) =
-            (m.rates.iter().copied().fold(f64::MAX, f64::min), m.rates.iter().copied().fold(0.0, f64::max));
-        let (store, workload, median) = (m.store, m.workload, m.median());
+        let Some(Summary { median, min, max }) = summary(m.rates.clone()) else { continue };
+        let (store, workload) = (m.store, m.workload);
         let (callers, batch, events) = (m.callers, m.batch, m.events);
         println!("| {store} | {workload} | {callers} | {batch} | {events} | {median:.0} | {min:.0} – {max:.0} |");
     }

@@ -6,10 +6,10 @@ use super::figures::Figure;
 use super::machine::Machine;
 use super::protocol::Variant;
 use super::results::{Measurement, Results};
-use super::statistics::Summary;
 use super::systems::{Place, SYSTEMS};
 use super::verdicts::{Verdict, best_peer};
 use super::workloads::Workload;
+use crate::statistics::Summary;
 
 pub fn markdown(machine: &Machine, results: &Results, workloads: &[Workload], verdicts: &[Verdict]) -> String {
     let mut parts = vec!["# Windlass beside its peers".to_owned(), machine_part(machine), systems_part(results)];

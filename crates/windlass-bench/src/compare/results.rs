@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::figures::{Figure, Figures};
 use super::protocol::{Opened, Variant};
-use super::statistics::{Summary, summary};
+use crate::statistics::{Summary, summary};
 
 #[derive(Default, Serialize)]
 pub struct Results {

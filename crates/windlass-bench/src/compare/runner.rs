@@ -36,8 +36,14 @@ impl Runner {
         Ok(Runner { systems: found, installer, scale, results })
     }
 
-    /// Round 1 of every system, then round 2: what the machine does meanwhile is shared by all.
-    pub async fn run(&mut self, workloads: &[Workload], rounds: usize) {
+    /// Round 1 of every system, then round 2: what the machine does meanwhile is shared by all. Each measurement is
+    /// `noted`, so that a run that is stopped has not been for nothing.
+    pub async fn run(
+        &mut self,
+        workloads: &[Workload],
+        rounds: usize,
+        noted: impl Fn(&Results) -> Result<(), AnyError>,
+    ) -> Result<(), AnyError> {
         let planned = self.plan(workloads, rounds);
         for (at, (round, workload, system, variant)) in planned.iter().enumerate() {
             let (name, left) = (self.systems[*system].0.name, planned.len() - at - 1);
@@ -51,7 +57,9 @@ impl Runner {
                 Err(error) => eprintln!("  {error}"),
             }
             self.results.add(workload.id, name, *variant, measured);
+            noted(&self.results)?;
         }
+        Ok(())
     }
 
     fn plan(&self, workloads: &[Workload], rounds: usize) -> Vec<(usize, Workload, usize, Variant)> {

@@ -8,9 +8,9 @@ use super::hold::hold;
 use super::place::{Home, Meter};
 use super::protocol::{Delays, Drain, Latency, Publish, Request, Seconds, Steady, Took};
 use super::sizes::Scale;
-use super::statistics::{mean, percentile};
 use super::workloads::{Backlog, Holder, PLAIN, Rate, Steps};
 use crate::AnyError;
+use crate::statistics::{mean, percentile};
 
 /// Of a payload, where the workload is not about that.
 const BYTES: usize = 200;

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::figures::Figure;
 use super::results::Results;
-use super::statistics::Summary;
 use super::systems::{SYSTEMS, System};
 use super::workloads::Workload;
+use crate::statistics::Summary;
 
 const WIDTH: usize = 900;
 const NAMES: usize = 240;

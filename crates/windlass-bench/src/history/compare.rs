@@ -7,6 +7,7 @@ use windlass::{ClaimRequest, Held, Queue, Report};
 
 use crate::AnyError;
 use crate::order::{PAID, order};
+use crate::statistics::summary;
 
 /// Batch size, and how many events each measurement takes.
 const SIZES: [(usize, usize); 2] = [(1, 1_000), (100, 20_000)];
@@ -35,16 +36,12 @@ pub async fn compare(empty: &Queue, full: &Queue, rounds: u16) -> Result<Vec<Cos
             }
         }
         for (at, work) in ["publish", "claim", "finish"].into_iter().enumerate() {
-            let [empty_us, full_us] = [0, 1].map(|database| median(&mut times[database][at]));
+            let medians = times.each_ref().map(|times| summary(times[at].clone()).map(|summary| summary.median));
+            let [Some(empty_us), Some(full_us)] = medians else { continue };
             costs.push(Cost { work, batch, empty_us, full_us, ratio: full_us / empty_us });
         }
     }
     Ok(costs)
-}
-
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 /// Microseconds an event: published, claimed, finished.

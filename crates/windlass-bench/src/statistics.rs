@@ -1,4 +1,4 @@
-//! Medians, percentiles and windows.
+//! Medians, percentiles and windows of what was measured.
 
 use serde::Serialize;
 
