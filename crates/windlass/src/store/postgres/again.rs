@@ -9,12 +9,12 @@ use super::error::from_sqlx;
 use crate::delivery::Live;
 use crate::error::Result;
 
-const LOCK: &str = "
+pub(super) const LOCK: &str = "
 SELECT 1 FROM unnest($2::bigint[], $3::bigint[]) AS i(event_id, lane_id)
 CROSS JOIN LATERAL (
     SELECT 1 FROM windlass.event_queue q
-    WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
-    FOR UPDATE) AS locked";
+    WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+    ORDER BY q.event_id FOR UPDATE) AS locked";
 
 /// Waits until nobody else changes these deliveries, and lets nobody until the transaction ends.
 pub(super) async fn lock<'a>(

@@ -21,9 +21,11 @@ pub(super) const STANDING: &str = "
 SELECT coalesce($4, now()) AS now, e.event_type, e.tags, q.expires_at, d.reason, a.event_id, a.worker_id, a.ready_at
 FROM (SELECT e.event_type, e.tags FROM windlass.events e WHERE e.namespace = $1 AND e.id = $3 LIMIT 1) AS e
 LEFT JOIN LATERAL (SELECT q.expires_at, q.group_id FROM windlass.event_queue q
-    WHERE q.event_id = $3 AND q.namespace = $1 AND q.subscription = $2 LIMIT 1) AS q ON true
+    WHERE q.event_id BETWEEN $3 AND $3 AND q.namespace = $1 AND q.subscription = $2
+    ORDER BY q.event_id LIMIT 1) AS q ON true
 LEFT JOIN LATERAL (SELECT d.reason FROM windlass.dead_letters d
-    WHERE d.event_id = $3 AND d.namespace = $1 AND d.subscription = $2 LIMIT 1) AS d ON true
+    WHERE d.event_id BETWEEN $3 AND $3 AND d.namespace = $1 AND d.subscription = $2
+    ORDER BY d.event_id LIMIT 1) AS d ON true
 LEFT JOIN LATERAL (
     SELECT g.event_id, CASE WHEN g.lease IS NOT NULL THEN g.worker_id END AS worker_id,
            nullif(g.ready_at, 'infinity') AS ready_at

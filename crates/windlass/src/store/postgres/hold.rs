@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::outcome::Attempt;
 use crate::store::{HeldBy, Holder};
 
+// Ranges that are one event, and their order: see `transition::END`.
 pub(super) const HELD: &str = "
 SELECT i.n, q.*
 FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[]) WITH ORDINALITY
@@ -24,10 +25,10 @@ CROSS JOIN LATERAL (
     SELECT q.event_id, q.lane_id, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries,
            q.subscription, q.group_id, q.picked_at
     FROM windlass.event_queue q
-    WHERE q.event_id = i.event_id AND q.namespace = $1 AND q.subscription = i.subscription
+    WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.namespace = $1 AND q.subscription = i.subscription
       AND (i.lease IS NULL OR q.lease = i.lease)
       AND (i.worker_id IS NULL OR (q.lease IS NOT NULL AND q.worker_id = i.worker_id))
-    LIMIT 1) AS q";
+    ORDER BY q.event_id LIMIT 1) AS q";
 
 pub(super) async fn held(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
     let rows = of_holders(store, HELD, namespace, holders).await?;
@@ -92,8 +93,8 @@ WITH found AS MATERIALIZED (
     FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS i(event_id, lane_id, lease, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
-        LIMIT 1) AS q
+        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+          AND q.lease = i.lease ORDER BY q.event_id LIMIT 1) AS q
 )
 UPDATE windlass.event_queue q
 SET started_at = coalesce(q.started_at, $2, now()), updated_at = coalesce($2, now())
@@ -142,8 +143,8 @@ WITH found AS MATERIALIZED (
       AS i(event_id, lane_id, lease, lease_us, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.event_id = i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1 AND q.lease = i.lease
-        LIMIT 1) AS q
+        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+          AND q.lease = i.lease ORDER BY q.event_id LIMIT 1) AS q
 )
 UPDATE windlass.event_queue q
 SET lease_expires_at = coalesce($2, now()) + i.lease_us * interval '1 microsecond', updated_at = coalesce($2, now())

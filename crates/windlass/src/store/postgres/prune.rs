@@ -7,15 +7,17 @@ use super::error::from_sqlx;
 use crate::clock::{Timestamp, micros};
 use crate::error::Result;
 
-// OFFSET 0 keeps the planner from reading the whole queue for a join.
+// OFFSET 0 keeps the order – see `transition::END` – and the planner from reading the whole queue for a join.
 pub(super) const RESULTS: &str = "
 DELETE FROM windlass.handler_results WHERE ctid = ANY(ARRAY(
     SELECT r.ctid FROM windlass.handler_results r
     WHERE r.namespace = $1
       AND NOT EXISTS (SELECT FROM windlass.event_queue q
-                      WHERE q.event_id = r.event_id AND q.lane_id = r.lane_id OFFSET 0)
+                      WHERE q.event_id BETWEEN r.event_id AND r.event_id AND q.lane_id = r.lane_id
+                      ORDER BY q.event_id OFFSET 0)
       AND NOT EXISTS (SELECT FROM windlass.dead_letters d
-                      WHERE d.event_id = r.event_id AND d.lane_id = r.lane_id OFFSET 0)
+                      WHERE d.event_id BETWEEN r.event_id AND r.event_id AND d.lane_id = r.lane_id
+                      ORDER BY d.event_id OFFSET 0)
     LIMIT $2 FOR UPDATE OF r SKIP LOCKED)) AND namespace = $1";
 
 const NODES: &str = "

@@ -82,8 +82,9 @@ async fn clear(connection: &mut PgConnection, namespace: &str, changes: &[&Chang
 
 // Shared, so that handlers of one delivery, each in its own transaction, do not wait for each other; whoever would
 // take the delivery away does.
-const HOLD: &str = "
-SELECT FROM windlass.event_queue WHERE event_id = $2 AND lane_id = $3 AND namespace = $1 AND lease = $4 FOR SHARE";
+pub(super) const HOLD: &str = "
+SELECT FROM windlass.event_queue WHERE event_id BETWEEN $2 AND $2 AND lane_id = $3 AND namespace = $1 AND lease = $4
+ORDER BY event_id FOR SHARE";
 
 /// Keeps one result while its attempt is under way, in the caller's transaction; `false`: the lease is lost, and
 /// nothing was kept. Whoever notes a result also reports it: a first attempt that ends without a report of any clears

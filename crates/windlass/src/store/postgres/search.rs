@@ -31,7 +31,8 @@ pub(super) const TOLD: &str = concat!(
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
-    WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $4 LIMIT 1) AS q ON true
+    WHERE q.event_id BETWEEN e.id AND e.id AND q.namespace = $1 AND q.subscription = $4
+    ORDER BY q.event_id LIMIT 1) AS q ON true
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
     WHERE a.event_id BETWEEN e.id AND e.id AND a.namespace = $1 AND a.subscription = $4
     ORDER BY a.event_id LIMIT 1) AS a ON true
@@ -43,8 +44,9 @@ pub(super) const LIVE: &str = concat!(
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
-    WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $4 AND (q.lease IS NOT NULL) = ($5 = 'PROCESSING')
-    LIMIT 1) AS q ON true
+    WHERE q.event_id BETWEEN e.id AND e.id AND q.namespace = $1 AND q.subscription = $4
+      AND (q.lease IS NOT NULL) = ($5 = 'PROCESSING')
+    ORDER BY q.event_id LIMIT 1) AS q ON true
 ORDER BY e.id DESC"
 );
 

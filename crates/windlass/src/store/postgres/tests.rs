@@ -4,8 +4,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, cancel, claim, fire, group, hold, maintain, partitions, prune, results, retain, schedule,
-    transition,
+    HOT, PgStore, activity, again, cancel, claim, fire, group, hold, maintain, partitions, prune, results, retain,
+    schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -127,6 +127,9 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{t,f}'", "NULL"]),
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
+        ("lock again", again::LOCK, vec!["'default'", "'{10,20}'", "'{1,1}'"]),
+        ("hold", results::HOLD, vec!["'default'", "10", "1", "7"]),
+        ("forget", transition::FORGET, vec!["'default'", "'{10,20}'", "'{2025-12-24,2025-12-24}'", "'{main,main}'"]),
         ("prune", prune::RESULTS, vec!["'default'", "500"]),
         ("bury", transition::BURY, with(&["'{FAILED,FAILED}'", "'{r,r}'", "'{t,t}'"])),
     ]
@@ -144,15 +147,27 @@ async fn explain(hot: &mut PgConnection, sql: &str, arguments: &[&str], analyze:
     serde_json::from_str(&row.try_get_unchecked::<String, _>(0).unwrap()).unwrap()
 }
 
-/// Every node of a plan that reads a table, as (table, kind, condition).
-fn reads(plan: &Value, found: &mut Vec<(String, String, String)>) {
+/// A node of a plan that reads a table.
+struct Read {
+    table: String,
+    kind: String,
+    index: String,
+    condition: String,
+}
+
+fn reads(plan: &Value, found: &mut Vec<Read>) {
     match plan {
         Value::Array(parts) => parts.iter().for_each(|part| reads(part, found)),
         Value::Object(node) => {
             let text = |key: &str| node.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
             if text("Node Type").ends_with("Scan") && node.contains_key("Relation Name") {
                 let condition = text("Index Cond") + &text("TID Cond");
-                found.push((text("Relation Name"), text("Node Type"), condition));
+                found.push(Read {
+                    table: text("Relation Name"),
+                    kind: text("Node Type"),
+                    index: text("Index Name"),
+                    condition,
+                });
             }
             node.values().for_each(|value| reads(value, found));
         }
@@ -163,12 +178,30 @@ fn reads(plan: &Value, found: &mut Vec<(String, String, String)>) {
 fn assert_by_index(what: &str, plan: &Value) {
     let mut found = Vec::new();
     reads(plan, &mut found);
-    let of_queue: Vec<_> = found.iter().filter(|(table, ..)| table == "event_queue").collect();
+    let of_queue: Vec<_> = found.iter().filter(|read| read.table == "event_queue").collect();
     assert!(!of_queue.is_empty(), "{what}: no read of event_queue in {plan:#}");
-    for (_, kind, condition) in of_queue {
-        let keyed = ["lane_id", "event_id", "group_id", "ctid"].iter().any(|key| condition.contains(key));
-        assert!(keyed && kind != "Seq Scan", "{what}: {kind} with condition '{condition}' in {plan:#}");
+    for Read { kind, index, condition, .. } in of_queue {
+        let keyed = condition.contains("ctid") || serves(index, condition);
+        assert!(keyed && kind != "Seq Scan", "{what}: {kind} of {index} with condition '{condition}' in {plan:#}");
     }
+    for Read { kind, index, condition, .. } in found.iter().filter(|read| read.table.starts_with("events_")) {
+        let keyed = index.ends_with("_pkey") || condition.contains("namespace");
+        assert!(keyed, "{what}: {kind} of {index} with condition '{condition}' in {plan:#}");
+    }
+}
+
+/// Whether the condition names the index's first columns, without a gap: what follows a gap keeps no entry from being
+/// read.
+fn serves(index: &str, condition: &str) -> bool {
+    let columns: &[&str] = match index {
+        "event_queue_pkey" => &["event_id", "lane_id"],
+        "event_queue_hot" => &["lane_id", "ready_at", "event_id"],
+        "event_queue_deadline" => &["lane_id", "expires_at", "event_id"],
+        "event_queue_group" => &["group_id", "subscription", "namespace", "ready_at", "event_id"],
+        _ => return false,
+    };
+    let named: Vec<bool> = columns.iter().map(|column| condition.contains(column)).collect();
+    named[0] && named.is_sorted_by(|before, after| before >= after)
 }
 
 async fn assert_all_by_index(hot: &mut PgConnection, state: &str) {

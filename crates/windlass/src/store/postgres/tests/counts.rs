@@ -28,7 +28,7 @@ async fn counts_read_no_deliveries_of_others() {
             assert!(buffers <= 100, "{name}, {state}: {buffers} buffers in {plan:#}");
             let mut found = Vec::new();
             reads(&plan, &mut found);
-            let pages = found.iter().any(|(table, kind, _)| table == "event_queue" && kind == "Bitmap Heap Scan");
+            let pages = found.iter().any(|read| read.table == "event_queue" && read.kind == "Bitmap Heap Scan");
             assert!(pages, "{name}, {state}: {plan:#}");
         }
         plain.execute("ANALYZE").await.unwrap();
