@@ -34,10 +34,17 @@ pub fn run_again_with_server() -> ExitCode {
 pub async fn fresh_database(server: &str) -> Result<String, sqlx::Error> {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let name = format!("windlass_bench_{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed) % AT_ONCE);
+    drop_database(server, &name).await?;
     let mut connection = PgConnection::connect(server).await?;
-    let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-    connection.execute(sqlx::AssertSqlSafe(drop)).await?;
     connection.execute(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).await?;
     let (server, _) = server.rsplit_once('/').unwrap_or((server, ""));
     Ok(format!("{server}/{name}"))
+}
+
+/// Drops it, if there is one.
+pub async fn drop_database(server: &str, name: &str) -> Result<(), sqlx::Error> {
+    let mut connection = PgConnection::connect(server).await?;
+    let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+    connection.execute(sqlx::AssertSqlSafe(drop)).await?;
+    Ok(())
 }

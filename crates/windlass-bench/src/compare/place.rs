@@ -7,9 +7,10 @@ use super::figures::{Figure, Figures};
 use super::install::Installed;
 use super::systems::{Place, System};
 use crate::AnyError;
+use crate::postgres;
 use crate::store::{Backend, Fresh};
 
-/// Removed when dropped.
+/// A file or a broker is removed when this is dropped.
 pub struct Home {
     pub url: String,
     pub is_postgres: bool,
@@ -46,6 +47,14 @@ impl Home {
         let database = backend.fresh().await?;
         let is_postgres = backend == Backend::Postgres;
         Ok(Home { url: database.url.clone(), is_postgres, _kept: Kept::Database(database) })
+    }
+
+    /// Removes a database, too: what vacuum has left to do there must not disturb the next measurement.
+    pub async fn remove(self) -> Result<(), AnyError> {
+        if let (true, Some(server), Some((_, name))) = (self.is_postgres, postgres::url(), self.url.rsplit_once('/')) {
+            postgres::drop_database(&server, name).await?;
+        }
+        Ok(())
     }
 
     /// None elsewhere than on PostgreSQL.

@@ -88,6 +88,7 @@ impl Runner {
         self.results.opened.entry(system.name).or_default().insert(variant, opened);
         let figures = session.take(workload.steps, most(&self.results, system.name, variant)).await?;
         session.adapter.close().await?;
+        session.home.remove().await?;
         Ok(figures)
     }
 }
