@@ -132,6 +132,7 @@ fn reply_all<R>(answers: Result<Vec<Result<R>>>, replies: Vec<oneshot::Sender<Re
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -172,5 +173,29 @@ mod tests {
         let failing = Coalescer::<u32, u32>::new(1, 100, |_| async { Err(Error::Closed) });
         let (a, b) = tokio::join!(failing.call(1, 1), failing.call(2, 1));
         assert_eq!((a, b), (Err(Error::Closed), Err(Error::Closed)));
+    }
+
+    /// How many batches get under way on four lines for call after call of this weight, while none ends.
+    async fn under_way(weight: usize) -> usize {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = begun.clone();
+        let endless = Arc::new(Coalescer::<(), ()>::new(4, 10_000, move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::future::pending()
+        }));
+        for _ in 0..8 {
+            let endless = endless.clone();
+            tokio::spawn(async move { endless.call((), weight).await });
+            for _ in 0..10 * GATHER_MAX {
+                tokio::task::yield_now().await;
+            }
+        }
+        begun.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn large_batches_take_one_line_each_and_small_ones_two() {
+        assert_eq!(under_way(LARGE).await, 4);
+        assert_eq!(under_way(LARGE - 1).await, 2);
     }
 }
