@@ -184,8 +184,7 @@ in_browser! {
         page.until_shows("tr.marked", "The second").await;
         page.press("j").await;
         page.until_shows("tr.marked", "The first").await;
-        page.press("Enter").await;
-        page.until_shows("h1", "The first").await;
+        page.press_until_shows("Enter", "h1", "The first").await;
         page.until(&format!("location.pathname === '/ui/default/events/{first}'")).await;
         page.until(LISTENS).await;
         page.press_in_turn(&["g", "s"]).await;
