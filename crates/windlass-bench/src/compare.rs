@@ -52,7 +52,7 @@ pub struct Options {
     /// Writes all figures here, anew after each measurement.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes the report here instead of to stdout.
+    /// Writes the report here, in the same way, instead of to stdout at the end.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// Draws a chart here.
@@ -92,10 +92,11 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
     let mut runner = Runner::new(systems, options.scale(), !options.no_install)?;
     let noted = |results: &Results| write(options, &machine, results, &workloads);
     runner.run(&workloads, usize::from(options.rounds), noted).await?;
+    let verdicts = verdicts(&runner.results);
     if options.markdown.is_none() {
-        print!("{}", report::markdown(&machine, &runner.results, &workloads, &verdicts(&runner.results)));
+        print!("{}", report::markdown(&machine, &runner.results, &workloads, &verdicts));
     }
-    match verdicts(&runner.results).iter().filter(|verdict| verdict.holds == Some(false)).count() {
+    match verdicts.iter().filter(|verdict| verdict.holds == Some(false)).count() {
         failed if failed > 0 && options.check => Err(format!("{failed} claims do not hold").into()),
         _ => Ok(()),
     }

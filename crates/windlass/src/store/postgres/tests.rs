@@ -185,7 +185,7 @@ fn assert_by_index(what: &str, plan: &Value) {
         assert!(keyed && kind != "Seq Scan", "{what}: {kind} of {index} with condition '{condition}' in {plan:#}");
     }
     for Read { kind, index, condition, .. } in found.iter().filter(|read| read.table.starts_with("events_")) {
-        let keyed = index.ends_with("_pkey") || condition.contains("namespace");
+        let keyed = index.ends_with("_pkey") || condition.contains("(id = ");
         assert!(keyed, "{what}: {kind} of {index} with condition '{condition}' in {plan:#}");
     }
 }
