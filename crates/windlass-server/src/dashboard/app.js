@@ -297,8 +297,9 @@
     const goes = Date.now() - going < 1500 && $(`[data-go="${CSS.escape(event.key)}"]`);
     going = 0;
     if (goes) { event.preventDefault(); goes.click(); return; }
-    // Enter on a link or button is the browser's.
-    if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
+    // Enter on a link or button is the browser's. A dialog just closed has the focus until the page is drawn again.
+    const control = event.target.closest?.("a, button, summary");
+    if (event.key === "Enter" && control && !control.closest("dialog")) return;
     const act = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;
     if (act && act() !== false) event.preventDefault();
   });

@@ -184,10 +184,27 @@ in_browser! {
         page.until_shows("tr.marked", "The second").await;
         page.press("j").await;
         page.until_shows("tr.marked", "The first").await;
-        page.press_until_shows("Enter", "h1", "The first").await;
+        page.press("Enter").await;
+        page.until_shows("h1", "The first").await;
         page.until(&format!("location.pathname === '/ui/default/events/{first}'")).await;
         page.until(LISTENS).await;
         page.press_in_turn(&["g", "s"]).await;
         page.until_shows("h1", "Schedules").await;
+    }
+
+    on sqlite:
+    async fn enter_opens_the_marked_row_while_a_closed_dialog_still_has_the_focus(server, page) {
+        server.publish_as(json!({ "type": "a", "title": "The first" })).await;
+        page.goto("/ui/default/events").await;
+        page.until(LISTENS).await;
+        page.press("j").await;
+        page.until_shows("tr.marked", "The first").await;
+        // At once, before the page is drawn again.
+        page.eval(
+            "help.showModal(); help.close();
+             document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",
+        )
+        .await;
+        page.until_shows("h1", "The first").await;
     }
 }

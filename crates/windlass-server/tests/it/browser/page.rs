@@ -15,8 +15,6 @@ use super::problems::problem;
 
 /// The page must show what a test waits for within this.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longer than a page takes on a busy machine.
-const BETWEEN_PRESSES: Duration = Duration::from_secs(4);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
 pub const PHONE: (u32, u32) = (390, 844);
@@ -160,23 +158,6 @@ impl Page {
     pub async fn press_in_turn(&mut self, keys: &[&str]) {
         let strokes = keys.iter().flat_map(|key| stroke(key)).collect();
         self.devtools.call_at_once("Input.dispatchKeyEvent", strokes).await;
-    }
-
-    /// Presses a key until some element shows this text. On a busy machine about one run in three came to nothing after a
-    /// single Enter on a marked row; whether Chromium lost the key or gave up the navigation is not known.
-    pub async fn press_until_shows(&mut self, key: &str, css: &str, text: &str) {
-        let shown = format!("!!{}.length", found(css, text));
-        for _ in 0..5 {
-            self.press(key).await;
-            let pressed = Instant::now();
-            while pressed.elapsed() < BETWEEN_PRESSES {
-                if self.try_eval(&shown).await == Ok(json!(true)) {
-                    return;
-                }
-                tokio::time::sleep(BETWEEN_LOOKS).await;
-            }
-        }
-        self.until_shows(css, text).await;
     }
 
     /// Keeps a picture of the whole page in `target/screenshots`.
