@@ -162,6 +162,11 @@ impl Wakes {
         concerned.for_each(|waiter| waiter.tell(|news| (news.rang, news.seen) = (true, true)));
     }
 
+    /// Whether nobody here has heard of this topology.
+    pub fn is_news(&self, namespace: &str, topology: &Topology) -> bool {
+        lock(&self.0).get(namespace).is_some_and(|room| room.is_news(topology))
+    }
+
     /// The topology is now this one: whoever takes from other lanes than before is told.
     pub fn tell(&self, namespace: &str, topology: &Arc<Topology>) {
         let edition = topology.edition();
@@ -197,6 +202,10 @@ impl Wakes {
 impl Room {
     fn knows(&self, lane: i64) -> bool {
         self.known.as_ref().is_some_and(|known| known.lane(lane).is_some())
+    }
+
+    fn is_news(&self, topology: &Topology) -> bool {
+        self.known.as_ref().is_none_or(|known| known.edition() != topology.edition())
     }
 
     /// Whether its lanes are others than before.
@@ -249,8 +258,7 @@ impl Place {
         let mut rooms = lock(&self.wakes.0);
         let Some(room) = rooms.get_mut(&self.waiter.filter.namespace) else { return };
         room.take_seat(self.id, lanes, topology.edition());
-        let news = room.known.as_ref().is_none_or(|known| known.edition() != topology.edition());
-        if news {
+        if room.is_news(topology) {
             room.known = Some(topology.clone());
             // The others have to hear of it.
             if room.seats.len() > 1 {

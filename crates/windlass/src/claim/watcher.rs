@@ -21,22 +21,32 @@ pub(super) const SHARE: u32 = 50;
 const LOOK_CHEAP: Duration = Duration::from_millis(5);
 
 /// When the next look may begin.
-pub(super) struct Pace(Instant);
+pub(super) struct Pace {
+    next: Instant,
+    /// How long the last look took.
+    last: Duration,
+}
 
 impl Pace {
     pub fn new() -> Pace {
-        Pace(Instant::now())
+        Pace { next: Instant::now(), last: Duration::ZERO }
     }
 
     pub fn allows(&self) -> bool {
-        self.0 <= Instant::now()
+        self.next <= Instant::now()
     }
 
     /// A look that began then has ended now.
     pub fn note(&mut self, begun: Instant) {
-        let took = begun.elapsed();
-        if took > LOOK_CHEAP {
-            self.0 = Instant::now() + took * (SHARE - 1);
+        self.add(begun.elapsed());
+    }
+
+    /// One that is slow alone, since it had to connect or somebody else was busy, is not held against the next.
+    fn add(&mut self, took: Duration) {
+        let counts = took.min(self.last);
+        self.last = took;
+        if counts > LOOK_CHEAP {
+            self.next = Instant::now() + counts * (SHARE - 1);
         }
     }
 }
@@ -46,7 +56,11 @@ pub(super) async fn watch(core: Arc<Core>, namespace: String) {
     let mut pace = Pace::new();
     let mut poll_at = Instant::now() + POLL;
     while let Some((alarm, look_by)) = core.wakes.watch(&namespace) {
-        let due = look_by.map_or(poll_at, |by| by.min(poll_at)).max(pace.0);
+        // Of a lane that is new here somebody in this process knows already: it need not be looked for.
+        if let Some(known) = core.known_topology(&namespace).filter(|known| core.wakes.is_news(&namespace, known)) {
+            core.wakes.tell(&namespace, &known);
+        }
+        let due = look_by.map_or(poll_at, |by| by.min(poll_at)).max(pace.next);
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
             // There may be a sooner look to wait for.
@@ -84,4 +98,21 @@ async fn look(core: &Arc<Core>, namespace: &str, lanes: &[i64], pace: &mut Pace)
     core.store.rewind(&claimable);
     core.wakes.ring_seen(namespace, &claimable);
     Ok(look.next_ready_in())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_put_off_once_they_are_slow_one_after_the_other() {
+        let mut pace = Pace::new();
+        let slow = Duration::from_secs(60);
+        for took in [slow, LOOK_CHEAP, slow, Duration::ZERO, slow] {
+            pace.add(took);
+            assert!(pace.allows());
+        }
+        pace.add(slow);
+        assert!(!pace.allows());
+    }
 }
