@@ -65,8 +65,9 @@ impl Held {
 
 impl From<&Delivery> for Held {
     fn from(delivery: &Delivery) -> Held {
-        let held = Held::by_lease(delivery.event.id, delivery.lease);
-        Held { live: Some(delivery.live()), ..held.of_subscription(&delivery.subscription) }
+        let (event_id, subscription) = (delivery.event.id, delivery.subscription.clone());
+        let holder = Holder { event_id, subscription, by: HeldBy::Lease(delivery.lease) };
+        Held { holder, live: Some(delivery.live()) }
     }
 }
 
@@ -78,8 +79,16 @@ impl Queue {
     /// Ends an attempt. What follows is the policy's decision. A report that was recorded before is
     /// answered with the record; a lost lease changes nothing.
     pub async fn finish(&self, held: impl Into<Held>, report: Report) -> Result<Finished> {
-        let mut finished = self.finish_all(vec![(held.into(), report)]).await?;
+        let held = held.into();
+        self.check_end(&held, &report)?;
+        self.topology().await?;
+        let mut finished = self.lines().finish.call(vec![(held, report)], 1).await?;
         finished.pop().ok_or(Error::Closed)?
+    }
+
+    fn check_end(&self, held: &Held, report: &Report) -> Result<()> {
+        held.check()?;
+        check_report(report, self.limits())
     }
 
     /// Ends many attempts, each with its own result.
@@ -90,8 +99,7 @@ impl Queue {
         }
         let (mut answers, mut good) = (Vec::with_capacity(reports.len()), Vec::with_capacity(reports.len()));
         for (held, report) in reports {
-            let checked = held.check().and_then(|()| check_report(&report, self.limits()));
-            match checked {
+            match self.check_end(&held, &report) {
                 Ok(()) => {
                     good.push((held, report));
                     answers.push(None);
@@ -205,16 +213,15 @@ async fn find_live(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -
 
 /// One change for each delivery that somebody holds; where two reports speak of one delivery, the
 /// first counts. Also says which report each change comes from.
-fn changes(core: &Core, topology: &Topology, items: &[(Held, Report)]) -> (Vec<usize>, Vec<Change>) {
+fn changes(core: &Core, topology: &Topology, items: &mut [(Held, Report)]) -> (Vec<usize>, Vec<Change>) {
     let mut seen = HashSet::new();
     let (mut places, mut changes) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
-    for (place, (held, report)) in items.iter().enumerate() {
-        let Some(live) = &held.live else { continue };
+    for (place, (held, report)) in items.iter_mut().enumerate() {
+        let is_first = |live: &mut Live| live.lease.is_some() && seen.insert((live.event_id, live.lane_id));
+        let Some(live) = held.live.take_if(is_first) else { continue };
         let Some(lease) = live.lease else { continue };
-        if seen.insert((live.event_id, live.lane_id)) {
-            places.push(place);
-            changes.push(reported(core, topology, live, lease, report));
-        }
+        places.push(place);
+        changes.push(reported(core, topology, live, lease, report));
     }
     (places, changes)
 }
@@ -223,15 +230,15 @@ fn changes(core: &Core, topology: &Topology, items: &[(Held, Report)]) -> (Vec<u
 pub(crate) async fn change_of(core: &Core, delivery: &Delivery, report: &Report) -> Result<Change> {
     let lanes = std::iter::once(delivery.lane_id);
     let topology = core.topology_with_lanes(&delivery.event.namespace, lanes).await?;
-    Ok(reported(core, &topology, &delivery.live(), delivery.lease, report))
+    Ok(reported(core, &topology, delivery.live(), delivery.lease, report))
 }
 
-fn reported(core: &Core, topology: &Topology, live: &Live, lease: Lease, report: &Report) -> Change {
+fn reported(core: &Core, topology: &Topology, live: Live, lease: Lease, report: &Report) -> Change {
     let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
     let policy = topology.policy(&live.subscription, event_type);
-    let (action, transition) = decide(&report.outcome, live, event_type, &policy, fastrand::f64());
+    let (action, transition) = decide(&report.outcome, &live, event_type, &policy, fastrand::f64());
     Change {
-        live: live.clone(),
+        live,
         guard: Guard::Lease(lease),
         pass_group: change::passes_group(&policy),
         action,

@@ -21,7 +21,6 @@ use super::shared::Shared;
 use super::tx;
 use super::verdict::{Run, put_back, report};
 use crate::clock::millis_since;
-use crate::delivery::Delivery;
 use crate::error::Error;
 use crate::outcome::{Attempt, Finished, HandlerResult, Outcome, Report};
 use crate::trace;
@@ -58,9 +57,8 @@ pub(super) enum Ended {
 
 /// Has a delivery handled, and reports how that ended.
 /// `known` is what handlers did in earlier attempts; where that could not be found out, nothing is done now.
-pub(super) async fn attend(in_hand: InHand, delivery: Delivery, known: Option<Vec<HandlerResult>>) {
+pub(super) async fn attend(in_hand: InHand, event: Envelope, known: Option<Vec<HandlerResult>>) {
     let node = in_hand.node().clone();
-    let event = Envelope(Arc::new(delivery));
     let grip = Grip::new(event.0.clone());
     let _hold = node.hand.hold(&grip);
     let span = trace::handling(&event.0);

@@ -13,11 +13,13 @@ pub(super) struct Handlers(RwLock<Book>);
 #[derive(Default)]
 struct Book {
     all: Vec<Arc<Handler>>,
-    /// Those for each subscription and type that came up so far.
-    found: HashMap<(String, String), Arc<[Arc<Handler>]>>,
+    /// Those for each type that came up so far, by subscription.
+    found: HashMap<String, HashMap<String, Found>>,
 }
 
-/// Types that came up are remembered up to this many: they come from outside.
+type Found = Arc<[Arc<Handler>]>;
+
+/// So many types that came up are remembered for each subscription: they come from outside.
 const FOUND_MAX: usize = 10_000;
 
 impl Handlers {
@@ -35,15 +37,15 @@ impl Handlers {
     }
 
     /// All that are for such an event, in the order they were added.
-    pub fn of(&self, subscription: &str, event_type: &str) -> Arc<[Arc<Handler>]> {
-        let key = (subscription.to_owned(), event_type.to_owned());
-        if let Some(found) = self.read().found.get(&key) {
+    pub fn of(&self, subscription: &str, event_type: &str) -> Found {
+        if let Some(found) = self.read().found.get(subscription).and_then(|of_it| of_it.get(event_type)) {
             return found.clone();
         }
         let mut book = self.write();
         let found = book.find(subscription, event_type);
-        if book.found.len() < FOUND_MAX {
-            book.found.insert(key, found.clone());
+        let of_it = book.found.entry(subscription.to_owned()).or_default();
+        if of_it.len() < FOUND_MAX {
+            of_it.insert(event_type.to_owned(), found.clone());
         }
         found
     }
@@ -79,7 +81,7 @@ impl Handlers {
 }
 
 impl Book {
-    fn find(&self, subscription: &str, event_type: &str) -> Arc<[Arc<Handler>]> {
+    fn find(&self, subscription: &str, event_type: &str) -> Found {
         let of_it = || self.all.iter().filter(|handler| handler.subscription == subscription);
         let found: Vec<_> = of_it().filter(|handler| handler.is_for(event_type)).cloned().collect();
         if !found.is_empty() {

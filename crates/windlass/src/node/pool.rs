@@ -8,6 +8,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::attempt;
+use super::envelope::Envelope;
 use super::pause::Pause;
 use super::shared::Shared;
 use crate::busy::Piece;
@@ -147,8 +148,13 @@ impl Pool {
     /// Has deliveries handled, with what their handlers did before. Nothing may interrupt it on the way.
     async fn hand_on(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
         // Of what was tried before, some handlers may be done.
-        let (again, first): (Vec<_>, Vec<_>) = claimed.into_iter().partition(|delivery| delivery.attempts > 1);
-        first.into_iter().for_each(|delivery| self.start(delivery, Some(Vec::new())));
+        let mut again = Vec::new();
+        for delivery in claimed {
+            match delivery.attempts {
+                0..=1 => self.start(delivery, Some(Vec::new())),
+                _ => again.push(delivery),
+            }
+        }
         if again.is_empty() {
             return Ok(());
         }
@@ -164,7 +170,9 @@ impl Pool {
     fn start(self: &Arc<Pool>, delivery: Delivery, known: Option<Vec<HandlerResult>>) {
         self.load.in_hand.fetch_add(1, Ordering::AcqRel);
         let busy = self.node.busy.begin();
-        tokio::spawn(attempt::attend(InHand(self.clone(), busy), delivery, known));
+        // What is spawned is moved about: it had better be small.
+        let event = Envelope(Arc::new(delivery));
+        tokio::spawn(attempt::attend(InHand(self.clone(), busy), event, known));
     }
 
     async fn hand_on_again(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
