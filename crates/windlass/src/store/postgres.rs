@@ -66,6 +66,7 @@ mod hold;
 mod inspect;
 mod keeping;
 mod list;
+mod look;
 mod maintain;
 mod marks;
 mod migrate;
@@ -422,7 +423,7 @@ impl Store for PgStore {
     }
 
     async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look> {
-        let look = claim::look(self, namespace, lanes, now).await?;
+        let look = look::look(self, namespace, lanes, now).await?;
         look.ok_or_else(|| Error::NamespaceNotFound { namespace: namespace.to_owned() })
     }
 

@@ -35,7 +35,7 @@ pub(super) async fn held(store: &PgStore, namespace: &str, holders: &[Holder]) -
     by_number(holders.len(), &rows, |row| Ok(Live { picked_at: get(row, "picked_at")?, ..live(row)? }))
 }
 
-const RECORDED: &str = "
+pub(super) const RECORDED: &str = "
 SELECT i.n, a.*
 FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[]) WITH ORDINALITY
   AS i(event_id, subscription, lease, worker_id, n)
@@ -43,9 +43,9 @@ CROSS JOIN LATERAL (
     SELECT a.event_id, a.subscription, a.attempt, a.worker_id, a.action, a.status_code, a.execution_time_ms,
            a.error_message, a.next_retry_at, a.retry_count, a.max_retries, a.finished_at
     FROM windlass.event_attempts a
-    WHERE a.event_id = i.event_id AND a.namespace = $1 AND a.subscription = i.subscription
+    WHERE a.event_id BETWEEN i.event_id AND i.event_id AND a.namespace = $1 AND a.subscription = i.subscription
       AND (i.lease IS NULL OR a.lease = i.lease) AND (i.worker_id IS NULL OR a.worker_id = i.worker_id)
-    ORDER BY a.id DESC LIMIT 1) AS a";
+    ORDER BY a.event_id, a.id DESC LIMIT 1) AS a";
 
 pub(super) async fn recorded(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
     let rows = of_holders(store, RECORDED, namespace, holders).await?;

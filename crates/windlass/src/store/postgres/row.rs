@@ -1,8 +1,8 @@
 //! Rows as values.
 
 use serde_json::value::RawValue;
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, ValueRef};
 
 use super::error::from_sqlx;
 use crate::delivery::{Lease, Live};
@@ -16,6 +16,37 @@ where
     T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
 {
     row.try_get(column).map_err(from_sqlx)
+}
+
+/// The columns of a row, one after the other: where there are many rows, looking each up by its name counts.
+pub(super) struct Columns<'r> {
+    row: &'r PgRow,
+    next: usize,
+}
+
+impl<'r> Columns<'r> {
+    pub fn of(row: &'r PgRow) -> Columns<'r> {
+        Columns { row, next: 0 }
+    }
+
+    /// The statement says of which type it is: that is not looked up for each.
+    pub fn next<T: sqlx::Decode<'r, sqlx::Postgres>>(&mut self) -> Result<T> {
+        self.next += 1;
+        self.row.try_get_unchecked(self.next - 1).map_err(from_sqlx)
+    }
+
+    /// Whether the next one is.
+    pub fn is_null(&self) -> bool {
+        self.row.try_get_raw(self.next).is_ok_and(|value| value.is_null())
+    }
+
+    pub fn next_count(&mut self) -> Result<u32> {
+        self.next::<i32>().map(i32::unsigned_abs)
+    }
+
+    pub fn next_count_or_none(&mut self) -> Result<Option<u32>> {
+        Ok(self.next::<Option<i32>>()?.map(i32::unsigned_abs))
+    }
 }
 
 /// A count, which no table holds below zero.

@@ -9,7 +9,7 @@ use super::enqueue::{column, flags, optional};
 use super::error::from_sqlx;
 use super::group::{self, Freed, Groups};
 use super::results;
-use super::row::{count, count_or_none, get};
+use super::row::Columns;
 use crate::clock::{Timestamp, micros};
 use crate::decide::{Transition, When};
 use crate::error::Result;
@@ -43,7 +43,8 @@ async fn once(
     let mut connection = store.writes.get().await?;
     let (attempts, freed) = if is_one_statement(changes) && !locking {
         let done = Kinds::of(changes).apply(&mut connection, namespace, now).await?;
-        (in_order(changes, &done)?, requeued(&done)?)
+        let freed = requeued(&done);
+        (in_order(changes, done), freed)
     } else {
         let mut tx = connection.begin().await.map_err(from_sqlx)?;
         let applied = apply(&mut tx, namespace, changes, locking, now).await?;
@@ -82,8 +83,8 @@ pub(super) async fn apply(
     forget(connection, namespace, &done).await?;
     results::write(connection, namespace, &column(&done, |done| done.change), now).await?;
     let moved = move_groups_on(connection, namespace, &groups, &done, now).await?;
-    let freed = requeued(&done)?.into_iter().chain(moved).collect();
-    Ok((in_order(changes, &done)?, freed))
+    let freed = requeued(&done).into_iter().chain(moved).collect();
+    Ok((in_order(changes, done), freed))
 }
 
 fn group_of(change: &Change) -> Option<group::Group> {
@@ -93,11 +94,47 @@ fn group_of(change: &Change) -> Option<group::Group> {
 /// A change, and its place among all that were asked for.
 type Asked<'a> = (usize, &'a Change);
 
-/// A change whose guard held, and what its statement tells of it.
+/// A change whose guard held, and what only its row could tell.
 struct Done<'a> {
     at: usize,
     change: &'a Change,
-    row: PgRow,
+    attempt: u32,
+    worker_id: Option<String>,
+    retry_count: u32,
+    max_retries: Option<u32>,
+    finished_at: Timestamp,
+    next_retry_at: Option<Timestamp>,
+    /// Known of what is forgotten.
+    created_at: Option<Timestamp>,
+}
+
+impl<'a> Done<'a> {
+    /// All kinds of changes tell the same, in this order: one row for all.
+    fn read_all(row: &PgRow, asked: &[Asked<'a>]) -> Result<Vec<Done<'a>>> {
+        let mut columns = Columns::of(row);
+        let finished_at = columns.next()?;
+        let Some(numbers) = columns.next::<Option<Vec<i64>>>()? else { return Ok(Vec::new()) };
+        let (attempts, workers): (Vec<i32>, Vec<Option<String>>) = (columns.next()?, columns.next()?);
+        let (retry_counts, max_retries): (Vec<i32>, Vec<Option<i32>>) = (columns.next()?, columns.next()?);
+        let next_retry_at: Option<Vec<Option<Timestamp>>> = columns.next()?;
+        let created_at: Option<Vec<Option<Timestamp>>> = columns.next()?;
+        let instant = |of: &Option<Vec<Option<Timestamp>>>, at: usize| of.as_ref().and_then(|of| of[at]);
+        let done = numbers.into_iter().zip(workers).enumerate().map(|(row, (n, worker_id))| {
+            let (at, change) = asked[n as usize - 1];
+            Done {
+                at,
+                change,
+                attempt: attempts[row].unsigned_abs(),
+                worker_id,
+                retry_count: retry_counts[row].unsigned_abs(),
+                max_retries: max_retries[row].map(i32::unsigned_abs),
+                finished_at,
+                next_retry_at: instant(&next_retry_at, row),
+                created_at: instant(&created_at, row),
+            }
+        });
+        Ok(done.collect())
+    }
 }
 
 /// The changes, sorted by the statement that applies them.
@@ -137,12 +174,8 @@ impl<'a> Kinds<'a> {
         let kinds: [(&[Asked<'a>], Ask); 3] = [(&self.ends, end), (&self.requeues, requeue), (&self.burials, bury)];
         for (asked, ask) in kinds {
             if !asked.is_empty() {
-                let rows = ask(namespace, now, asked).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-                done.reserve(rows.len());
-                for row in rows {
-                    let (at, change) = asked[get::<i64>(&row, "n")? as usize - 1];
-                    done.push(Done { at, change, row });
-                }
+                let row = ask(namespace, now, asked).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+                done.extend(Done::read_all(&row, asked)?);
             }
         }
         Ok(done)
@@ -183,18 +216,16 @@ fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp
 // event and its order leave the planner the primary key alone: to a queue that it takes for empty, going
 // through the lane for each event seems to cost no more.
 pub(super) const END: &str = "
-WITH found AS MATERIALIZED (
-    SELECT q.tid, i.* FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[],
-                                  $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::boolean[])
-      WITH ORDINALITY
+WITH gone AS (
+    DELETE FROM windlass.event_queue q
+    USING unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[], $8::integer[], $9::bigint[],
+                 $10::text[], $11::text[], $12::boolean[]) WITH ORDINALITY
       AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, forget, n)
-    CROSS JOIN LATERAL (
-        SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
-          AND q.lease IS NOT DISTINCT FROM i.lease ORDER BY q.event_id LIMIT 1) AS q
-), gone AS (
-    DELETE FROM windlass.event_queue q USING found i
-    WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
+    WHERE q.ctid = (
+        SELECT f.ctid FROM windlass.event_queue f
+        WHERE f.event_id BETWEEN i.event_id AND i.event_id AND f.lane_id = i.lane_id AND f.namespace = $1
+          AND f.lease IS NOT DISTINCT FROM i.lease ORDER BY f.event_id LIMIT 1)
+      AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
       AND (i.run_out IS NOT TRUE OR q.lease_expires_at <= coalesce($2, now()))
     RETURNING i.n, q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, q.lease,
         CASE WHEN q.lease IS NOT NULL THEN q.worker_id END AS worker_id,
@@ -211,7 +242,9 @@ WITH found AS MATERIALIZED (
            retry_count, max_retries
     FROM gone WHERE forget IS NOT TRUE
 )
-SELECT n, attempt, worker_id, retry_count, max_retries, coalesce($2, now()) AS finished_at, created_at
+SELECT coalesce($2, now()), array_agg(n), array_agg(attempt), array_agg(worker_id), array_agg(retry_count),
+       array_agg(max_retries), NULL::timestamptz[],
+       CASE WHEN bool_or(forget) THEN array_agg(CASE WHEN forget THEN created_at END) END
 FROM gone";
 
 fn end<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
@@ -261,7 +294,8 @@ WITH found AS MATERIALIZED (
            next_retry_at, retry_count, max_retries
     FROM changed
 )
-SELECT n, attempt, worker_id, next_retry_at, retry_count, max_retries, coalesce($2, now()) AS finished_at
+SELECT coalesce($2, now()), array_agg(n), array_agg(attempt), array_agg(worker_id), array_agg(retry_count),
+       array_agg(max_retries), array_agg(next_retry_at), NULL::timestamptz[]
 FROM changed";
 
 /// How a delivery is put back.
@@ -329,7 +363,8 @@ WITH found AS MATERIALIZED (
            coalesce($2, now()), created_at
     FROM gone
 )
-SELECT n, attempt, worker_id, retry_count, max_retries, coalesce($2, now()) AS finished_at
+SELECT coalesce($2, now()), array_agg(n), array_agg(attempt), array_agg(worker_id), array_agg(retry_count),
+       array_agg(max_retries), NULL::timestamptz[], NULL::timestamptz[]
 FROM gone";
 
 fn bury<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
@@ -344,22 +379,33 @@ fn bury<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> 
         .bind(column(&burials, |(.., failed)| *failed))
 }
 
-// OFFSET 0 keeps the order, and the planner from reading the whole queue for a join.
+// By partition and place, as in `retain::DELETE_ATTEMPTS`.
 pub(super) const FORGET: &str = "
-WITH gone AS (
-    DELETE FROM windlass.event_attempts a
-    USING unnest($2::bigint[], $4::text[]) AS i(id, subscription)
-    WHERE a.namespace = $1 AND a.event_id = i.id AND a.subscription = i.subscription
+WITH attempts AS MATERIALIZED (
+    SELECT a.part, a.tid FROM unnest($2::bigint[], $4::text[]) AS i(id, subscription)
+    CROSS JOIN LATERAL (
+        SELECT a.tableoid AS part, a.ctid AS tid FROM windlass.event_attempts a
+        WHERE a.event_id BETWEEN i.id AND i.id AND a.namespace = $1 AND a.subscription = i.subscription
+        ORDER BY a.event_id OFFSET 0) AS a
+), gone AS (
+    DELETE FROM windlass.event_attempts a USING attempts
+    WHERE a.ctid = attempts.tid AND a.tableoid = attempts.part AND (a.namespace = $1) IS TRUE
+), events AS MATERIALIZED (
+    SELECT e.part, e.tid
+    FROM unnest($2::bigint[], $3::timestamptz[], $4::text[]) AS i(id, created_at, subscription)
+    CROSS JOIN LATERAL (
+        SELECT e.tableoid AS part, e.ctid AS tid FROM windlass.events e
+        WHERE e.id = i.id AND e.created_at = i.created_at AND e.namespace = $1 LIMIT 1) AS e
+    WHERE NOT EXISTS (SELECT FROM windlass.event_queue q
+                      WHERE q.event_id BETWEEN i.id AND i.id ORDER BY q.event_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM windlass.dead_letters d
+                      WHERE d.event_id BETWEEN i.id AND i.id ORDER BY d.event_id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM windlass.event_attempts a
+                      WHERE a.event_id BETWEEN i.id AND i.id AND a.namespace = $1 AND a.subscription <> i.subscription
+                      ORDER BY a.event_id OFFSET 0)
 )
-DELETE FROM windlass.events e
-USING unnest($2::bigint[], $3::timestamptz[], $4::text[]) AS i(id, created_at, subscription)
-WHERE e.namespace = $1 AND e.id = i.id AND e.created_at = i.created_at
-  AND NOT EXISTS (SELECT FROM windlass.event_queue q
-                  WHERE q.event_id BETWEEN i.id AND i.id ORDER BY q.event_id OFFSET 0)
-  AND NOT EXISTS (SELECT FROM windlass.dead_letters d
-                  WHERE d.event_id BETWEEN i.id AND i.id ORDER BY d.event_id OFFSET 0)
-  AND NOT EXISTS (SELECT FROM windlass.event_attempts a
-                  WHERE a.event_id = i.id AND a.namespace = $1 AND a.subscription <> i.subscription)";
+DELETE FROM windlass.events e USING events
+WHERE e.ctid = events.tid AND e.tableoid = events.part AND (e.namespace = $1) IS TRUE";
 
 // Who adds a delivery to a stored event holds that, and so does whoever forgets another delivery of it: the statement after
 // this one sees what they did.
@@ -372,9 +418,9 @@ CROSS JOIN LATERAL (
 /// Deletes the history of these deliveries and, unless another one is live, dead or kept, their events.
 async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>]) -> Result<()> {
     let mut forgotten: Vec<(i64, Timestamp, &str)> = Vec::new();
-    for Done { at, change, row } in done {
-        if forgets(&(*at, *change)) {
-            forgotten.push((change.live.event_id, get(row, "created_at")?, &change.live.subscription));
+    for Done { at, change, created_at, .. } in done {
+        if let (true, Some(created_at)) = (forgets(&(*at, *change)), created_at) {
+            forgotten.push((change.live.event_id, *created_at, &change.live.subscription));
         }
     }
     if forgotten.is_empty() {
@@ -418,46 +464,37 @@ async fn move_groups_on(
     if moving.is_empty() { Ok(Vec::new()) } else { group::advance(connection, namespace, &moving, now).await }
 }
 
-fn in_order(changes: &[Change], done: &[Done<'_>]) -> Result<Vec<Option<Attempt>>> {
+fn in_order(changes: &[Change], done: Vec<Done<'_>>) -> Vec<Option<Attempt>> {
     let mut attempts = vec![None; changes.len()];
     for done in done {
-        attempts[done.at] = Some(attempt(done)?);
+        let at = done.at;
+        attempts[at] = Some(done.into_attempt());
     }
-    Ok(attempts)
+    attempts
 }
 
-/// The record of a change: what was asked for, and what only the row could tell.
-fn attempt(Done { change, row, .. }: &Done<'_>) -> Result<Attempt> {
-    Ok(Attempt {
-        event_id: change.live.event_id,
-        subscription: change.live.subscription.clone(),
-        attempt: count(row, "attempt")?,
-        worker_id: get(row, "worker_id")?,
-        action: change.action,
-        status_code: change.record.status_code,
-        execution_time_ms: change.record.execution_time_ms,
-        error_message: change.record.error.clone(),
-        next_retry_at: next_retry_at(change, row)?,
-        retry_count: count(row, "retry_count")?,
-        max_retries: count_or_none(row, "max_retries")?,
-        finished_at: get(row, "finished_at")?,
-    })
-}
-
-fn next_retry_at(change: &Change, row: &PgRow) -> Result<Option<Timestamp>> {
-    match change.transition {
-        Transition::Requeue { .. } => get(row, "next_retry_at"),
-        Transition::End { .. } | Transition::Bury { .. } => Ok(None),
+impl Done<'_> {
+    /// The record of a change: what was asked for, and what only the row could tell.
+    fn into_attempt(self) -> Attempt {
+        let change = self.change;
+        Attempt {
+            event_id: change.live.event_id,
+            subscription: change.live.subscription.clone(),
+            attempt: self.attempt,
+            worker_id: self.worker_id,
+            action: change.action,
+            status_code: change.record.status_code,
+            execution_time_ms: change.record.execution_time_ms,
+            error_message: change.record.error.clone(),
+            next_retry_at: self.next_retry_at,
+            retry_count: self.retry_count,
+            max_retries: self.max_retries,
+            finished_at: self.finished_at,
+        }
     }
 }
 
 /// Lanes that got a delivery back, and when it is ready.
-fn requeued(done: &[Done<'_>]) -> Result<Vec<Freed>> {
-    let mut freed = Vec::new();
-    for Done { change, row, .. } in done {
-        if let Some(ready_at) = next_retry_at(change, row)? {
-            freed.push((change.live.lane_id, ready_at));
-        }
-    }
-    Ok(freed)
+fn requeued(done: &[Done<'_>]) -> Vec<Freed> {
+    done.iter().filter_map(|done| Some((done.change.live.lane_id, done.next_retry_at?))).collect()
 }
