@@ -13,6 +13,8 @@ const NAMES: usize = 240;
 /// Right of the longest bar there is room for its figure.
 const BARS: usize = 540;
 const BAR: usize = 16;
+/// A spread is drawn no further than this, in lengths of the longest bar.
+const SPREAD_MAX: f64 = 1.06;
 const STEP: usize = 22;
 const HEAD: usize = 40;
 const MARGIN: usize = 16;
@@ -84,9 +86,10 @@ fn draw(body: &mut String, y: &mut usize, workload: &Workload, figure: Figure, b
         workload.id
     );
     *y += HEAD - 8;
-    let most = bars.iter().map(|bar| bar.summary.max).fold(f64::MIN_POSITIVE, f64::max);
+    // By medians: a single outlier would leave all bars too short to compare.
+    let most = bars.iter().map(|bar| bar.summary.median).fold(f64::MIN_POSITIVE, f64::max);
     for Bar { system, label, summary } in bars {
-        let across = |value: f64| NAMES + (value / most * BARS as f64).round().max(1.0) as usize;
+        let across = |value: f64| NAMES + ((value / most).min(SPREAD_MAX) * BARS as f64).round().max(1.0) as usize;
         let class = if system.is_ours() { "ours" } else { "peer" };
         let (middle, text_y, end) = (*y + BAR / 2, *y + 13, across(summary.median));
         let (width, value) = (end - NAMES, figure.write(summary.median));
