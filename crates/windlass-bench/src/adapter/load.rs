@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
 use super::payload::{Shape, payloads};
-use super::tally::Tally;
+use super::tally::{STALL, Tally};
 use super::{Caller, System};
 use crate::AnyError;
 use crate::compare::protocol::{Delays, Drain, Latency, Publish, Seconds, Steady, Took};
@@ -69,9 +69,19 @@ pub async fn drain(system: &System, asked: Drain) -> Result<Took, AnyError> {
 pub async fn latency(system: &System, asked: Latency) -> Result<Delays, AnyError> {
     let (tick, each) = schedule(asked.per_second as f64);
     let ticks = (asked.seconds as f64 / tick.as_secs_f64()).round() as usize;
-    let tally = Arc::new(Tally::with_delays(ticks * each * system.deliveries()));
+    let tally = Arc::new(Tally::with_delays((ticks * each + 1) * system.deliveries()));
     let workers = system.start(tally.clone()).await?;
-    let idle = Arc::new(std::sync::Mutex::new(Vec::new()));
+    // The first one, untimed as with every peer, shows that the workers are there.
+    let mut first = system.caller().await?;
+    first.publish(payloads(1, asked.bytes), Shape::default()).await?;
+    let handled = async {
+        while tally.done() < system.deliveries() as u64 {
+            sleep(LOOK).await;
+        }
+    };
+    timeout(STALL, handled).await.map_err(|_| format!("the first event was not handled within {STALL:?}"))?;
+    tally.take_delays();
+    let idle = Arc::new(std::sync::Mutex::new(vec![first]));
     let mut publishing = JoinSet::new();
     let mut due = interval(tick);
     for _ in 0..ticks {

@@ -10,7 +10,7 @@ use super::payload::{Numbered, micros};
 use crate::AnyError;
 
 /// Without any progress for this long, the measurement is given up.
-const STALL: Duration = Duration::from_secs(60);
+pub const STALL: Duration = Duration::from_secs(60);
 
 /// Counts the events whose handler succeeded.
 pub struct Tally {
