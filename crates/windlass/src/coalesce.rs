@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 16_384;
 const GATHER_MAX: usize = 16;
 /// A batch of this weight is worth a line of its own. Smaller ones take two, so that fewer are under way and more gather
 /// meanwhile: then what counts is how often the database syncs.
-const LARGE: usize = 64;
+const LARGE: usize = 256;
 
 /// Gathers concurrent calls into batches.
 pub(crate) struct Coalescer<T, R> {
