@@ -109,6 +109,13 @@ pub(crate) struct Claim {
     pub requests: Vec<ClaimSlot>,
 }
 
+impl Claim {
+    /// How many deliveries it is for.
+    pub fn wanted(&self) -> usize {
+        self.requests.iter().map(|request| request.max).sum()
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct LaneClaim {
     pub lane_id: i64,

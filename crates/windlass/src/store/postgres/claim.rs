@@ -215,7 +215,7 @@ WITH unsynced AS MATERIALIZED (
 ), chosen AS MATERIALIZED (
     SELECT array_agg(b.tid) AS tids FROM (
         SELECT c.tid FROM (
-            SELECT u.tid, true AS urgent, u.expires_at AS deadline, l.priority, u.ready_at, u.event_id
+            SELECT u.tid, u.expires_at AS deadline, l.priority, u.ready_at, u.event_id
             FROM unnest($4::bigint[], $8::bigint[], $9::smallint[]) AS l(lane_id, horizon_us, priority)
             CROSS JOIN LATERAL (
                 SELECT q.ctid AS tid, q.expires_at, q.ready_at, q.event_id FROM windlass.event_queue q
@@ -225,7 +225,7 @@ WITH unsynced AS MATERIALIZED (
                   AND q.ready_at <= coalesce($3, now())
                 ORDER BY q.expires_at, q.event_id LIMIT $10) AS u
             UNION ALL
-            SELECT o.tid, false, NULL, l.priority, o.ready_at, o.event_id
+            SELECT o.tid, NULL, l.priority, o.ready_at, o.event_id
             FROM unnest($4::bigint[], $5::timestamptz[], $6::bigint[], $8::bigint[], $9::smallint[])
               AS l(lane_id, mark_at, mark_id, horizon_us, priority)
             CROSS JOIN LATERAL (
@@ -237,7 +237,7 @@ WITH unsynced AS MATERIALIZED (
                 ORDER BY q.ready_at, q.event_id LIMIT $10) AS o
         ) AS c
         WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-        ORDER BY c.urgent DESC, c.deadline, c.priority DESC, c.ready_at, c.event_id LIMIT $11) AS b
+        ORDER BY c.deadline, c.priority DESC, c.ready_at, c.event_id LIMIT $11) AS b
 ), picked AS MATERIALIZED (
     SELECT array_agg(k.ctid) AS tids FROM (
         SELECT q.ctid FROM windlass.event_queue q

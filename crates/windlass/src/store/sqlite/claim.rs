@@ -11,38 +11,58 @@ use crate::delivery::Delivery;
 use crate::error::Result;
 use crate::store::{Claim, LaneClaim};
 
-pub(super) fn claim(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<Delivery>> {
+/// A delivery that is held now.
+pub(super) struct Taken {
+    event_id: i64,
+    /// Its place in the claim.
+    lane: usize,
+    request: usize,
+    picked_at: i64,
+}
+
+pub(super) fn take(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<Taken>> {
     if row::version(conn, &claim.namespace)? != Some(claim.version) {
         return Ok(Vec::new());
     }
-    let wanted = claim.requests.iter().map(|request| request.max).sum();
-    let mut chosen = choose(conn, &claim.lanes, wanted, now)?.into_iter();
-    let (mut select, mut update) = (conn.prepare_cached(SELECT)?, conn.prepare_cached(TAKE)?);
+    let mut chosen = choose(conn, &claim.lanes, claim.wanted(), now)?.into_iter();
+    let mut update = conn.prepare_cached(TAKE)?;
     let mut taken = Vec::with_capacity(chosen.len());
-    for request in &claim.requests {
-        for (lane, event_id) in chosen.by_ref().take(request.max) {
-            let end = now.saturating_add(micros(lane.lease));
-            update.execute((event_id, lane.lane_id, request.lease.0, &request.worker_id, now, end))?;
-            let found = select.query_row((event_id, lane.lane_id), |row| {
-                Ok(Delivery {
-                    event: row::event_from(row)?,
-                    subscription: claim.subscription.clone(),
-                    worker_id: request.worker_id.clone(),
-                    lease: request.lease,
-                    attempts: row.get(16)?,
-                    retry_count: row.get(17)?,
-                    max_retries: row.get(18)?,
-                    picked_at: from_micros(now),
-                    lease_expires_at: from_micros(end),
-                    lane_id: lane.lane_id,
-                    attempts_limit: row.get(19)?,
-                })
-            });
-            // One without its event must not exist; held, it is out of the way.
-            taken.extend(found.optional()?);
+    for (request, slot) in claim.requests.iter().enumerate() {
+        for (lane, event_id) in chosen.by_ref().take(slot.max) {
+            let LaneClaim { lane_id, lease, .. } = claim.lanes[lane];
+            let end = now.saturating_add(micros(lease));
+            update.execute((event_id, lane_id, slot.lease.0, &slot.worker_id, now, end))?;
+            taken.push(Taken { event_id, lane, request, picked_at: now });
         }
     }
     Ok(taken)
+}
+
+/// What was taken, with its events. They may be read after the claim is committed: then what is no longer held is left out.
+pub(super) fn deliveries(conn: &Connection, claim: &Claim, taken: &[Taken]) -> Result<Vec<Delivery>> {
+    let mut select = conn.prepare_cached(SELECT)?;
+    let mut deliveries = Vec::with_capacity(taken.len());
+    for Taken { event_id, lane, request, picked_at } in taken {
+        let (lane, request) = (&claim.lanes[*lane], &claim.requests[*request]);
+        let found = select.query_row((event_id, lane.lane_id, request.lease.0), |row| {
+            Ok(Delivery {
+                event: row::event_from(row)?,
+                subscription: claim.subscription.clone(),
+                worker_id: request.worker_id.clone(),
+                lease: request.lease,
+                attempts: row.get(16)?,
+                retry_count: row.get(17)?,
+                max_retries: row.get(18)?,
+                picked_at: from_micros(*picked_at),
+                lease_expires_at: from_micros(picked_at.saturating_add(micros(lane.lease))),
+                lane_id: lane.lane_id,
+                attempts_limit: row.get(19)?,
+            })
+        });
+        // One without its event must not exist; held, it is out of the way.
+        deliveries.extend(found.optional()?);
+    }
+    Ok(deliveries)
 }
 
 /// Without RETURNING, for which SQLite builds a table each time: that doubles the cost.
@@ -56,20 +76,20 @@ SELECT e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payloa
        e.producer, e.scheduled_task_id, e.run_at, e.expires_at, e.metadata, e.created_at,
        q.attempts, q.retry_count, q.max_retries, q.attempts_limit
 FROM event_queue q CROSS JOIN events e ON e.id = q.event_id
-WHERE q.event_id = ?1 AND q.lane_id = ?2";
+WHERE q.event_id = ?1 AND q.lane_id = ?2 AND q.lease = ?3";
 
-type Chosen<'a> = (&'a LaneClaim, i64);
+/// The place of a lane among those that are asked, and an event in it.
+type Chosen = (usize, i64);
 
 /// The deliveries to take: near deadlines first, then by priority, then the earliest.
-fn choose<'a>(conn: &Connection, lanes: &'a [LaneClaim], wanted: usize, now: i64) -> Result<Vec<Chosen<'a>>> {
+fn choose(conn: &Connection, lanes: &[LaneClaim], wanted: usize, now: i64) -> Result<Vec<Chosen>> {
     let mut chosen = Vec::new();
+    let mut places: Vec<(usize, &LaneClaim)> = lanes.iter().enumerate().collect();
     if has_deadlines(conn)? {
-        let urgent: Vec<&LaneClaim> = lanes.iter().collect();
-        merge(conn, Order::Deadline, &urgent, wanted, now, &mut chosen)?;
+        merge(conn, Order::Deadline, &places, wanted, now, &mut chosen)?;
     }
-    let mut by_priority: Vec<&LaneClaim> = lanes.iter().collect();
-    by_priority.sort_by_key(|lane| Reverse(lane.priority));
-    for equals in by_priority.chunk_by(|a, b| a.priority == b.priority) {
+    places.sort_by_key(|(_, lane)| Reverse(lane.priority));
+    for equals in places.chunk_by(|(_, a), (_, b)| a.priority == b.priority) {
         if chosen.len() >= wanted {
             break;
         }
@@ -96,6 +116,7 @@ enum Order {
 
 /// One lane's next deliveries, of which the rest is read when these are used up.
 struct Page<'a> {
+    place: usize,
     lane: &'a LaneClaim,
     next: VecDeque<(i64, i64)>,
     /// Where the rest begins; `None` if there is none.
@@ -106,20 +127,20 @@ struct Page<'a> {
 
 /// Adds from all lanes in one order until `wanted` are chosen. Each lane is asked for little more than
 /// its share: taking `wanted` from each would read far too much.
-fn merge<'a>(
+fn merge(
     conn: &Connection,
     order: Order,
-    lanes: &[&'a LaneClaim],
+    lanes: &[(usize, &LaneClaim)],
     wanted: usize,
     now: i64,
-    chosen: &mut Vec<Chosen<'a>>,
+    chosen: &mut Vec<Chosen>,
 ) -> Result<()> {
-    let seen: HashSet<(i64, i64)> = chosen.iter().map(|(lane, event_id)| (lane.lane_id, *event_id)).collect();
+    let seen: HashSet<Chosen> = chosen.iter().copied().collect();
     let share = (wanted - chosen.len() + seen.len()).div_ceil(lanes.len());
     let mut select = conn.prepare_cached(order.sql())?;
     let (mut pages, mut heads) = (Vec::with_capacity(lanes.len()), BinaryHeap::with_capacity(lanes.len()));
-    for (at, lane) in lanes.iter().enumerate() {
-        let mut page = Page { lane, next: VecDeque::new(), rest: Some(order.begin(now)), size: share };
+    for (at, &(place, lane)) in lanes.iter().enumerate() {
+        let mut page = Page { place, lane, next: VecDeque::new(), rest: Some(order.begin(now)), size: share };
         heads.extend(page.next(&mut select, order, now)?.map(|head| Reverse((head, at))));
         pages.push(page);
     }
@@ -127,8 +148,8 @@ fn merge<'a>(
         && let Some(Reverse((head, at))) = heads.pop()
     {
         let page: &mut Page = &mut pages[at];
-        if !seen.contains(&(page.lane.lane_id, head.1)) {
-            chosen.push((page.lane, head.1));
+        if !seen.contains(&(page.place, head.1)) {
+            chosen.push((page.place, head.1));
         }
         heads.extend(page.next(&mut select, order, now)?.map(|head| Reverse((head, at))));
     }

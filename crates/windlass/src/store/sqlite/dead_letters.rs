@@ -3,7 +3,7 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
-use super::enqueue::{Entry, enqueue};
+use super::enqueue::{ENQUEUE, Entry, enqueue};
 use super::error::from_json;
 use super::record::{self, Ended};
 use super::{results, row};
@@ -199,8 +199,9 @@ fn redrive_one(
         attempts,
         created_at,
     };
-    enqueue(conn, namespace, &entry, delivery, now)?;
-    record::insert(conn, namespace, &redriven(event.id, delivery, attempts, now))?;
+    enqueue(conn, &mut *conn.prepare_cached(ENQUEUE)?, namespace, &entry, delivery, now)?;
+    let mut insert = conn.prepare_cached(record::INSERT)?;
+    record::insert(&mut insert, namespace, &redriven(event.id, delivery, attempts, now))?;
     Ok(true)
 }
 

@@ -1,6 +1,6 @@
 //! New rows of the queue: for what is published, and for what was published before.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Statement};
 
 use super::claim::TAKE;
 use super::group::{self, Group};
@@ -25,13 +25,14 @@ pub(super) struct Entry<'a> {
     pub created_at: i64,
 }
 
-const ENQUEUE: &str = "
+pub(super) const ENQUEUE: &str = "
 INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at, attempts, attempts_limit,
                          max_retries, group_id, expires_at, updated_at, created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
 pub(super) fn enqueue(
     conn: &Connection,
+    insert: &mut Statement<'_>,
     namespace: &str,
     entry: &Entry,
     delivery: &NewDelivery,
@@ -44,7 +45,7 @@ pub(super) fn enqueue(
         _ => None,
     };
     let ready_at = if waiting.is_some() { INFINITY } else { entry.due_at };
-    conn.prepare_cached(ENQUEUE)?.execute((
+    insert.execute((
         entry.event_id,
         delivery.lane_id,
         namespace,
@@ -108,6 +109,7 @@ pub(super) fn backfill(
     if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, from, next))? == 0 {
         return Ok(false);
     }
+    let mut insert = conn.prepare_cached(ENQUEUE)?;
     for (event, delivery) in deliveries {
         if is_new(conn, event, delivery)? {
             let created_at = event.created_at.timestamp_micros();
@@ -119,7 +121,7 @@ pub(super) fn backfill(
                 attempts: 0,
                 created_at,
             };
-            enqueue(conn, namespace, &entry, delivery, now)?;
+            enqueue(conn, &mut insert, namespace, &entry, delivery, now)?;
         }
     }
     Ok(true)

@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::{publish, row};
+use super::publish::{self, Inserts};
+use super::row;
 use crate::clock::from_micros;
 use crate::error::Result;
 use crate::store::{Fires, Firing, Moved, Prepared, Stored, Tick};
@@ -77,7 +78,9 @@ impl Fire<'_> {
         }
         let mut stored = None;
         if let Some(place) = tick.event {
-            stored = Some((place, publish::store(self.conn, self.namespace, &self.events[place], self.now)?));
+            let mut inserts = Inserts::prepare(self.conn)?;
+            let event = publish::store(self.conn, &mut inserts, self.namespace, &self.events[place], self.now)?;
+            stored = Some((place, event));
         }
         let event_id = stored.map(|(_, event)| event.event_id);
         let values = (id, at, self.manual, self.namespace, self.now, event_id, tick.skipped, &tick.error);

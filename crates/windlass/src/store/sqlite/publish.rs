@@ -1,8 +1,8 @@
 //! Storing events with their deliveries.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
 
-use super::enqueue::{Entry, enqueue};
+use super::enqueue::{ENQUEUE, Entry, enqueue};
 use super::row;
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
@@ -19,10 +19,30 @@ pub(super) fn publish(
     if row::version(conn, namespace)? != Some(version) {
         return Ok(None);
     }
-    events.iter().map(|prepared| store(conn, namespace, prepared, now)).collect::<Result<Vec<_>>>().map(Some)
+    let mut inserts = Inserts::prepare(conn)?;
+    let stored = events.iter().map(|prepared| store(conn, &mut inserts, namespace, prepared, now));
+    stored.collect::<Result<Vec<_>>>().map(Some)
 }
 
-pub(super) fn store(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> Result<Stored> {
+/// The statements that every event needs: looked up once for all.
+pub(super) struct Inserts<'c> {
+    event: CachedStatement<'c>,
+    delivery: CachedStatement<'c>,
+}
+
+impl Inserts<'_> {
+    pub fn prepare(conn: &Connection) -> Result<Inserts<'_>> {
+        Ok(Inserts { event: conn.prepare_cached(INSERT)?, delivery: conn.prepare_cached(ENQUEUE)? })
+    }
+}
+
+pub(super) fn store(
+    conn: &Connection,
+    inserts: &mut Inserts<'_>,
+    namespace: &str,
+    prepared: &Prepared,
+    now: i64,
+) -> Result<Stored> {
     let event = &prepared.event;
     if let Some(key) = &event.key
         && let Some(first) = first_of_key(conn, namespace, key, now)?
@@ -33,7 +53,7 @@ pub(super) fn store(conn: &Connection, namespace: &str, prepared: &Prepared, now
     let due_at = run_at.map_or(now, |run_at| run_at.max(now));
     let expires_in = prepared.expires_in.map(|expires_in| due_at.saturating_add(micros(expires_in)));
     let expires_at = row::micros(event.expires_at).or(expires_in);
-    let event_id = insert(conn, namespace, event, (run_at, expires_at), now)?;
+    let event_id = insert(&mut inserts.event, namespace, event, (run_at, expires_at), now)?;
     if let Some(key) = &event.key {
         let expires_at = now.saturating_add(micros(prepared.key_window));
         conn.prepare_cached(PUT_KEY)?.execute((namespace, key, event_id, now, expires_at))?;
@@ -41,7 +61,7 @@ pub(super) fn store(conn: &Connection, namespace: &str, prepared: &Prepared, now
     let entry =
         Entry { event_id, group_id: event.group_id.as_deref(), expires_at, due_at, attempts: 0, created_at: now };
     for delivery in &prepared.deliveries {
-        enqueue(conn, namespace, &entry, delivery, now)?;
+        enqueue(conn, &mut inserts.delivery, namespace, &entry, delivery, now)?;
     }
     Ok(Stored { event_id, created_at: from_micros(now), duplicate: false })
 }
@@ -65,13 +85,13 @@ INSERT INTO events (namespace, event_type, title, description, tags, payload, gr
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
 fn insert(
-    conn: &Connection,
+    insert: &mut Statement<'_>,
     namespace: &str,
     event: &NewEvent,
     (run_at, expires_at): (Option<i64>, Option<i64>),
     now: i64,
 ) -> Result<i64> {
-    conn.prepare_cached(INSERT)?.execute((
+    let id = insert.insert((
         namespace,
         &event.event_type,
         &event.title,
@@ -88,5 +108,5 @@ fn insert(
         event.metadata.as_ref().map(|metadata| metadata.get()),
         now,
     ))?;
-    Ok(conn.last_insert_rowid())
+    Ok(id)
 }

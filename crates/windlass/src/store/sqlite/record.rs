@@ -1,6 +1,6 @@
 //! The history of attempts.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, Statement};
 use serde_json::value::RawValue;
 
 use super::row;
@@ -49,14 +49,14 @@ impl Ended<'_> {
     }
 }
 
-const INSERT: &str = "
+pub(super) const INSERT: &str = "
 INSERT INTO event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id, picked_at,
                             started_at, finished_at, action, status_code, execution_time_ms, error_message, detail,
                             next_retry_at, retry_count, max_retries)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
 
-pub(super) fn insert(conn: &Connection, namespace: &str, ended: &Ended) -> Result<()> {
-    conn.prepare_cached(INSERT)?.execute(rusqlite::params![
+pub(super) fn insert(insert: &mut Statement<'_>, namespace: &str, ended: &Ended) -> Result<()> {
+    insert.execute(rusqlite::params![
         ended.event_id,
         ended.lane_id,
         ended.attempt,

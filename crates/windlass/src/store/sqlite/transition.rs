@@ -1,6 +1,6 @@
 //! Applying changes to live deliveries.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
 
 use super::group::{self, Group};
 use super::record::{self, Ended};
@@ -14,27 +14,41 @@ use crate::outcome::Attempt;
 use crate::store::{Applied, Change, Guard};
 
 pub(super) fn transition(conn: &Connection, namespace: &str, changes: &[Change], now: i64) -> Result<Applied> {
-    let mut applied = Applied::default();
+    let (mut applied, mut usual) = (Applied::default(), Usual::prepare(conn)?);
     for change in changes {
-        applied.attempts.push(apply(conn, namespace, change, &mut applied.freed, now)?);
+        applied.attempts.push(apply(conn, &mut usual, namespace, change, &mut applied.freed, now)?);
     }
     Ok(applied)
 }
 
+/// The statements that nearly every change needs: looked up once for all.
+struct Usual<'c> {
+    current: CachedStatement<'c>,
+    remove: CachedStatement<'c>,
+    record: CachedStatement<'c>,
+}
+
+impl Usual<'_> {
+    fn prepare(conn: &Connection) -> Result<Usual<'_>> {
+        let (current, remove) = (conn.prepare_cached(CURRENT)?, conn.prepare_cached(REMOVE)?);
+        Ok(Usual { current, remove, record: conn.prepare_cached(record::INSERT)? })
+    }
+}
+
 fn apply(
     conn: &Connection,
+    usual: &mut Usual<'_>,
     namespace: &str,
     change: &Change,
     freed: &mut Vec<i64>,
     now: i64,
 ) -> Result<Option<Attempt>> {
-    let Some(row) = current(conn, namespace, &change.live)?.filter(|row| row.holds(change.guard, now)) else {
-        return Ok(None);
-    };
+    let current = current(&mut usual.current, namespace, &change.live)?;
+    let Some(row) = current.filter(|row| row.holds(change.guard, now)) else { return Ok(None) };
     let (mut failed, mut next_retry_at, mut kept) = (false, None, true);
     match &change.transition {
         Transition::End { forget } => {
-            freed.extend(remove(conn, namespace, change, &row, now)?);
+            freed.extend(remove(conn, &mut usual.remove, namespace, change, &row, now)?);
             kept = !forget;
         }
         Transition::Requeue { when, failed: fails, free, pass_group } => {
@@ -49,14 +63,14 @@ fn apply(
         }
         Transition::Bury { status, reason, failed: fails } => {
             failed = *fails;
-            freed.extend(remove(conn, namespace, change, &row, now)?);
+            freed.extend(remove(conn, &mut usual.remove, namespace, change, &row, now)?);
             bury(conn, namespace, change, &row, (*status, reason, failed), now)?;
         }
     }
     results::write(conn, namespace, change, now)?;
     let ended = row.ended(change, failed, next_retry_at, now);
     if kept {
-        record::insert(conn, namespace, &ended)?;
+        record::insert(&mut usual.record, namespace, &ended)?;
     } else {
         record::forget(conn, namespace, change.live.event_id, &row.subscription)?;
     }
@@ -85,8 +99,7 @@ SELECT subscription, group_id, ready_at, due_at, attempts, retry_count, max_retr
        started_at, lease_expires_at, created_at
 FROM event_queue WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3";
 
-fn current(conn: &Connection, namespace: &str, live: &Live) -> Result<Option<Current>> {
-    let mut select = conn.prepare_cached(CURRENT)?;
+fn current(select: &mut Statement<'_>, namespace: &str, live: &Live) -> Result<Option<Current>> {
     let found = select.query_row((live.event_id, live.lane_id, namespace), |row| {
         Ok(Current {
             subscription: row.get(0)?,
@@ -158,8 +171,15 @@ impl Current {
 const REMOVE: &str = "DELETE FROM event_queue WHERE event_id = ?1 AND lane_id = ?2";
 
 /// The lane of the delivery that its group lets in next, if any.
-fn remove(conn: &Connection, namespace: &str, change: &Change, row: &Current, now: i64) -> Result<Option<i64>> {
-    conn.prepare_cached(REMOVE)?.execute((change.live.event_id, change.live.lane_id))?;
+fn remove(
+    conn: &Connection,
+    delete: &mut Statement<'_>,
+    namespace: &str,
+    change: &Change,
+    row: &Current,
+    now: i64,
+) -> Result<Option<i64>> {
+    delete.execute((change.live.event_id, change.live.lane_id))?;
     match row.group(namespace) {
         Some(group) => group::leave(conn, group, change.pass_group, now),
         None => Ok(None),
