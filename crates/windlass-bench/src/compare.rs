@@ -46,7 +46,7 @@ pub struct Options {
     /// Less of everything, say 0.1, to try it: fewer events, and less time.
     #[arg(long, default_value_t = 1.0)]
     events_scale: f64,
-    /// held-snapshot, long-writer, readers: for how long; by default 180, 180 and 90.
+    /// alone, held-snapshot, long-writer, readers: for how long; by default 180 and, for readers, 90.
     #[arg(long)]
     hold_seconds: Option<u64>,
     /// Writes all figures here, anew after each measurement.

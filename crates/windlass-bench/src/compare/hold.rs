@@ -27,6 +27,7 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> '
 /// Holds on for so long, then lets go.
 pub async fn hold(holder: Holder, url: &str, time: Duration) -> Result<(), AnyError> {
     match holder {
+        Holder::Nobody => sleep(time).await,
         Holder::Snapshot => idle(url, BEGIN_WITH_SNAPSHOT, time).await?,
         Holder::Writer => {
             let mut connection = PgConnection::connect(url).await?;

@@ -67,6 +67,8 @@ pub enum Rate {
 /// Who gets in the way of vacuum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Holder {
+    /// Nobody, for comparison.
+    Nobody,
     /// An idle REPEATABLE READ transaction.
     Snapshot,
     /// An idle transaction that has written.
@@ -207,6 +209,7 @@ pub const WORKLOADS: &[Workload] = &[
         "drain by 10 subscriptions, deliveries/s",
         Backlog { events: 10_000, subscriptions: 10, ..PLAIN },
     ),
+    hold("alone", "steady for as long, beside nobody", Holder::Nobody, 180),
     hold("held-snapshot", "steady, beside an idle REPEATABLE READ transaction", Holder::Snapshot, 180),
     hold("long-writer", "steady, beside an idle transaction that has written a row", Holder::Writer, 180),
     hold("readers", "steady, beside four overlapping readers of all tables", Holder::Readers, 90),
