@@ -212,10 +212,11 @@ WITH found AS MATERIALIZED (
     SELECT d.tid FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[]) AS i(event_id, lane_id, failed_at)
     CROSS JOIN LATERAL (
         SELECT d.ctid AS tid FROM windlass.dead_letters d
-        WHERE d.event_id = i.event_id AND d.lane_id = i.lane_id AND d.namespace = $1 AND d.failed_at = i.failed_at
-        LIMIT 1) AS d
+        WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.lane_id = i.lane_id AND d.namespace = $1
+          AND d.failed_at = i.failed_at
+        ORDER BY d.event_id LIMIT 1) AS d
 ), gone AS (
-    DELETE FROM windlass.dead_letters d USING found WHERE d.ctid = found.tid AND d.namespace = $1
+    DELETE FROM windlass.dead_letters d USING found WHERE d.ctid = found.tid AND (d.namespace = $1) IS TRUE
     RETURNING d.event_id, d.lane_id
 ), results AS MATERIALIZED (
     SELECT r.tid FROM gone CROSS JOIN LATERAL (
@@ -304,7 +305,7 @@ USING unnest($2::bigint[], $3::text[], $4::timestamptz[]) AS i(event_id, subscri
 CROSS JOIN LATERAL (
     SELECT f.ctid AS tid FROM windlass.retention_leftovers f
     WHERE f.event_id = i.event_id AND f.subscription = i.subscription AND f.namespace = $1 LIMIT 1) AS f
-WHERE l.ctid = f.tid AND l.namespace = $1 AND l.since <= i.since";
+WHERE l.ctid = f.tid AND (l.namespace = $1) IS TRUE AND l.since <= i.since";
 
 const LOOK_LATER: &str = "
 INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, rules, look_at)

@@ -4,8 +4,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, again, cancel, claim, fire, group, hold, look, maintain, partitions, prune, results,
-    retain, schedule, transition,
+    HOT, PgStore, activity, again, cancel, claim, dead_letters, fire, group, hold, look, maintain, partitions, prune,
+    results, retain, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -134,6 +134,15 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("start", hold::START, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
         ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{t,f}'", "NULL"]),
+        ("lock groups", group::LOCK, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
+        ("leave groups", group::LEAVE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{1,1}'"]),
+        ("remove groups", group::REMOVE_EMPTY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
+        ("redrive", dead_letters::TAKE, vec!["'default'", "'{10,20}'", "'{main,main}'", "NULL"]),
+        (
+            "delete letters",
+            retain::DELETE_LETTERS,
+            vec!["'default'", "'{10,20}'", "'{1,1}'", "'{2025-12-24,2025-12-24}'"],
+        ),
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
         ("lock again", again::LOCK, vec!["'default'", "'{10,20}'", "'{1,1}'"]),
         ("hold", results::HOLD, vec!["'default'", "10", "1", "7"]),
@@ -193,9 +202,9 @@ fn assert_by_index(what: &str, plan: &Value) {
     let mut found = Vec::new();
     reads(plan, &mut found);
     let reads = |table: &'static str| found.iter().filter(move |read| read.table.starts_with(table));
-    let rows = reads("event_queue").chain(reads("events_")).chain(reads("event_attempts_"));
-    assert!(rows.clone().count() > 0, "{what}: it reads nothing in {plan:#}");
-    for Read { kind, index, condition, .. } in rows {
+    let tables = ["event_queue", "events_", "event_attempts_", "event_groups", "dead_letters"];
+    assert!(tables.into_iter().flat_map(reads).count() > 0, "{what}: it reads nothing in {plan:#}");
+    for Read { kind, index, condition, .. } in tables.into_iter().flat_map(reads) {
         let keyed = condition.contains("ctid") || serves(index, condition);
         assert!(keyed && kind != "Seq Scan", "{what}: {kind} of {index} with condition '{condition}' in {plan:#}");
     }
@@ -209,10 +218,14 @@ fn serves(index: &str, condition: &str) -> bool {
         "event_queue_hot" => &["lane_id", "ready_at", "event_id"],
         "event_queue_deadline" => &["lane_id", "expires_at", "event_id"],
         "event_queue_group" => &["group_id", "subscription", "namespace", "ready_at", "event_id"],
+        "event_groups_pkey" => &["group_id", "subscription", "namespace"],
+        "dead_letters_pkey" => &["event_id", "lane_id"],
+        // All of a namespace is too much, here and below.
+        "dead_letters_by_event" if condition.contains("event_id") => &["namespace", "subscription", "event_id"],
+        "dead_letters_by_time" if condition.contains("event_id") => &["namespace", "failed_at", "event_id"],
         // Those of months.
         _ if index.starts_with("event_attempts_") && index.ends_with("_event_id_idx") => &["event_id"],
         _ if index.starts_with("events_") && index.ends_with("_pkey") => &["(id ", "created_at"],
-        // All of a namespace is too much.
         _ if index.ends_with("_namespace_id_idx") && condition.contains("(id ") => &["namespace", "(id "],
         _ => return false,
     };
