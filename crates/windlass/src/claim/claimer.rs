@@ -302,7 +302,7 @@ impl Task {
         };
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
         self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &taken);
-        self.lanes.turns.note(&claim.lanes, &taken, slots.iter().map(|slot| slot.max).sum());
+        self.lanes.turns.note(&claim.lanes, &taken, claim.wanted());
         Ok(taken)
     }
 

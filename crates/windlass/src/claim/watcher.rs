@@ -14,7 +14,7 @@ use crate::queue::Core;
 pub(super) const POLL: Duration = Duration::from_secs(1);
 /// It never looks again sooner than this by itself.
 const LOOK_MIN: Duration = Duration::from_millis(1);
-/// Sweeps and looks take at most one part in this many of the time: also where they have to pass millions of rows that
+/// Sweeps and looks take at most one part in this many of the time, but for one that is slow alone: also where they have to pass millions of rows that
 /// nobody can vacuum, they shall not be felt.
 pub(super) const SHARE: u32 = 50;
 /// A look that takes no longer may be repeated at will.
@@ -23,13 +23,13 @@ const LOOK_CHEAP: Duration = Duration::from_millis(5);
 /// When the next look may begin.
 pub(super) struct Pace {
     next: Instant,
-    /// How long the last look took.
-    last: Duration,
+    /// When the last slow look ended.
+    slow: Option<Instant>,
 }
 
 impl Pace {
     pub fn new() -> Pace {
-        Pace { next: Instant::now(), last: Duration::ZERO }
+        Pace { next: Instant::now(), slow: None }
     }
 
     pub fn allows(&self) -> bool {
@@ -43,10 +43,12 @@ impl Pace {
 
     /// One that is slow alone, since it had to connect or somebody else was busy, is not held against the next.
     fn add(&mut self, took: Duration) {
-        let counts = took.min(self.last);
-        self.last = took;
-        if counts > LOOK_CHEAP {
-            self.next = Instant::now() + counts * (SHARE - 1);
+        if took <= LOOK_CHEAP {
+            return;
+        }
+        let (now, pause) = (Instant::now(), took * (SHARE - 1));
+        if self.slow.replace(now).is_some_and(|before| now - before < pause) {
+            self.next = now + pause;
         }
     }
 }
@@ -56,7 +58,7 @@ pub(super) async fn watch(core: Arc<Core>, namespace: String) {
     let mut pace = Pace::new();
     let mut poll_at = Instant::now() + POLL;
     while let Some((alarm, look_by)) = core.wakes.watch(&namespace) {
-        // Of a lane that is new here somebody in this process knows already: it need not be looked for.
+        // Of a lane that is new here somebody in this process may know already: that need not wait for a look.
         if let Some(known) = core.known_topology(&namespace).filter(|known| core.wakes.is_news(&namespace, known)) {
             core.wakes.tell(&namespace, &known);
         }
@@ -105,10 +107,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_put_off_once_they_are_slow_one_after_the_other() {
-        let mut pace = Pace::new();
-        let slow = Duration::from_secs(60);
-        for took in [slow, LOOK_CHEAP, slow, Duration::ZERO, slow] {
+    fn a_lone_slow_look_puts_off_nothing_and_a_second_one_does() {
+        let (mut pace, slow) = (Pace::new(), Duration::from_secs(60));
+        for took in [LOOK_CHEAP, slow, Duration::ZERO] {
             pace.add(took);
             assert!(pace.allows());
         }

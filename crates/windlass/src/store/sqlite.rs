@@ -83,8 +83,8 @@ use instants::Instants;
 pub(crate) use publish_in::Transaction;
 use writer::{Durability, Writer};
 
-/// The events of so many deliveries of a lane are read by another thread than the one that writes. That begins with nothing
-/// in its cache: it pays where they lie beside each other.
+/// The events of so many deliveries for each lane asked are read by another thread than the one that writes. That begins
+/// with nothing in its cache: it pays where they lie beside each other.
 const APART: usize = 100;
 
 pub(crate) struct SqliteStore {
@@ -175,6 +175,11 @@ impl SqliteStore {
         blocking(move || readers.read(work)).await
     }
 
+    /// From how many deliveries on their events are read apart; in memory readers and the writer wait for each other.
+    fn reads_apart(&self, claim: &Claim) -> usize {
+        if connection::is_in_memory(&self.file) { usize::MAX } else { APART * claim.lanes.len() }
+    }
+
     fn now(&self, now: Option<Timestamp>) -> i64 {
         row::micros(now).unwrap_or_else(|| self.instants.now())
     }
@@ -182,11 +187,11 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
-    /// While one is being synced the next waits at the writer's door, which then never idles.
     fn name(&self) -> &'static str {
         "sqlite"
     }
 
+    /// While one is being synced the next waits at the writer's door, which then never idles.
     fn batches_in_flight(&self) -> usize {
         2
     }
@@ -341,17 +346,30 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
-        let (claim, now) = (Arc::new(claim.clone()), row::micros(now));
+        let (claim, now, apart) = (Arc::new(claim.clone()), row::micros(now), self.reads_apart(claim));
         let taking = claim.clone();
+        let take = move |conn: &Connection, now| {
+            let taken = claim::take(conn, &taking, now)?;
+            match taken.len() < apart {
+                true => Ok((claim::deliveries(conn, &taking, &taken)?, Vec::new())),
+                false => Ok((Vec::new(), taken)),
+            }
+        };
         // A claim that is lost in a power cut is only a redelivery.
-        if claim.wanted() < APART * claim.lanes.len() {
-            let take =
-                move |conn: &Connection, now| claim::deliveries(conn, &taking, &claim::take(conn, &taking, now)?);
-            return self.writer.write(Durability::Relaxed, now, take).await;
+        let (whole, taken) = self.writer.write(Durability::Relaxed, now, take).await?;
+        if taken.is_empty() {
+            return Ok(whole);
         }
-        let take = move |conn: &Connection, now| claim::take(conn, &taking, now);
-        let taken = self.writer.write(Durability::Relaxed, now, take).await?;
-        self.read(move |conn| claim::deliveries(conn, &claim, &taken)).await
+        let taken = Arc::new(taken);
+        let (of, held) = (claim.clone(), taken.clone());
+        match self.read(move |conn| claim::deliveries(conn, &of, &held)).await {
+            Ok(deliveries) => Ok(deliveries),
+            // They are held: where nobody else can read them, the writer does.
+            Err(_) => {
+                let read = move |conn: &Connection, _| claim::deliveries(conn, &claim, &taken);
+                self.writer.write(Durability::Relaxed, now, read).await
+            }
+        }
     }
 
     async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look> {

@@ -2,9 +2,12 @@
 
 use std::cmp::Reverse;
 
+use sqlx::Connection as _;
+
 use self::taken::Taken;
 use super::PgStore;
 use super::error::from_sqlx;
+use super::marks::Reading;
 use crate::clock::{Timestamp, micros};
 use crate::delivery::Delivery;
 use crate::error::Result;
@@ -21,12 +24,14 @@ macro_rules! event {
 
 pub(super) mod taken;
 
-/// A claim on many lanes goes round again at most so often for what others took from under it.
+/// A claim on many lanes asks those of a priority at most so often, for what others took from under it.
 const ROUNDS_MAX: usize = 5;
 /// Every lane is asked for a little more than its share, since some have less.
 const SHARE_EXTRA: usize = 4;
 /// The events of so many deliveries are read by a statement of their own: that costs less for each, and a round trip.
 const APART: usize = 100;
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
     let mut slots = Slots::new(&claim.requests);
@@ -107,10 +112,10 @@ impl Slots {
     }
 }
 
-// What is taken, in the order in which it is read, and its event if that is wanted. Events are asked for one by one, with all
+// What is taken, in the order in which it is read, and its event unless there are many. Events are asked for one by one, with all
 // that their indexes begin with: joined, one could be sought in a whole month that the planner takes for empty.
 macro_rules! taken {
-    ($chosen:literal, $whole:literal) => {
+    ($chosen:literal, $apart:literal) => {
         concat!(
             "
 SELECT t.event_id, t.lane_id, t.ready_at, t.expires_at, t.created_at, t.lease, t.attempts, t.retry_count,
@@ -122,8 +127,8 @@ FROM unsynced, taken t LEFT JOIN LATERAL (
             event!(),
             "
     FROM windlass.events e
-    WHERE ",
-            $whole,
+    WHERE (SELECT cardinality(tids) FROM picked) < ",
+            $apart,
             " AND e.id = t.event_id AND e.created_at = t.created_at AND e.namespace = $1 LIMIT 1) AS e ON true"
         )
     };
@@ -172,7 +177,7 @@ WITH unsynced AS MATERIALIZED (
     RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
               q.max_retries, q.attempts_limit
 )",
-    taken!("NULL::integer", "$13::boolean")
+    taken!("NULL::integer", "$13")
 );
 
 async fn from_one(
@@ -183,7 +188,6 @@ async fn from_one(
     now: Option<Timestamp>,
 ) -> Result<Taken> {
     let marks = store.marks.read(&[lane.lane_id]);
-    let mut connection = store.claims.get().await?;
     let query = sqlx::query(FROM_ONE)
         .bind(&claim.namespace)
         .bind(claim.version)
@@ -197,10 +201,26 @@ async fn from_one(
         .bind(&slots.leases)
         .bind(&slots.workers)
         .bind(slots.starts())
-        .bind(slots.left() < APART);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let taken = Taken::read(store, claim, &marks, &rows, &mut connection).await?;
+        .bind(APART as i64);
+    take(store, claim, &marks, query).await
+}
+
+/// A large claim may have to read its events after it: in one transaction, so that nothing is held that cannot be handed
+/// out.
+async fn take(store: &PgStore, claim: &Claim, marks: &Reading, query: Query<'_>) -> Result<Taken> {
+    let mut connection = store.claims.get().await?;
+    let taken = if claim.wanted() < APART {
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        Taken::read(claim, &rows, &mut connection).await?
+    } else {
+        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+        let taken = Taken::read(claim, &rows, &mut tx).await?;
+        tx.commit().await.map_err(from_sqlx)?;
+        taken
+    };
     connection.done();
+    taken.last.iter().for_each(|(lane, mark)| store.marks.advance(marks, *lane, *mark));
     Ok(taken)
 }
 
@@ -239,7 +259,9 @@ WITH unsynced AS MATERIALIZED (
         WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
         ORDER BY c.deadline, c.priority DESC, c.ready_at, c.event_id LIMIT $11) AS b
 ), picked AS MATERIALIZED (
-    SELECT array_agg(k.ctid) AS tids FROM (
+    SELECT array_agg(k.ctid ORDER BY CASE WHEN cardinality($12::bigint[]) > 1 THEN
+               array_position((SELECT tids FROM chosen), k.ctid) END) AS tids
+    FROM (
         SELECT q.ctid FROM windlass.event_queue q
         WHERE q.ctid = ANY((SELECT tids FROM chosen)::tid[]) AND q.namespace = $1 AND q.lease IS NULL
           AND (q.ready_at <= coalesce($3, now())) IS TRUE
@@ -258,7 +280,7 @@ WITH unsynced AS MATERIALIZED (
     RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
               q.max_retries, q.attempts_limit
 )",
-    taken!("(SELECT cardinality(tids) FROM chosen)", "$16::boolean")
+    taken!("(SELECT cardinality(tids) FROM chosen)", "$16")
 );
 
 async fn from_many(
@@ -273,7 +295,6 @@ async fn from_many(
     lanes.sort_unstable_by_key(|lane| lane.lane_id);
     let ids: Vec<i64> = lanes.iter().map(|lane| lane.lane_id).collect();
     let marks = store.marks.read(&ids);
-    let mut connection = store.claims.get().await?;
     let query = sqlx::query(FROM_MANY)
         .bind(&claim.namespace)
         .bind(claim.version)
@@ -290,9 +311,6 @@ async fn from_many(
         .bind(&slots.workers)
         .bind(slots.starts())
         .bind(floor)
-        .bind(slots.left() < APART);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let taken = Taken::read(store, claim, &marks, &rows, &mut connection).await?;
-    connection.done();
-    Ok(taken)
+        .bind(APART as i64);
+    take(store, claim, &marks, query).await
 }

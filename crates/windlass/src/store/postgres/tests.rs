@@ -94,7 +94,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
                 "'{9}'",
                 "'{w}'",
                 "'{1}'",
-                "true",
+                "1000",
             ],
         ),
         (
@@ -116,7 +116,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
                 "'{w}'",
                 "'{1}'",
                 "0",
-                "true",
+                "1000",
             ],
         ),
         (

@@ -211,7 +211,7 @@ fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp
         .bind(optional(asked, |(_, change)| change.record.detail.as_deref().map(|detail| detail.get())))
 }
 
-// Each row is looked up on its own (the LIMIT keeps the planner from turning the join around, which
+// Each row is looked up on its own (a subquery, or below a LIMIT, keeps the planner from turning the join around, which
 // after an ANALYZE of an empty queue would read all of it), then changed by ctid. The range that is one
 // event and its order leave the planner the primary key alone: to a queue that it takes for empty, going
 // through the lane for each event seems to cost no more.

@@ -10,36 +10,26 @@ use crate::clock::{Timestamp, after};
 use crate::delivery::{Delivery, Lease};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::store::postgres::PgStore;
 use crate::store::postgres::error::from_sqlx;
-use crate::store::postgres::marks::Reading;
 use crate::store::postgres::row::{Columns, json};
 use crate::store::{Claim, LaneClaim};
-
-/// To pass so many other events costs less than to begin anew behind them.
-const OTHERS_MAX: i64 = 2;
 
 /// What a statement took, best first.
 pub(super) struct Taken {
     pub deliveries: Vec<Delivery>,
+    /// How far each lane was taken.
+    pub last: HashMap<i64, (Timestamp, i64)>,
     /// How many it had chosen from many lanes, before it locked them.
     chosen: usize,
 }
 
 impl Taken {
-    /// Remembers how far lanes were taken, and reads the events that the rows do not have.
-    pub async fn read(
-        store: &PgStore,
-        claim: &Claim,
-        marks: &Reading,
-        rows: &[PgRow],
-        connection: &mut PgConnection,
-    ) -> Result<Taken> {
+    /// Reads the events that the rows do not have.
+    pub async fn read(claim: &Claim, rows: &[PgRow], connection: &mut PgConnection) -> Result<Taken> {
         let lanes: HashMap<i64, &LaneClaim> = claim.lanes.iter().map(|lane| (lane.lane_id, lane)).collect();
         let mut held = rows.iter().map(|row| Held::read(row, &lanes)).collect::<Result<Vec<Held<'_>>>>()?;
         held.sort_by_key(Held::order);
-        advance(store, marks, &held);
-        let chosen = held.first().map_or(0, |held| held.chosen);
+        let (last, chosen) = (last(&held), held.first().map_or(0, |held| held.chosen));
         let apart = match held.iter().all(|held| held.has_event()) {
             true => Vec::new(),
             false => events(connection, &claim.namespace, &held).await?,
@@ -57,7 +47,7 @@ impl Taken {
                 deliveries.push(held.into_delivery(claim)?);
             }
         }
-        Ok(Taken { deliveries, chosen })
+        Ok(Taken { deliveries, last, chosen })
     }
 
     /// Whether others took some of what was chosen, or a lane gave all it was asked for.
@@ -142,13 +132,10 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Remembers how far each lane was taken.
-fn advance(store: &PgStore, marks: &Reading, held: &[Held<'_>]) {
-    let mut last: HashMap<i64, (Timestamp, i64)> = HashMap::new();
-    for held in held.iter().filter(|held| held.urgent.is_none()) {
-        last.insert(held.lane.lane_id, (held.ready_at, held.event_id));
-    }
-    last.into_iter().for_each(|(lane, mark)| store.marks.advance(marks, lane, mark));
+/// The last of each lane, in the order in which they come.
+fn last(held: &[Held<'_>]) -> HashMap<i64, (Timestamp, i64)> {
+    let in_order = held.iter().filter(|held| held.urgent.is_none());
+    in_order.map(|held| (held.lane.lane_id, (held.ready_at, held.event_id))).collect()
 }
 
 // In runs, as they were published. The instants leave out all months but theirs. OFFSET keeps the planner from turning the
@@ -172,13 +159,13 @@ async fn events(connection: &mut PgConnection, namespace: &str, held: &[Held<'_>
     query.fetch_all(connection).await.map_err(from_sqlx)
 }
 
-/// Ids as ranges, in which there may be few others.
+/// Ids as ranges.
 fn runs(mut ids: Vec<i64>) -> Vec<(i64, i64)> {
     ids.sort_unstable();
     let mut runs: Vec<(i64, i64)> = Vec::new();
     for id in ids {
         match runs.last_mut() {
-            Some((_, last)) if id - *last <= 1 + OTHERS_MAX => *last = id,
+            Some((_, last)) if id - *last <= 1 => *last = id,
             _ => runs.push((id, id)),
         }
     }
@@ -213,7 +200,7 @@ mod tests {
 
     #[test]
     fn events_are_read_in_runs() {
-        assert_eq!(runs(vec![7, 3, 4, 1, 11, 20]), [(1, 7), (11, 11), (20, 20)]);
+        assert_eq!(runs(vec![7, 3, 4, 1, 2, 9]), [(1, 4), (7, 7), (9, 9)]);
         assert_eq!(runs(vec![5, 5]), [(5, 5)]);
     }
 }
