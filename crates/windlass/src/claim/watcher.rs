@@ -14,8 +14,8 @@ use crate::queue::Core;
 pub(super) const POLL: Duration = Duration::from_secs(1);
 /// It never looks again sooner than this by itself.
 const LOOK_MIN: Duration = Duration::from_millis(1);
-/// Sweeps and looks take at most one part in this many of the time, but for one that is slow alone: also where they have to pass millions of rows that
-/// nobody can vacuum, they shall not be felt.
+/// Sweeps and looks take at most one part in this many of the time, but for one that is slow alone: also where they have to
+/// pass millions of rows that nobody can vacuum, they shall not be felt.
 pub(super) const SHARE: u32 = 50;
 /// A look that takes no longer may be repeated at will.
 const LOOK_CHEAP: Duration = Duration::from_millis(5);

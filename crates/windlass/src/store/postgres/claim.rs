@@ -112,8 +112,8 @@ impl Slots {
     }
 }
 
-// What is taken, in the order in which it is read, and its event unless there are many. Events are asked for one by one, with all
-// that their indexes begin with: joined, one could be sought in a whole month that the planner takes for empty.
+// What is taken, in the order in which it is read, and its event unless there are many. Events are asked for one by one, with
+// all that their indexes begin with: joined, one could be sought in a whole month that the planner takes for empty.
 macro_rules! taken {
     ($chosen:literal, $apart:literal) => {
         concat!(

@@ -49,6 +49,21 @@ conformance! {
         assert_eq!(got, [now[0], now[1], soon.id, later.id]);
     }
 
+    // A large claim may read its events apart: in runs, with gaps between them, from one lane and from several.
+    async fn a_large_claim_gets_every_event_whole_and_in_order(bed) {
+        let new = |n: usize| NewEvent::new(["a", "b", "b", "c"][n % 4]).payload(&n).unwrap().title(format!("no. {n}"));
+        let published = bed.queue.publish_all((0..800).map(new).collect()).await.unwrap();
+        for (types, count) in [(vec!["a"], 200), (vec!["b", "c"], 600)] {
+            let got = claim(&bed.queue, ClaimRequest::new("w").types(types.clone()).max(1_000)).await;
+            let wanted = published.iter().filter(|published| types.contains(&published.event.event_type.as_str()));
+            let wanted: Vec<_> = wanted.map(|published| json(&published.event)).collect();
+            assert_eq!(got.len(), count);
+            assert_eq!(got.iter().map(|delivery| json(&delivery.event)).collect::<Vec<_>>(), wanted);
+            assert!(got.iter().all(|delivery| delivery.lease_expires_at == after(bed.now(), LEASE)));
+        }
+        assert!(poll(&bed.queue).await.is_none());
+    }
+
     // Q3
     async fn the_earliest_goes_first_of_several_types(bed) {
         let mut expected = Vec::new();

@@ -38,13 +38,14 @@ impl Taken {
         for row in &apart {
             by_id.insert(Columns::of(row).next()?, row);
         }
+        let workers = claim.requests.iter().map(|request| (request.lease, request.worker_id.as_str())).collect();
         let mut deliveries = Vec::with_capacity(held.len());
         for mut held in held {
             if let Some(row) = by_id.get(&held.event_id) {
                 held.event = Columns::of(row);
             }
             if held.has_event() {
-                deliveries.push(held.into_delivery(claim)?);
+                deliveries.push(held.into_delivery(claim, &workers)?);
             }
         }
         Ok(Taken { deliveries, last, chosen })
@@ -114,12 +115,12 @@ impl<'a> Held<'a> {
         !self.event.is_null()
     }
 
-    fn into_delivery(mut self, claim: &Claim) -> Result<Delivery> {
-        let slot = claim.requests.iter().find(|request| request.lease == self.lease);
+    fn into_delivery(mut self, claim: &Claim, workers: &HashMap<Lease, &str>) -> Result<Delivery> {
+        let worker_id = workers.get(&self.lease).copied().unwrap_or_default();
         Ok(Delivery {
             event: event(&mut self.event, &claim.namespace)?,
             subscription: claim.subscription.clone(),
-            worker_id: slot.map(|slot| slot.worker_id.clone()).unwrap_or_default(),
+            worker_id: worker_id.to_owned(),
             lease: self.lease,
             attempts: self.attempts,
             retry_count: self.retry_count,
