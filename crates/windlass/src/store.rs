@@ -106,6 +106,8 @@ pub(crate) struct Claim {
     pub subscription: String,
     /// Never empty.
     pub lanes: Vec<LaneClaim>,
+    /// As much from each lane as from the others will do, instead of the earliest of all.
+    pub evenly: bool,
     pub requests: Vec<ClaimSlot>,
 }
 

@@ -279,16 +279,16 @@ impl Task {
         if self.core.clock.overridden().is_none()
             && let Some(some) = self.lanes.turns.next()
         {
-            let taken = self.claim_from(some, slots).await?;
+            let taken = self.claim_from(some, true, slots).await?;
             if !taken.is_empty() {
                 self.more = true;
                 return Ok(taken);
             }
         }
-        self.claim_from(self.lanes.turns.all(), slots).await
+        self.claim_from(self.lanes.turns.all(), false, slots).await
     }
 
-    async fn claim_from(&mut self, lanes: Vec<LaneClaim>, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
+    async fn claim_from(&mut self, lanes: Vec<LaneClaim>, evenly: bool, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
         let Some(topology) = &self.lanes.topology else { return Ok(Vec::new()) };
         if lanes.is_empty() {
             return Ok(Vec::new());
@@ -298,6 +298,7 @@ impl Task {
             version: topology.version,
             subscription: self.filter.subscription.clone(),
             lanes,
+            evenly,
             requests: slots.to_vec(),
         };
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
@@ -379,7 +380,10 @@ impl Task {
     /// Gives everyone what they got; the others keep their turn.
     fn hand_out(&mut self, batch: Vec<(u64, Ask)>, taken: Vec<Delivery>) {
         let mut of_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
-        taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery));
+        match (&batch[..], taken.first()) {
+            ([_], Some(first)) => drop(of_lease.insert(first.lease, taken)),
+            _ => taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery)),
+        }
         for (turn, ask) in batch {
             match of_lease.remove(&ask.slot.lease) {
                 Some(deliveries) => ask.answer(Ok(self.handed(deliveries))),

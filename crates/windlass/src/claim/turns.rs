@@ -2,7 +2,8 @@
 //!
 //! To ask a thousand lanes for their first few deliveries costs more than to take five hundred. So while claims come
 //! back full, each asks a few lanes only: most of those that gave something when they were last asked, and some of the
-//! others, all in turn. What is left out waits for a few more claims. As soon as a claim is not filled, all are asked.
+//! others, all in turn. What is left out waits for a few more claims. As soon as a claim is not filled by half, all are
+//! asked.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -22,7 +23,7 @@ pub(super) struct Turns {
     classes: Vec<Class>,
     /// There are too few to choose from.
     few: bool,
-    /// The last claim was filled.
+    /// The last claim was filled, by half at least: lanes come to their ends one by one.
     full: bool,
 }
 
@@ -63,7 +64,7 @@ impl Turns {
         if self.few {
             return;
         }
-        self.full = taken.len() >= wanted;
+        self.full = 2 * taken.len() >= wanted;
         let gave = taken.iter().map(|delivery| delivery.lane_id).collect();
         self.sort(asked.iter().map(|lane| lane.lane_id), &gave);
     }

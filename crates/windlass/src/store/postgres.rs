@@ -49,6 +49,7 @@ mod again;
 mod backlog;
 mod cancel;
 mod claim;
+mod complete;
 mod connections;
 mod dead_letters;
 pub(crate) mod diagnose;

@@ -1,4 +1,4 @@
-//! Taking deliveries: one statement for a lane, one for many.
+//! Taking deliveries: one statement for as much from each lane, one for the earliest of many.
 
 use std::cmp::Reverse;
 
@@ -6,6 +6,7 @@ use sqlx::Connection as _;
 
 use self::taken::Taken;
 use super::PgStore;
+use super::enqueue::column;
 use super::error::from_sqlx;
 use super::marks::Reading;
 use crate::clock::{Timestamp, micros};
@@ -35,12 +36,14 @@ type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArgume
 
 pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
     let mut slots = Slots::new(&claim.requests);
-    if let [lane] = &claim.lanes[..] {
-        let taken = from_one(store, claim, lane, &slots, now).await?;
+    let priorities = priorities(&claim.lanes);
+    let evenly = claim.evenly && priorities.len() == 1 && claim.lanes.len() <= slots.left();
+    if evenly || claim.lanes.len() == 1 {
+        let taken = from_each(store, claim, &slots, now).await?;
         return Ok(taken.deliveries);
     }
     let mut deliveries: Vec<Delivery> = Vec::new();
-    for floor in priorities(&claim.lanes) {
+    for floor in priorities {
         let of_class = claim.lanes.iter().filter(|lane| lane.priority >= floor).count();
         let mut share = slots.left().div_ceil(of_class) + SHARE_EXTRA;
         for _ in 0..ROUNDS_MAX {
@@ -137,34 +140,38 @@ FROM unsynced, taken t LEFT JOIN LATERAL (
 // A claim need not survive a crash of the server: a lost one is only a redelivery. That is said for this
 // transaction alone, since a pooler may hand the connection to others.
 //
-// Near deadlines first; the second part runs only as far as the first leaves room. Locking row by row
+// Of each lane near deadlines first; the second part runs only as far as the first leaves room. Locking row by row
 // as they are picked, claimers on one lane never wait for each other nor pick the same row.
 //
 // Changed by a list of places, not by a join with them: that would begin a scan for each row. Where there is more than one
-// request, each row is sought in the list.
-pub(super) const FROM_ONE: &str = concat!(
+// request, each row is sought in the list. Lanes come in the order of their numbers, so that what belongs to one is found
+// by its number.
+pub(super) const FROM_EACH: &str = concat!(
     "
 WITH unsynced AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), picked AS MATERIALIZED (
-    SELECT array_agg(c.tid) AS tids FROM (
+    SELECT array_agg(c.tid) AS tids
+    FROM unnest($4::bigint[], $5::timestamptz[], $6::bigint[], $8::bigint[], $9::bigint[])
+      AS l(lane_id, mark_at, mark_id, horizon_us, share)
+    CROSS JOIN LATERAL (
         SELECT u.ctid AS tid FROM (
             SELECT q.ctid FROM windlass.event_queue q
-            WHERE q.lane_id = $4 AND q.namespace = $1 AND q.lease IS NULL AND q.expires_at IS NOT NULL
+            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL AND q.expires_at IS NOT NULL
               AND q.expires_at > coalesce($3, now())
-              AND q.expires_at <= coalesce($3, now()) + $8 * interval '1 microsecond'
+              AND q.expires_at <= coalesce($3, now()) + l.horizon_us * interval '1 microsecond'
               AND q.ready_at <= coalesce($3, now())
-              AND EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-            ORDER BY q.expires_at, q.event_id LIMIT $9 FOR UPDATE SKIP LOCKED) AS u
+            ORDER BY q.expires_at, q.event_id LIMIT l.share FOR UPDATE SKIP LOCKED) AS u
         UNION ALL
         SELECT o.ctid FROM (
             SELECT q.ctid FROM windlass.event_queue q
-            WHERE q.lane_id = $4 AND q.namespace = $1 AND q.lease IS NULL
-              AND (q.ready_at, q.event_id) > ($5, $6) AND q.ready_at <= coalesce($3, now())
-              AND (q.expires_at IS NULL OR q.expires_at > coalesce($3, now()) + $8 * interval '1 microsecond')
-              AND EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-            ORDER BY q.ready_at, q.event_id LIMIT $9 FOR UPDATE SKIP LOCKED) AS o
-        LIMIT $9) AS c
+            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL
+              AND (q.ready_at, q.event_id) > (l.mark_at, l.mark_id) AND q.ready_at <= coalesce($3, now())
+              AND (q.expires_at IS NULL
+                   OR q.expires_at > coalesce($3, now()) + l.horizon_us * interval '1 microsecond')
+            ORDER BY q.ready_at, q.event_id LIMIT l.share FOR UPDATE SKIP LOCKED) AS o
+        LIMIT l.share) AS c
+    WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
 ), taken AS (
     UPDATE windlass.event_queue q
     SET lease = CASE WHEN cardinality($10::bigint[]) = 1 THEN ($10::bigint[])[1] ELSE
@@ -172,7 +179,9 @@ WITH unsynced AS MATERIALIZED (
         worker_id = CASE WHEN cardinality($10::bigint[]) = 1 THEN ($11::text[])[1] ELSE
             ($11::text[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $12::bigint[])] END,
         attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
-        lease_expires_at = coalesce($3, now()) + $7 * interval '1 microsecond', updated_at = coalesce($3, now())
+        lease_expires_at = coalesce($3, now())
+            + ($7::bigint[])[width_bucket(q.lane_id, $4::bigint[])] * interval '1 microsecond',
+        updated_at = coalesce($3, now())
     WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
     RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
               q.max_retries, q.attempts_limit
@@ -180,29 +189,38 @@ WITH unsynced AS MATERIALIZED (
     taken!("NULL::integer", "$13")
 );
 
-async fn from_one(
-    store: &PgStore,
-    claim: &Claim,
-    lane: &LaneClaim,
-    slots: &Slots,
-    now: Option<Timestamp>,
-) -> Result<Taken> {
-    let marks = store.marks.read(&[lane.lane_id]);
-    let query = sqlx::query(FROM_ONE)
+/// As much from each lane as from the others.
+async fn from_each(store: &PgStore, claim: &Claim, slots: &Slots, now: Option<Timestamp>) -> Result<Taken> {
+    let (lanes, ids) = in_order(claim);
+    let marks = store.marks.read(&ids);
+    let query = sqlx::query(FROM_EACH)
         .bind(&claim.namespace)
         .bind(claim.version)
         .bind(now)
-        .bind(lane.lane_id)
-        .bind(marks.ready_at[0])
-        .bind(marks.event_id[0])
-        .bind(micros(lane.lease))
-        .bind(micros(lane.deadline_horizon))
-        .bind(slots.left() as i64)
+        .bind(ids)
+        .bind(&marks.ready_at)
+        .bind(&marks.event_id)
+        .bind(column(&lanes, |lane| micros(lane.lease)))
+        .bind(column(&lanes, |lane| micros(lane.deadline_horizon)))
+        .bind(shares(slots.left(), lanes.len()))
         .bind(&slots.leases)
         .bind(&slots.workers)
         .bind(slots.starts())
         .bind(APART as i64);
     take(store, claim, &marks, query).await
+}
+
+/// The lanes by their numbers.
+fn in_order(claim: &Claim) -> (Vec<&LaneClaim>, Vec<i64>) {
+    let mut lanes: Vec<&LaneClaim> = claim.lanes.iter().collect();
+    lanes.sort_unstable_by_key(|lane| lane.lane_id);
+    let ids = column(&lanes, |lane| lane.lane_id);
+    (lanes, ids)
+}
+
+/// So many, dealt out evenly.
+fn shares(wanted: usize, lanes: usize) -> Vec<i64> {
+    (0..lanes).map(|lane| (wanted / lanes + usize::from(lane < wanted % lanes)) as i64).collect()
 }
 
 /// A large claim may have to read its events after it: in one transaction, so that nothing is held that cannot be handed
@@ -226,8 +244,7 @@ async fn take(store: &PgStore, claim: &Claim, marks: &Reading, query: Query<'_>)
 
 // Each lane of at least this priority – or any, for near deadlines – offers a share without locks, the best are chosen,
 // and only those are locked – with the conditions once more, since another claimer may have been faster; in words that no
-// index serves, which would otherwise be gone through from its beginning. Lanes come in the order of their numbers, so that
-// what belongs to one is found by its number.
+// index serves, which would otherwise be gone through from its beginning.
 pub(super) const FROM_MANY: &str = concat!(
     "
 WITH unsynced AS MATERIALIZED (
@@ -291,9 +308,7 @@ async fn from_many(
     slots: &Slots,
     now: Option<Timestamp>,
 ) -> Result<Taken> {
-    let mut lanes: Vec<&LaneClaim> = claim.lanes.iter().collect();
-    lanes.sort_unstable_by_key(|lane| lane.lane_id);
-    let ids: Vec<i64> = lanes.iter().map(|lane| lane.lane_id).collect();
+    let (lanes, ids) = in_order(claim);
     let marks = store.marks.read(&ids);
     let query = sqlx::query(FROM_MANY)
         .bind(&claim.namespace)
@@ -302,9 +317,9 @@ async fn from_many(
         .bind(ids)
         .bind(&marks.ready_at)
         .bind(&marks.event_id)
-        .bind(lanes.iter().map(|lane| micros(lane.lease)).collect::<Vec<_>>())
-        .bind(lanes.iter().map(|lane| micros(lane.deadline_horizon)).collect::<Vec<_>>())
-        .bind(lanes.iter().map(|lane| lane.priority).collect::<Vec<_>>())
+        .bind(column(&lanes, |lane| micros(lane.lease)))
+        .bind(column(&lanes, |lane| micros(lane.deadline_horizon)))
+        .bind(column(&lanes, |lane| lane.priority))
         .bind(share as i64)
         .bind(slots.left() as i64)
         .bind(&slots.leases)
@@ -313,4 +328,16 @@ async fn from_many(
         .bind(floor)
         .bind(APART as i64);
     take(store, claim, &marks, query).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_is_dealt_out_evenly() {
+        assert_eq!(shares(7, 1), [7]);
+        assert_eq!(shares(7, 3), [3, 2, 2]);
+        assert_eq!(shares(6, 3), [2, 2, 2]);
+    }
 }

@@ -4,8 +4,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, again, cancel, claim, dead_letters, fire, group, hold, look, maintain, partitions, prune,
-    results, retain, schedule, transition,
+    HOT, PgStore, activity, again, cancel, claim, complete, dead_letters, fire, group, hold, look, maintain,
+    partitions, prune, results, retain, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -79,18 +79,18 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let with = |more: &[&'static str]| [&change[..], more].concat();
     vec![
         (
-            "claim from one lane",
-            claim::FROM_ONE,
+            "claim from each lane",
+            claim::FROM_EACH,
             vec![
                 "'default'",
                 "1",
                 "NULL",
-                "1",
-                "'2000-01-01'",
-                "0",
-                "60000000",
-                "60000000",
-                "100",
+                "'{1}'",
+                "'{2000-01-01}'",
+                "'{0}'",
+                "'{60000000}'",
+                "'{60000000}'",
+                "'{100}'",
                 "'{9}'",
                 "'{w}'",
                 "'{1}'",
@@ -128,6 +128,24 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("sweep", maintain::RUN_OUT, vec!["'default'", lanes, marks[0], marks[1], "NULL", "500", "10000"]),
         ("cancel", cancel::FREE, vec!["'default'", lanes, "'2000-01-01'", "0", "1000000", "500"]),
         ("expire", maintain::EXPIRED, vec!["'default'", "NULL", "500"]),
+        (
+            "complete",
+            complete::COMPLETE,
+            vec![
+                "'default'",
+                "NULL",
+                "'{10,20}'",
+                "'{1,1}'",
+                "'{7,7}'",
+                "'{10,20}'",
+                "'{10,20}'",
+                "'{1,1}'",
+                "'{1,1}'",
+                "'{200,200}'",
+                "'{1,1}'",
+                "-1",
+            ],
+        ),
         ("end", transition::END, with(&["'{f,f}'"])),
         ("held", hold::HELD, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
         ("recorded", hold::RECORDED, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
@@ -326,7 +344,7 @@ async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
     let Database { hot, plain, .. } = &mut database;
     plain.execute(CROWD).await.unwrap();
     let (_, sql, mut arguments) = statements().swap_remove(0);
-    arguments[3] = "2";
+    arguments[3] = "'{2}'";
     let plan = explain(hot, sql, &arguments, true).await;
     let taken = plan[0]["Plan"]["Actual Rows"].as_f64().unwrap();
     let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap()

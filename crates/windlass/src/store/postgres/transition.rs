@@ -5,6 +5,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
 use super::again::{self, despite_deadlocks, fill, missed};
+use super::complete::{complete, is_plain, layers};
 use super::enqueue::{column, flags, optional};
 use super::error::from_sqlx;
 use super::group::{self, Freed, Groups};
@@ -40,9 +41,9 @@ async fn once(
     locking: bool,
     now: Option<Timestamp>,
 ) -> Result<Applied> {
-    let mut connection = store.writes.get().await?;
-    let (attempts, freed) = if is_one_statement(changes) && !locking {
-        let done = Kinds::of(changes).apply(&mut connection, namespace, now).await?;
+    let (mut connection, kinds) = (store.writes.get().await?, Kinds::of(changes));
+    let (attempts, freed) = if is_one_statement(changes, &kinds) && !locking {
+        let done = kinds.apply(&mut connection, namespace, now).await?;
         let freed = requeued(&done);
         (in_order(changes, done), freed)
     } else {
@@ -58,9 +59,9 @@ async fn once(
 }
 
 /// Whether one statement, which needs no transaction around it, does all.
-fn is_one_statement(changes: &[Change]) -> bool {
-    let alone = |change: &Change| group_of(change).is_none() && !change.concerns_results();
-    changes.iter().all(alone) && Kinds::of(changes).is_one_statement()
+fn is_one_statement(changes: &[Change], kinds: &Kinds<'_>) -> bool {
+    let alone = |change: &Change| change.live.group_id.is_none() && !change.concerns_results();
+    changes.iter().all(alone) && kinds.is_one_statement()
 }
 
 /// Applies changes in the caller's transaction; where something became ready.
@@ -92,7 +93,7 @@ fn group_of(change: &Change) -> Option<group::Group> {
 }
 
 /// A change, and its place among all that were asked for.
-type Asked<'a> = (usize, &'a Change);
+pub(super) type Asked<'a> = (usize, &'a Change);
 
 /// A change whose guard held, and what only its row could tell.
 struct Done<'a> {
@@ -140,6 +141,8 @@ impl<'a> Done<'a> {
 /// The changes, sorted by the statement that applies them.
 #[derive(Default)]
 struct Kinds<'a> {
+    /// In layers.
+    completions: Vec<Vec<Asked<'a>>>,
     ends: Vec<Asked<'a>>,
     requeues: Vec<Asked<'a>>,
     burials: Vec<Asked<'a>>,
@@ -147,21 +150,29 @@ struct Kinds<'a> {
 
 impl<'a> Kinds<'a> {
     fn of(changes: &'a [Change]) -> Kinds<'a> {
-        let mut kinds = Kinds::default();
+        let (mut kinds, mut plain) = (Kinds::default(), Vec::new());
         for asked in changes.iter().enumerate() {
             let kind = match &asked.1.transition {
+                Transition::End { .. } if is_plain(asked.1) => &mut plain,
                 Transition::End { .. } => &mut kinds.ends,
                 Transition::Requeue { .. } => &mut kinds.requeues,
                 Transition::Bury { .. } => &mut kinds.burials,
             };
             kind.push(asked);
         }
+        kinds.completions = layers(&plain);
         kinds
     }
 
+    /// What each statement is asked for.
+    fn statements(&self) -> impl Iterator<Item = (&[Asked<'a>], Ask)> {
+        let others: [(&[Asked<'a>], Ask); 3] = [(&self.ends, end), (&self.requeues, requeue), (&self.burials, bury)];
+        let completions = self.completions.iter().map(|layer| (&layer[..], complete as Ask));
+        completions.chain(others).filter(|(asked, _)| !asked.is_empty())
+    }
+
     fn is_one_statement(&self) -> bool {
-        let kinds = [&self.ends, &self.requeues, &self.burials];
-        kinds.into_iter().filter(|kind| !kind.is_empty()).count() == 1 && !self.ends.iter().any(forgets)
+        self.statements().count() == 1 && !self.ends.iter().any(forgets)
     }
 
     async fn apply(
@@ -171,12 +182,9 @@ impl<'a> Kinds<'a> {
         now: Option<Timestamp>,
     ) -> Result<Vec<Done<'a>>> {
         let mut done = Vec::new();
-        let kinds: [(&[Asked<'a>], Ask); 3] = [(&self.ends, end), (&self.requeues, requeue), (&self.burials, bury)];
-        for (asked, ask) in kinds {
-            if !asked.is_empty() {
-                let row = ask(namespace, now, asked).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
-                done.extend(Done::read_all(&row, asked)?);
-            }
+        for (asked, ask) in self.statements() {
+            let row = ask(namespace, now, asked).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+            done.extend(Done::read_all(&row, asked)?);
         }
         Ok(done)
     }
@@ -186,7 +194,7 @@ fn forgets((_, change): &Asked<'_>) -> bool {
     matches!(change.transition, Transition::End { forget: true })
 }
 
-type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// The statement for changes of one kind.
 type Ask = for<'q> fn(&'q str, Option<Timestamp>, &[Asked<'q>]) -> Query<'q>;

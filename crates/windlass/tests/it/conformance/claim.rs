@@ -220,6 +220,31 @@ conformance! {
         assert!(of_type.values().all(|ids| ids.len() == 10 && ids.is_sorted_by(|a, b| a < b)));
     }
 
+    // With the real clock lanes take turns, and each is asked for its share.
+    async fn lanes_that_take_turns_are_emptied_each_in_its_order(bed) {
+        let queue = bed.real_time().await;
+        // From one to seven in each of a hundred lanes.
+        let lanes: Vec<usize> = (0..100).flat_map(|lane| std::iter::repeat_n(lane, 1 + lane % 7)).collect();
+        let new = |lane: &usize| NewEvent::new("t").tags([format!("tag-{lane}")]);
+        queue.publish_all(lanes.iter().map(new).collect()).await.unwrap();
+        let mut of_lane: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        loop {
+            let (one, two) = (ClaimRequest::new("w1").max(60), ClaimRequest::new("w2").max(7));
+            let (one, two) = tokio::join!(claim(&queue, one), claim(&queue, two));
+            if one.is_empty() && two.is_empty() {
+                break;
+            }
+            assert!(one.iter().all(|delivery| delivery.worker_id == "w1"));
+            assert!(two.iter().all(|delivery| delivery.worker_id == "w2"));
+            // Taken by one statement or by two, what is taken at once is earlier than what is taken later.
+            let mut at_once: Vec<_> = one.into_iter().chain(two).map(|d| (d.event.id, d.event.tags)).collect();
+            at_once.sort();
+            at_once.into_iter().for_each(|(id, tags)| of_lane.entry(tags).or_default().push(id));
+        }
+        assert_eq!((of_lane.len(), of_lane.values().map(Vec::len).sum::<usize>()), (100, lanes.len()));
+        assert!(of_lane.values().all(|ids| ids.is_sorted_by(|a, b| a < b)));
+    }
+
     async fn a_claim_asks_for_types(bed) {
         let paid = publish(&bed.queue, "order.paid").await;
         let sent = publish(&bed.queue, "order.sent").await;

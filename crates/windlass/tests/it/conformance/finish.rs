@@ -1,6 +1,8 @@
 //! Ending an attempt: recorded once, by whoever holds the lease and by nobody else.
 
-use windlass::{Action, Attempt, Error, Finished, Held, Outcome, Policy, Report, Status};
+use windlass::{
+    Action, Attempt, ClaimRequest, Error, Finished, Held, NewEvent, Outcome, Policy, Report, Status, SubscriptionSpec,
+};
 
 use crate::support::*;
 
@@ -52,6 +54,69 @@ conformance! {
         bed.advance(LEASE * 100);
         assert!(poll(&bed.queue).await.is_none());
         assert!(dead(&bed.queue).await.is_empty());
+    }
+
+    // Q7, H10, H11
+    async fn ends_of_one_batch_are_told_apart_by_event_subscription_and_lease(bed) {
+        bed.queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
+        let types = ["a", "b", "a", "a", "b", "a", "b", "a"];
+        let published = bed.queue.publish_all(types.map(NewEvent::new).into()).await.unwrap();
+        let events: Vec<i64> = published.iter().map(|published| published.event.id).collect();
+        let of = async |subscription: &str, worker: &str| {
+            claim(&bed.queue, ClaimRequest::new(worker).subscription(subscription).max(4)).await
+        };
+        let mut held = Vec::new();
+        for (subscription, worker) in [("main", "m1"), ("audit", "a1"), ("main", "m2"), ("audit", "a2")] {
+            held.extend(of(subscription, worker).await);
+        }
+        assert_eq!(held.len(), 16);
+        held.sort_by_key(|delivery| std::cmp::Reverse(delivery.event.id));
+        // Of the sixth event one is left out and one has another's lease; the third is done with an error.
+        let stranger = held[0].lease;
+        let mut reports = Vec::new();
+        for delivery in &held {
+            let at = events.iter().position(|id| *id == delivery.event.id).unwrap();
+            let main = delivery.subscription == "main";
+            let report = match (at, main) {
+                (5, true) => continue,
+                (2, _) => Report::new(Outcome::DoneWithErrors).error("half"),
+                (at, true) => Report::done().status_code(200 + at as i32),
+                (at, false) => Report::done().execution_time_ms(at as u64),
+            };
+            let held = match (at, main) {
+                (5, false) => Held::by_lease(delivery.event.id, stranger).of_subscription("audit"),
+                _ => Held::from(delivery),
+            };
+            reports.push(((at, main, delivery.worker_id.clone()), (held, report)));
+        }
+        let (asked, reports): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
+        let finished = bed.queue.finish_all(reports).await.unwrap();
+        for ((at, main, worker), finished) in asked.into_iter().zip(finished) {
+            let finished = finished.unwrap();
+            let Some(attempt) = finished.attempt() else {
+                assert_eq!((at, main, finished.is_lost()), (5, false, true));
+                continue;
+            };
+            let subscription = if main { "main" } else { "audit" };
+            assert_eq!((attempt.event_id, &*attempt.subscription), (events[at], subscription));
+            assert_eq!((attempt.attempt, attempt.worker_id.as_deref()), (1, Some(&*worker)));
+            let (code, took) = (attempt.status_code, attempt.execution_time_ms);
+            match (at, main) {
+                (2, _) => assert_eq!(attempt.action, Action::CompletedWithErrors),
+                (_, true) => assert_eq!((code, took), (Some(200 + at as i32), None)),
+                (_, false) => assert_eq!((code, took), (None, Some(at as u64))),
+            }
+        }
+        for (at, id) in events.into_iter().enumerate() {
+            let expected = match at {
+                2 => Status::CompletedWithErrors,
+                5 => Status::Processing,
+                _ => Status::Completed,
+            };
+            for subscription in ["main", "audit"] {
+                assert_eq!(view_of(&bed.queue, id, subscription).await.status, expected, "{at} {subscription}");
+            }
+        }
     }
 
     // B1
