@@ -78,6 +78,7 @@ mod pooler;
 mod prune;
 mod publish;
 mod publish_in;
+mod publish_one;
 mod register;
 mod reschedule;
 mod results;

@@ -8,6 +8,7 @@ use super::PgStore;
 use super::enqueue::{Waits, column, flags, optional, signed};
 use super::error::from_sqlx;
 use super::group::Freed;
+use super::publish_one::{insert_one, plain};
 use super::row::get;
 use crate::clock::{Timestamp, micros};
 use crate::error::Result;
@@ -82,7 +83,14 @@ pub(super) async fn store_new(
 ) -> Result<Option<Published>> {
     let namespace = batch.namespace;
     let mut waits = Waits::enter(connection, namespace, deliveries(batch.events)).await?;
-    let Some(mut published) = insert(connection, batch, &mut waits, now).await? else { return Ok(None) };
+    let inserted = match plain(&batch) {
+        Some((event, delivery)) => {
+            let stored = insert_one(connection, (namespace, batch.version), (event, delivery), now).await?;
+            stored.map(|stored| Published { stored: vec![stored], freed: freed([delivery], stored.created_at) })
+        }
+        None => insert(connection, batch, &mut waits, now).await?,
+    };
+    let Some(mut published) = inserted else { return Ok(None) };
     published.freed.extend(waits.pass(connection, namespace, now).await?);
     Ok(Some(published))
 }
@@ -257,7 +265,12 @@ async fn insert(
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;
     let stored = ids.into_iter().map(|event_id| Stored { event_id, created_at, duplicate: false }).collect();
-    let free = deliveries.iter().filter(|(.., delivery)| delivery.hold.is_none());
-    let freed = free.map(|(.., delivery)| (delivery.lane_id, created_at)).collect();
+    let freed = freed(deliveries.into_iter().map(|(.., delivery)| delivery), created_at);
     Ok(Some(Published { stored, freed }))
+}
+
+/// Where somebody may take something now.
+fn freed<'a>(deliveries: impl IntoIterator<Item = &'a NewDelivery>, at: Timestamp) -> Vec<Freed> {
+    let free = deliveries.into_iter().filter(|delivery| delivery.hold.is_none());
+    free.map(|delivery| (delivery.lane_id, at)).collect()
 }

@@ -50,6 +50,38 @@ conformance! {
     }
 
     // Q1
+    async fn one_event_is_stored_as_it_is_among_others(bed) {
+        let rich = || {
+            NewEvent::new("order.paid")
+                .title("Order paid")
+                .description("Somebody paid an order.")
+                .tags_text("b, a,b")
+                .payload(&serde_json::json!({ "order": 17 }))
+                .unwrap()
+                .priority(-3)
+                .max_retries(9)
+                .metadata(&serde_json::json!({ "traceparent": "00-1" }))
+                .unwrap()
+                .producer("shop-1")
+        };
+        for event in [|| NewEvent::new("t"), rich as fn() -> NewEvent] {
+            let alone = publish_new(&bed.queue, event()).await;
+            let mut among = bed.queue.publish_all(vec![event(), event()]).await.unwrap();
+            let ids = [alone.id, among.remove(1).event.id];
+            let mut views = Vec::new();
+            for id in ids {
+                let mut view = bed.queue.get(id).await.unwrap();
+                assert_eq!(view.event.id, id);
+                view.event.id = 0;
+                views.push((json(&view.event), view.deliveries));
+            }
+            assert_eq!(views[0], views[1]);
+            let claimed: Vec<_> = take_all(&bed.queue).await.into_iter().filter(|d| ids.contains(&d.event.id)).collect();
+            assert_eq!(claimed.len(), 2);
+        }
+    }
+
+    // Q1
     async fn every_field_is_kept(bed) {
         let event = publish_new(&bed.queue, full_event(bed)).await;
         assert_eq!(event.namespace, "default");

@@ -1,0 +1,73 @@
+//! The usual publish: one event for one subscription, ready at once. A statement for many costs the server twice as much
+//! before its first row, which is what a lone event waits for.
+
+use sqlx::PgConnection;
+
+use super::enqueue::signed;
+use super::error::from_sqlx;
+use super::publish::Batch;
+use super::row::get;
+use crate::clock::{Timestamp, micros};
+use crate::error::Result;
+use crate::store::{NewDelivery, Prepared, Stored};
+
+/// The one event of a batch and its one delivery, if nothing else is to be stored.
+pub(super) fn plain<'a>(batch: &Batch<'a>) -> Option<(&'a Prepared, &'a NewDelivery)> {
+    let ([prepared], [None]) = (batch.events, &batch.ids[..]) else { return None };
+    let (event, [delivery]) = (&prepared.event, &prepared.deliveries[..]) else { return None };
+    let at_once = event.run_at.is_none() && event.delay.is_none();
+    let forever = event.expires_at.is_none() && prepared.expires_in.is_none();
+    let alone = event.key.is_none() && event.group_id.is_none();
+    (at_once && forever && alone).then_some((*prepared, delivery))
+}
+
+// As `publish::INSERT`, and so is what it leaves behind.
+pub(super) const INSERT_ONE: &str = "
+WITH new AS MATERIALIZED (
+    SELECT nextval('windlass.events_id_seq') AS id FROM windlass.namespaces n
+    WHERE n.namespace = $1 AND n.version = $2 FOR SHARE
+), stored AS (
+    INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, priority, producer,
+        scheduled_task_id, metadata, created_at)
+    SELECT id, $1, $4, $5, $6, $7, $8::json, $9, $10, $11::uuid, $12::json, coalesce($3, now()) FROM new
+), queued AS (
+    INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, max_retries,
+        updated_at, created_at, attempts, lease, worker_id, picked_at, lease_expires_at)
+    SELECT id, $13, $1, $14, coalesce($3, now()), $15, $16, coalesce($3, now()), coalesce($3, now()),
+           ($17::bigint IS NOT NULL)::integer, $17, $18, CASE WHEN $17 IS NOT NULL THEN coalesce($3, now()) END,
+           coalesce($3, now()) + $19 * interval '1 microsecond'
+    FROM new
+)
+SELECT id, coalesce($3, now()) AS created_at FROM new";
+
+/// `None`: the version is another.
+pub(super) async fn insert_one(
+    connection: &mut PgConnection,
+    (namespace, version): (&str, i64),
+    (prepared, delivery): (&Prepared, &NewDelivery),
+    now: Option<Timestamp>,
+) -> Result<Option<Stored>> {
+    let (event, hold) = (&prepared.event, delivery.hold.as_ref());
+    let query = sqlx::query(INSERT_ONE)
+        .bind(namespace)
+        .bind(version)
+        .bind(now)
+        .bind(&event.event_type)
+        .bind(&event.title)
+        .bind(&event.description)
+        .bind(&event.tags)
+        .bind(event.payload.get())
+        .bind(event.priority)
+        .bind(&event.producer)
+        .bind(&event.scheduled_task_id)
+        .bind(event.metadata.as_deref().map(|metadata| metadata.get()))
+        .bind(delivery.lane_id)
+        .bind(&delivery.subscription)
+        .bind(signed(delivery.attempts_limit))
+        .bind(delivery.max_retries.map(signed))
+        .bind(hold.map(|hold| hold.lease.0))
+        .bind(hold.map(|hold| hold.worker_id.as_str()))
+        .bind(hold.map(|hold| micros(hold.lease_for)));
+    let Some(row) = query.fetch_optional(connection).await.map_err(from_sqlx)? else { return Ok(None) };
+    Ok(Some(Stored { event_id: get(&row, "id")?, created_at: get(&row, "created_at")?, duplicate: false }))
+}
