@@ -43,7 +43,7 @@ FROM (SELECT * FROM windlass.dead_letters d WHERE ",
             " ORDER BY ",
             $order,
             " LIMIT $8 OFFSET $9) AS d
-JOIN windlass.events e ON e.id = d.event_id AND e.created_at = d.created_at ORDER BY ",
+JOIN windlass.events e ON e.namespace = $1 AND e.id = d.event_id AND e.created_at = d.created_at ORDER BY ",
             $order
         )
     };

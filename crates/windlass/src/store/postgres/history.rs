@@ -159,7 +159,11 @@ pub(super) async fn newest(store: &PgStore, namespace: &str) -> Result<i64> {
     Ok(newest)
 }
 
-const STORED: &str = "SELECT id, namespace, event_type, created_at FROM windlass.events WHERE id = ANY($1)";
+// An id is nobody's but one namespace's, whichever that is.
+const STORED: &str = "
+SELECT e.id, e.namespace, e.event_type, e.created_at FROM windlass.namespaces n
+CROSS JOIN LATERAL (
+    SELECT * FROM windlass.events e WHERE e.namespace = n.namespace AND e.id = ANY($1)) AS e";
 
 pub(super) async fn import(store: &PgStore, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
     let mut connection = store.reads.get().await?;

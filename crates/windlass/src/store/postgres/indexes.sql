@@ -13,8 +13,7 @@ CREATE INDEX event_queue_deadline ON windlass.event_queue USING btree (lane_id, 
 CREATE INDEX event_queue_group ON windlass.event_queue USING btree (group_id, subscription, namespace, ready_at, event_id) WHERE (group_id IS NOT NULL);
 CREATE INDEX event_queue_hot ON windlass.event_queue USING btree (lane_id, ready_at, event_id);
 CREATE UNIQUE INDEX event_queue_pkey ON windlass.event_queue USING btree (event_id, lane_id);
-CREATE INDEX events_by_namespace ON ONLY windlass.events USING btree (namespace, id);
-CREATE UNIQUE INDEX events_pkey ON ONLY windlass.events USING btree (id, created_at);
+CREATE UNIQUE INDEX events_pkey ON ONLY windlass.events USING btree (namespace, id, created_at);
 CREATE UNIQUE INDEX handler_results_pkey ON windlass.handler_results USING btree (event_id, lane_id, handler);
 CREATE UNIQUE INDEX lanes_namespace_subscription_event_type_tags_priority_key ON windlass.lanes USING btree (namespace, subscription, event_type, tags, priority);
 CREATE UNIQUE INDEX lanes_pkey ON windlass.lanes USING btree (lane_id);

@@ -9,7 +9,7 @@ use crate::policy::NamespacePolicy;
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// Number, name, statements.
-const MIGRATIONS: [(i64, &str, &str); 11] = [
+const MIGRATIONS: [(i64, &str, &str); 12] = [
     (1, "engine", include_str!("migrations/0001_engine.sql")),
     (2, "tokens", include_str!("migrations/0002_tokens.sql")),
     (3, "activity", include_str!("migrations/0003_activity.sql")),
@@ -21,6 +21,7 @@ const MIGRATIONS: [(i64, &str, &str); 11] = [
     (9, "samples", include_str!("migrations/0009_samples.sql")),
     (10, "publish", include_str!("migrations/0010_publish.sql")),
     (11, "askers", include_str!("migrations/0011_askers.sql")),
+    (12, "indexes", include_str!("migrations/0012_indexes.sql")),
 ];
 
 pub(super) const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;

@@ -6,7 +6,6 @@ use super::PgStore;
 use super::error::from_sqlx;
 use super::migrate::MIGRATION_LOCK;
 use super::retain::{delete_events, lock};
-use super::row::get;
 use crate::error::Result;
 use crate::months::{Kept, Month, Part, missing};
 use crate::store::Over;
@@ -209,54 +208,48 @@ async fn drop_table(connection: &mut PgConnection, table: &str) -> sqlx::Result<
     tx.commit().await
 }
 
-/// The walk through what is left of months that are over, in the table of marks. It belongs to no namespace.
+/// The walk through what is left of months that are over, in the table of marks.
 const WALK: &str = "strays";
 
 // Attempts have gone: look from the beginning for events that have lost theirs.
 pub(super) const LOOK_FOR_STRAYS: &str = "
 INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id)
-VALUES ('', 'strays', 0, 0, 'epoch', 0, 0)
+SELECT namespace, 'strays', 0, 0, 'epoch', 0, 0 FROM windlass.namespaces ORDER BY namespace
 ON CONFLICT (namespace, walk, keep_ms) DO UPDATE SET id = 0";
 
 const PAST_STRAYS: &str = "
-SELECT id FROM windlass.retention_marks WHERE namespace = '' AND walk = $1 FOR UPDATE SKIP LOCKED";
+SELECT namespace, id FROM windlass.retention_marks WHERE walk = $1 ORDER BY namespace LIMIT 1 FOR UPDATE SKIP LOCKED";
 
 // Not the month that is only over in part: all of it would be read each time.
 const STRAYS: &str = "
-SELECT e.id, e.namespace FROM windlass.events e WHERE e.id > $1 AND e.created_at < $3 ORDER BY e.id LIMIT $2";
+SELECT e.id FROM windlass.events e WHERE e.namespace = $1 AND e.id > $2 AND e.created_at < $4 ORDER BY e.id LIMIT $3";
 
-const NOTE_STRAYS: &str = "UPDATE windlass.retention_marks SET id = $2 WHERE namespace = '' AND walk = $1";
-const NO_STRAYS: &str = "DELETE FROM windlass.retention_marks WHERE namespace = '' AND walk = $1";
+const NOTE_STRAYS: &str = "UPDATE windlass.retention_marks SET id = $3 WHERE namespace = $2 AND walk = $1";
+const NO_STRAYS: &str = "DELETE FROM windlass.retention_marks WHERE namespace = $2 AND walk = $1";
 
 const BATCH: usize = 1_000;
 
 pub(super) async fn delete_strays(store: &PgStore, over: &Over) -> Result<Option<usize>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let mark = sqlx::query_scalar(PAST_STRAYS).bind(WALK).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
+    let mark = sqlx::query_as(PAST_STRAYS).bind(WALK).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
     // Another process is at it, or there is nothing to look for.
-    let Some(mark): Option<i64> = mark else {
+    let Some((namespace, mark)): Option<(String, i64)> = mark else {
         tx.rollback().await.map_err(from_sqlx)?;
         connection.done();
         return Ok(None);
     };
-    let strays = sqlx::query(STRAYS).bind(mark).bind(BATCH as i64).bind(Month::of(over.before).begins());
-    let rows = strays.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    let mut by_namespace: std::collections::BTreeMap<String, Vec<i64>> = Default::default();
-    for row in &rows {
-        let namespace: String = get(row, "namespace")?;
-        if !over.spared.contains(&namespace) {
-            by_namespace.entry(namespace).or_default().push(get(row, "id")?);
-        }
+    let mut strays: Vec<i64> = Vec::new();
+    if !over.spared.contains(&namespace) {
+        let (most, before) = (BATCH as i64, Month::of(over.before).begins());
+        let select = sqlx::query_scalar(STRAYS).bind(&namespace).bind(mark).bind(most).bind(before);
+        strays = select.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
     }
-    let mut deleted = 0;
-    for (namespace, ids) in by_namespace {
-        lock(&mut tx, &namespace, &ids).await?;
-        deleted += delete_events(&mut tx, &namespace, &ids).await?;
-    }
-    let note = match rows.last() {
-        Some(last) if rows.len() == BATCH => sqlx::query(NOTE_STRAYS).bind(WALK).bind(get::<i64>(last, "id")?),
-        _ => sqlx::query(NO_STRAYS).bind(WALK),
+    lock(&mut tx, &namespace, &strays).await?;
+    let deleted = delete_events(&mut tx, &namespace, &strays).await?;
+    let note = match strays.last() {
+        Some(last) if strays.len() == BATCH => sqlx::query(NOTE_STRAYS).bind(WALK).bind(&namespace).bind(*last),
+        _ => sqlx::query(NO_STRAYS).bind(WALK).bind(&namespace),
     };
     note.execute(&mut *tx).await.map_err(from_sqlx)?;
     tx.commit().await.map_err(from_sqlx)?;

@@ -243,8 +243,9 @@ fn serves(index: &str, condition: &str) -> bool {
         "dead_letters_by_time" if condition.contains("event_id") => &["namespace", "failed_at", "event_id"],
         // Those of months.
         _ if index.starts_with("event_attempts_") && index.ends_with("_event_id_idx") => &["event_id"],
-        _ if index.starts_with("events_") && index.ends_with("_pkey") => &["(id ", "created_at"],
-        _ if index.ends_with("_namespace_id_idx") && condition.contains("(id ") => &["namespace", "(id "],
+        _ if index.starts_with("events_") && index.ends_with("_pkey") && condition.contains("(id ") => {
+            &["namespace", "(id ", "created_at"]
+        }
         _ => return false,
     };
     let named: Vec<bool> = columns.iter().map(|column| condition.contains(column)).collect();

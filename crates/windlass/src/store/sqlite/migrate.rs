@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// In the order of their versions, which begin with 1.
-const MIGRATIONS: [(&str, &str); 11] = [
+const MIGRATIONS: [(&str, &str); 12] = [
     ("engine", include_str!("migrations/0001_engine.sql")),
     ("tokens", include_str!("migrations/0002_tokens.sql")),
     ("activity", include_str!("migrations/0003_activity.sql")),
@@ -22,6 +22,7 @@ const MIGRATIONS: [(&str, &str); 11] = [
     ("samples", include_str!("migrations/0009_samples.sql")),
     ("publish", include_str!("migrations/0010_publish.sql")),
     ("askers", include_str!("migrations/0011_askers.sql")),
+    ("indexes", include_str!("migrations/0012_indexes.sql")),
 ];
 
 /// The version this build needs.

@@ -70,9 +70,9 @@ on_postgres! {
     }
 
     async fn an_index_of_all_months_is_made_again_by_the_advice(bed) {
-        bed.database.execute("DROP INDEX windlass.events_by_namespace").await;
+        bed.database.execute("DROP INDEX windlass.event_attempts_by_namespace").await;
         let found = finding(&bed.queue, "indexes").await;
-        assert_eq!(found.summary, "1 missing: events_by_namespace");
+        assert_eq!(found.summary, "1 missing: event_attempts_by_namespace");
         bed.database.execute(&found.advice.unwrap()).await;
         assert_eq!(level(&bed.queue, "indexes").await, Level::Ok);
     }

@@ -1,0 +1,1 @@
+-- Nothing to do here: an event is found by its rowid. Keeps the numbers of both stores in step.
