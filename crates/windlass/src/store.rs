@@ -116,6 +116,15 @@ impl Claim {
     pub fn wanted(&self) -> usize {
         self.requests.iter().map(|request| request.max).sum()
     }
+
+    /// How many of each lane, where as many from each will do; of a lone one, all.
+    pub fn shares(&self) -> Option<Vec<usize>> {
+        let (wanted, lanes) = (self.wanted(), self.lanes.len());
+        let alike = self.lanes.iter().all(|lane| lane.priority == self.lanes[0].priority);
+        let evenly = self.evenly && alike && lanes <= wanted;
+        (evenly || lanes == 1)
+            .then(|| (0..lanes).map(|lane| wanted / lanes + usize::from(lane < wanted % lanes)).collect())
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -603,4 +612,31 @@ pub(crate) trait Store:
         since: Timestamp,
         now: Option<Timestamp>,
     ) -> Result<(Vec<LiveCount>, Vec<StatRow>)>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_is_dealt_out_where_lanes_are_alike_and_few_enough() {
+        let lane = |priority| LaneClaim {
+            lane_id: 1,
+            priority,
+            lease: Duration::from_secs(60),
+            deadline_horizon: Duration::ZERO,
+        };
+        let shares = |wanted, evenly, priorities: &[i16]| {
+            let slot = ClaimSlot { worker_id: "w".into(), lease: Lease(1), max: wanted };
+            let lanes = priorities.iter().map(|priority| lane(*priority)).collect();
+            let (namespace, subscription) = ("n".to_owned(), "main".to_owned());
+            Claim { namespace, version: 1, subscription, lanes, evenly, requests: vec![slot] }.shares()
+        };
+        assert_eq!(shares(7, false, &[0]), Some(vec![7]));
+        assert_eq!(shares(7, true, &[0, 0, 0]), Some(vec![3, 2, 2]));
+        assert_eq!(shares(6, true, &[5, 5, 5]), Some(vec![2, 2, 2]));
+        assert_eq!(shares(7, false, &[0, 0, 0]), None);
+        assert_eq!(shares(2, true, &[0, 0, 0]), None, "some would get none");
+        assert_eq!(shares(7, true, &[0, 1, 0]), None, "the best first");
+    }
 }

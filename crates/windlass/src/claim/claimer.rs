@@ -303,7 +303,8 @@ impl Task {
         };
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
         self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &taken);
-        self.lanes.turns.note(&claim.lanes, &taken, claim.wanted());
+        let of_lanes: Vec<i64> = taken.iter().map(|delivery| delivery.lane_id).collect();
+        self.lanes.turns.note(&claim.lanes, &of_lanes, claim.wanted());
         Ok(taken)
     }
 

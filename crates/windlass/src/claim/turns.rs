@@ -7,7 +7,6 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::delivery::Delivery;
 use crate::store::LaneClaim;
 
 /// So many lanes of one priority are asked at once.
@@ -59,14 +58,13 @@ impl Turns {
         Some(asked.into_iter().map(|place| self.lanes[place].clone()).collect())
     }
 
-    /// What came of asking these.
-    pub fn note(&mut self, asked: &[LaneClaim], taken: &[Delivery], wanted: usize) {
+    /// What came of asking these: the lane of each delivery that was taken.
+    pub fn note(&mut self, asked: &[LaneClaim], taken: &[i64], wanted: usize) {
         if self.few {
             return;
         }
         self.full = 2 * taken.len() >= wanted;
-        let gave = taken.iter().map(|delivery| delivery.lane_id).collect();
-        self.sort(asked.iter().map(|lane| lane.lane_id), &gave);
+        self.sort(asked.iter().map(|lane| lane.lane_id), &taken.iter().copied().collect());
     }
 
     fn sort(&mut self, asked: impl Iterator<Item = i64>, gave: &HashSet<i64>) {
@@ -174,11 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unfilled_claim_is_followed_by_one_to_all() {
+    fn a_claim_that_is_not_filled_by_half_is_followed_by_one_to_all() {
         let mut turns = turns(100, |_| 0);
-        ask(&mut turns, |_| true);
-        assert!(ask(&mut turns, |_| false).is_some());
-        assert_eq!(ask(&mut turns, |_| true), None);
+        let all = turns.all();
+        for (taken, goes_on) in [(10, true), (5, true), (4, false), (0, false)] {
+            turns.note(&all, &vec![1; taken], 10);
+            assert_eq!(turns.next().is_some(), goes_on, "{taken} of 10");
+        }
     }
 
     #[test]

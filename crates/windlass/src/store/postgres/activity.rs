@@ -25,10 +25,9 @@ FROM windlass.event_attempts a
 WHERE a.namespace = $1 AND a.finished_at >= $2 AND (a.finished_at, a.id) > ($2, $3)
 ORDER BY a.finished_at DESC, a.id DESC LIMIT $4";
 
-// The pair keeps the planner from going by the primary key, through the events of all namespaces.
 pub(super) const PUBLISHED: &str = "
 SELECT e.id, e.event_type, e.title, e.tags, e.created_at FROM windlass.events e
-WHERE e.namespace = $1 AND (e.namespace, e.id) > ($1, $2) ORDER BY e.id DESC LIMIT $3";
+WHERE e.namespace = $1 AND e.id > $2 ORDER BY e.id DESC LIMIT $3";
 
 /// Attempts first: then the events of all of them can be seen.
 pub(super) async fn recent(store: &PgStore, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {

@@ -36,14 +36,18 @@ type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArgume
 
 pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
     let mut slots = Slots::new(&claim.requests);
-    let priorities = priorities(&claim.lanes);
-    let evenly = claim.evenly && priorities.len() == 1 && claim.lanes.len() <= slots.left();
-    if evenly || claim.lanes.len() == 1 {
-        let taken = from_each(store, claim, &slots, now).await?;
-        return Ok(taken.deliveries);
-    }
     let mut deliveries: Vec<Delivery> = Vec::new();
-    for floor in priorities {
+    if let Some(shares) = claim.shares() {
+        let taken = from_each(store, claim, &shares, &slots, now).await?;
+        slots.fill(taken.deliveries.len());
+        // One that gave all it was asked for may have what others had not.
+        let least = shares.iter().min().copied().unwrap_or(0);
+        if claim.lanes.len() == 1 || slots.left() == 0 || !taken.leaves_some(least) {
+            return Ok(taken.deliveries);
+        }
+        deliveries = taken.deliveries;
+    }
+    for floor in priorities(&claim.lanes) {
         let of_class = claim.lanes.iter().filter(|lane| lane.priority >= floor).count();
         let mut share = slots.left().div_ceil(of_class) + SHARE_EXTRA;
         for _ in 0..ROUNDS_MAX {
@@ -189,8 +193,13 @@ WITH unsynced AS MATERIALIZED (
     taken!("NULL::integer", "$13")
 );
 
-/// As much from each lane as from the others.
-async fn from_each(store: &PgStore, claim: &Claim, slots: &Slots, now: Option<Timestamp>) -> Result<Taken> {
+async fn from_each(
+    store: &PgStore,
+    claim: &Claim,
+    shares: &[usize],
+    slots: &Slots,
+    now: Option<Timestamp>,
+) -> Result<Taken> {
     let (lanes, ids) = in_order(claim);
     let marks = store.marks.read(&ids);
     let query = sqlx::query(FROM_EACH)
@@ -202,7 +211,7 @@ async fn from_each(store: &PgStore, claim: &Claim, slots: &Slots, now: Option<Ti
         .bind(&marks.event_id)
         .bind(column(&lanes, |lane| micros(lane.lease)))
         .bind(column(&lanes, |lane| micros(lane.deadline_horizon)))
-        .bind(shares(slots.left(), lanes.len()))
+        .bind(column(shares, |share| *share as i64))
         .bind(&slots.leases)
         .bind(&slots.workers)
         .bind(slots.starts())
@@ -216,11 +225,6 @@ fn in_order(claim: &Claim) -> (Vec<&LaneClaim>, Vec<i64>) {
     lanes.sort_unstable_by_key(|lane| lane.lane_id);
     let ids = column(&lanes, |lane| lane.lane_id);
     (lanes, ids)
-}
-
-/// So many, dealt out evenly.
-fn shares(wanted: usize, lanes: usize) -> Vec<i64> {
-    (0..lanes).map(|lane| (wanted / lanes + usize::from(lane < wanted % lanes)) as i64).collect()
 }
 
 /// A large claim may have to read its events after it: in one transaction, so that nothing is held that cannot be handed
@@ -328,16 +332,4 @@ async fn from_many(
         .bind(floor)
         .bind(APART as i64);
     take(store, claim, &marks, query).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_wanted_is_dealt_out_evenly() {
-        assert_eq!(shares(7, 1), [7]);
-        assert_eq!(shares(7, 3), [3, 2, 2]);
-        assert_eq!(shares(6, 3), [2, 2, 2]);
-    }
 }

@@ -2,7 +2,7 @@
 //! rows are found in runs of ids and not one by one.
 
 use super::enqueue::column;
-use super::transition::{Asked, Query};
+use super::transition::{Asked, Query, lease_of};
 use crate::clock::Timestamp;
 use crate::decide::Transition;
 use crate::outcome::Action;
@@ -68,7 +68,6 @@ const NOTHING: i64 = i64::MIN;
 
 /// For one layer.
 pub(super) fn complete<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
-    let lease = |change: &Change| change.live.lease.map_or(NOTHING, |lease| lease.0);
     let said = |number: Option<i64>| number.unwrap_or(NOTHING);
     let runs = runs(asked);
     sqlx::query(COMPLETE)
@@ -76,7 +75,7 @@ pub(super) fn complete<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[
         .bind(now)
         .bind(column(asked, |(_, change)| change.live.event_id))
         .bind(column(asked, |(_, change)| change.live.lane_id))
-        .bind(column(asked, |(_, change)| lease(change)))
+        .bind(column(asked, |(_, change)| said(lease_of(change))))
         .bind(column(&runs, |run| run.first))
         .bind(column(&runs, |run| run.last))
         .bind(column(&runs, |run| run.first_lane))

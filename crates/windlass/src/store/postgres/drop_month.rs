@@ -77,9 +77,9 @@ async fn take_out(connection: &mut PgConnection, part: Part, over: &Over) -> sql
         return Ok(Dropping::TooMuchStays);
     };
     if !staying.is_empty() {
-        let put =
-            format!("INSERT INTO windlass.{parent} SELECT * FROM windlass.{table} WHERE {} = ANY($1)", key(part.0));
-        sqlx::query(AssertSqlSafe(put)).bind(staying).execute(&mut *tx).await?;
+        let put = format!("INSERT INTO windlass.{parent} SELECT t.* FROM {}", rows_of(part.0, &table));
+        let (namespaces, ids): (Vec<String>, Vec<i64>) = staying.into_iter().unzip();
+        sqlx::query(AssertSqlSafe(put)).bind(namespaces).bind(ids).execute(&mut *tx).await?;
     }
     tx.commit().await?;
     Ok(Dropping::Dropped)
@@ -103,20 +103,35 @@ fn key(kept: Kept) -> &'static str {
     }
 }
 
+/// The rows of these events – $1 their namespaces, $2 their ids –, as `t`. A month of events is in the order of namespaces.
+pub(super) fn rows_of(kept: Kept, table: &str) -> String {
+    let of = match kept {
+        Kept::Events => "t.namespace = i.namespace AND t.id = i.id",
+        Kept::Attempts => "t.event_id = i.id",
+    };
+    format!(
+        "unnest($1::text[], $2::bigint[]) AS i(namespace, id)
+         CROSS JOIN LATERAL (SELECT * FROM windlass.{table} t WHERE {of} OFFSET 0) AS t"
+    )
+}
+
+/// A namespace, and the id of an event of its own.
+type Owned = (String, i64);
+
 // Ids lead the keys of all that refers to an event, and grow with time: those of a month are a small range of them. Each
 // is wanted once, however many deliveries it has: a list that was cut must be longer than what may stay.
 const LIVE: &str = "
-SELECT DISTINCT q.event_id FROM windlass.event_queue q
+SELECT DISTINCT q.namespace, q.event_id FROM windlass.event_queue q
 WHERE q.event_id BETWEEN $1 AND $2 AND ($3 OR q.attempts > 0) AND q.created_at < $4
 ORDER BY q.event_id LIMIT $5";
 
 const DEAD: &str = "
-SELECT DISTINCT d.event_id FROM windlass.dead_letters d
+SELECT DISTINCT d.namespace, d.event_id FROM windlass.dead_letters d
 WHERE d.event_id BETWEEN $1 AND $2 AND ($3 OR d.failed_at >= $6) AND d.created_at < $4
 ORDER BY d.event_id LIMIT $5";
 
 const ENDED_LATER: &str = "
-SELECT DISTINCT a.event_id FROM windlass.event_attempts a
+SELECT DISTINCT a.namespace, a.event_id FROM windlass.event_attempts a
 WHERE a.event_id BETWEEN $1 AND $2 AND a.finished_at >= $3
 ORDER BY a.event_id LIMIT $4";
 
@@ -127,45 +142,60 @@ async fn staying(
     (kept, month): Part,
     table: &str,
     over: &Over,
-) -> sqlx::Result<Option<Vec<i64>>> {
+) -> sqlx::Result<Option<Vec<Owned>>> {
     let Some((first, last)) = range(connection, kept, table).await? else { return Ok(Some(Vec::new())) };
-    let mut ids: Vec<i64> = Vec::new();
+    let mut events: Vec<Owned> = Vec::new();
     let all = kept == Kept::Events;
     let (begins, ends) = (Month::begins(month), Month::ends(month));
     for sql in [LIVE, DEAD] {
-        let query = sqlx::query_scalar::<_, i64>(sql).bind(first).bind(last).bind(all).bind(ends).bind(STAYING_MAX + 1);
+        let query = sqlx::query_as(sql).bind(first).bind(last).bind(all).bind(ends).bind(STAYING_MAX + 1);
         let query = if sql == DEAD { query.bind(begins) } else { query };
-        ids.extend(query.fetch_all(&mut *connection).await?);
+        events.extend(query.fetch_all(&mut *connection).await?);
     }
-    let later =
-        sqlx::query_scalar::<_, i64>(ENDED_LATER).bind(first).bind(last).bind(over.before).bind(STAYING_MAX + 1);
-    ids.extend(later.fetch_all(&mut *connection).await?);
+    let later = sqlx::query_as(ENDED_LATER).bind(first).bind(last).bind(over.before).bind(STAYING_MAX + 1);
+    events.extend(later.fetch_all(&mut *connection).await?);
     for namespace in &over.spared {
         // Nothing else here comes from outside.
-        let of_namespace = format!("SELECT {} FROM windlass.{table} WHERE namespace = $1 LIMIT $2", key(kept));
-        let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(of_namespace)).bind(namespace).bind(STAYING_MAX + 1);
-        ids.extend(query.fetch_all(&mut *connection).await?);
+        let of_namespace =
+            format!("SELECT namespace, {} FROM windlass.{table} WHERE namespace = $1 LIMIT $2", key(kept));
+        let query = sqlx::query_as(AssertSqlSafe(of_namespace)).bind(namespace).bind(STAYING_MAX + 1);
+        events.extend(query.fetch_all(&mut *connection).await?);
     }
-    ids.sort_unstable();
-    ids.dedup();
-    let there = there(connection, kept, table, &ids).await?;
-    Ok((there <= STAYING_MAX && ids.len() as i64 <= STAYING_MAX).then_some(ids))
+    events.sort_unstable();
+    events.dedup();
+    let there = there(connection, kept, table, &events).await?;
+    Ok((there <= STAYING_MAX && events.len() as i64 <= STAYING_MAX).then_some(events))
+}
+
+/// The first and the last event of a month.
+pub(super) fn ends_of(kept: Kept, table: &str) -> String {
+    let key = key(kept);
+    let ends = |of: &str| {
+        format!(
+            "SELECT (SELECT {key} FROM windlass.{table} t {of} ORDER BY {key} LIMIT 1) AS first,
+                    (SELECT {key} FROM windlass.{table} t {of} ORDER BY {key} DESC LIMIT 1) AS last"
+        )
+    };
+    match kept {
+        Kept::Events => format!(
+            "SELECT min(r.first), max(r.last) FROM windlass.namespaces n CROSS JOIN LATERAL ({}) AS r",
+            ends("WHERE t.namespace = n.namespace")
+        ),
+        Kept::Attempts => ends(""),
+    }
 }
 
 /// The first and the last event of the table, if any.
 async fn range(connection: &mut PgConnection, kept: Kept, table: &str) -> sqlx::Result<Option<(i64, i64)>> {
-    let key = key(kept);
-    let range = format!(
-        "SELECT (SELECT {key} FROM windlass.{table} ORDER BY {key} LIMIT 1),
-                (SELECT {key} FROM windlass.{table} ORDER BY {key} DESC LIMIT 1)"
-    );
-    let (first, last): (Option<i64>, Option<i64>) = sqlx::query_as(AssertSqlSafe(range)).fetch_one(connection).await?;
+    let ends = sqlx::query_as(AssertSqlSafe(ends_of(kept, table)));
+    let (first, last): (Option<i64>, Option<i64>) = ends.fetch_one(connection).await?;
     Ok(first.zip(last))
 }
 
 /// How many rows of the table belong to these events; no more than matters are counted.
-async fn there(connection: &mut PgConnection, kept: Kept, table: &str, ids: &[i64]) -> sqlx::Result<i64> {
-    let count =
-        format!("SELECT count(*) FROM (SELECT FROM windlass.{table} WHERE {} = ANY($1) LIMIT $2) AS rows", key(kept));
-    sqlx::query_scalar(AssertSqlSafe(count)).bind(ids).bind(STAYING_MAX + 1).fetch_one(connection).await
+async fn there(connection: &mut PgConnection, kept: Kept, table: &str, events: &[Owned]) -> sqlx::Result<i64> {
+    let count = format!("SELECT count(*) FROM (SELECT FROM {} LIMIT $3) AS rows", rows_of(kept, table));
+    let (namespaces, ids): (Vec<&str>, Vec<i64>) = events.iter().map(|(namespace, id)| (&**namespace, *id)).unzip();
+    let query = sqlx::query_scalar(AssertSqlSafe(count)).bind(namespaces).bind(ids).bind(STAYING_MAX + 1);
+    query.fetch_one(connection).await
 }

@@ -104,13 +104,12 @@ fn join(events: Vec<Event>, mut attempts: HashMap<i64, Vec<(i64, PastAttempt)>>)
     joined
 }
 
-// The pair keeps the planner from going by the primary key, through the events of all namespaces.
 const PAGE: &str = "
 SELECT e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
        e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
        e.metadata::text AS metadata, e.created_at
 FROM windlass.events e
-WHERE e.namespace = $1 AND (e.namespace, e.id) > ($1, $2)
+WHERE e.namespace = $1 AND e.id > $2
   AND ($3::timestamptz IS NULL OR e.created_at >= $3) AND ($4::timestamptz IS NULL OR e.created_at < $4)
   AND (cardinality($5::text[]) = 0 OR EXISTS (
         SELECT FROM unnest($5::text[]) AS p
@@ -163,12 +162,17 @@ pub(super) async fn newest(store: &PgStore, namespace: &str) -> Result<i64> {
 const STORED: &str = "
 SELECT e.id, e.namespace, e.event_type, e.created_at FROM windlass.namespaces n
 CROSS JOIN LATERAL (
-    SELECT * FROM windlass.events e WHERE e.namespace = n.namespace AND e.id = ANY($1)) AS e";
+    SELECT * FROM windlass.events e WHERE e.namespace = n.namespace AND e.id = ANY($1) OFFSET 0) AS e";
+// No key keeps two namespaces from getting the same id, so whoever brings ids along waits for the others.
+const HOLD_IMPORTS: &str = "SELECT pg_advisory_xact_lock($1)";
+/// Any number will do, as long as no other program uses it for an advisory lock.
+const IMPORT_LOCK: i64 = 0x0077_696e_696d_706f;
 
 pub(super) async fn import(store: &PgStore, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
     let mut connection = store.reads.get().await?;
     keep_ids_free(&mut connection, events).await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    sqlx::query(HOLD_IMPORTS).bind(IMPORT_LOCK).execute(&mut *tx).await.map_err(from_sqlx)?;
     let query = sqlx::query(STORED).bind(column(events, |past| past.event.id));
     let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
     let mut stored = HashMap::new();

@@ -199,18 +199,22 @@ pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgre
 /// The statement for changes of one kind.
 type Ask = for<'q> fn(&'q str, Option<Timestamp>, &[Asked<'q>]) -> Query<'q>;
 
-/// Binds $1 to $11: what every kind of change has.
-fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
-    let lease = |change: &Change| match change.guard {
+/// The lease that its guard asks for.
+pub(super) fn lease_of(change: &Change) -> Option<i64> {
+    match change.guard {
         Guard::Lease(lease) | Guard::RunOut(lease) => Some(lease.0),
         Guard::Free => None,
-    };
+    }
+}
+
+/// Binds $1 to $11: what every kind of change has.
+fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
     sqlx::query(sql)
         .bind(namespace)
         .bind(now)
         .bind(column(asked, |(_, change)| change.live.event_id))
         .bind(column(asked, |(_, change)| change.live.lane_id))
-        .bind(optional(asked, |(_, change)| lease(change)))
+        .bind(optional(asked, |(_, change)| lease_of(change)))
         .bind(flags(asked, |(_, change)| matches!(change.guard, Guard::RunOut(_))))
         .bind(column(asked, |(_, change)| change.action.as_str()))
         .bind(optional(asked, |(_, change)| change.record.status_code))

@@ -24,7 +24,7 @@ pub(super) fn take(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<Tak
     if row::version(conn, &claim.namespace)? != Some(claim.version) {
         return Ok(Vec::new());
     }
-    let mut chosen = choose(conn, &claim.lanes, claim.wanted(), now)?.into_iter();
+    let mut chosen = choose(conn, claim, now)?.into_iter();
     let mut update = conn.prepare_cached(TAKE)?;
     let mut taken = Vec::with_capacity(chosen.len());
     for (request, slot) in claim.requests.iter().enumerate() {
@@ -82,11 +82,15 @@ WHERE q.event_id = ?1 AND q.lane_id = ?2 AND q.lease = ?3";
 type Chosen = (usize, i64);
 
 /// The deliveries to take: near deadlines first, then by priority, then the earliest.
-fn choose(conn: &Connection, lanes: &[LaneClaim], wanted: usize, now: i64) -> Result<Vec<Chosen>> {
-    let mut chosen = Vec::new();
-    let mut places: Vec<(usize, &LaneClaim)> = lanes.iter().enumerate().collect();
+fn choose(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<Chosen>> {
+    let (mut chosen, wanted) = (Vec::new(), claim.wanted());
+    let mut places: Vec<(usize, &LaneClaim)> = claim.lanes.iter().enumerate().collect();
     if has_deadlines(conn)? {
         merge(conn, Order::Deadline, &places, wanted, now, &mut chosen)?;
+    } else if let Some(shares) = claim.shares()
+        && let Some(chosen) = from_each(conn, &claim.lanes, &shares, now)?
+    {
+        return Ok(chosen);
     }
     places.sort_by_key(|(_, lane)| Reverse(lane.priority));
     for equals in places.chunk_by(|(_, a), (_, b)| a.priority == b.priority) {
@@ -96,6 +100,22 @@ fn choose(conn: &Connection, lanes: &[LaneClaim], wanted: usize, now: i64) -> Re
         merge(conn, Order::Readiness, equals, wanted, now, &mut chosen)?;
     }
     Ok(chosen)
+}
+
+/// The earliest of each lane; `None` where one that gave all it was asked for may have what others had not.
+fn from_each(conn: &Connection, lanes: &[LaneClaim], shares: &[usize], now: i64) -> Result<Option<Vec<Chosen>>> {
+    let (order, mut found) = (Order::Readiness, Vec::with_capacity(shares.iter().sum()));
+    let (mut select, mut filled) = (conn.prepare_cached(order.sql())?, 0);
+    for (place, (lane, share)) in lanes.iter().zip(shares).enumerate() {
+        let of_lane = order.read(&mut select, lane, order.begin(now), *share, now)?;
+        filled += usize::from(of_lane.len() == *share);
+        found.extend(of_lane.into_iter().map(|(ready_at, event_id)| (ready_at, event_id, place)));
+    }
+    if filled > 0 && filled < lanes.len() {
+        return Ok(None);
+    }
+    found.sort_unstable();
+    Ok(Some(found.into_iter().map(|(_, event_id, place)| (place, event_id)).collect()))
 }
 
 const HAS_DEADLINES: &str = "

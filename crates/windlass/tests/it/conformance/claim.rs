@@ -245,6 +245,18 @@ conformance! {
         assert!(of_lane.values().all(|ids| ids.is_sorted_by(|a, b| a < b)));
     }
 
+    async fn a_long_lane_fills_claims_where_others_have_little(bed) {
+        let queue = bed.real_time().await;
+        let (long, short) = (0..600, 0..100);
+        let lanes = long.map(|_| 0).chain(short).map(|lane| NewEvent::new("t").tags([format!("tag-{lane}")]));
+        queue.publish_all(lanes.collect()).await.unwrap();
+        let mut sizes = Vec::new();
+        while sizes.last() != Some(&0) {
+            sizes.push(claim(&queue, ClaimRequest::new("w").max(140)).await.len());
+        }
+        assert_eq!((&sizes[..4], sizes.iter().sum::<usize>()), (&[140; 4][..], 700), "{sizes:?}");
+    }
+
     async fn a_claim_asks_for_types(bed) {
         let paid = publish(&bed.queue, "order.paid").await;
         let sent = publish(&bed.queue, "order.sent").await;
