@@ -121,17 +121,17 @@ type Owned = (String, i64);
 // Ids lead the keys of all that refers to an event, and grow with time: those of a month are a small range of them. Each
 // is wanted once, however many deliveries it has: a list that was cut must be longer than what may stay.
 const LIVE: &str = "
-SELECT DISTINCT q.namespace, q.event_id FROM windlass.event_queue q
+SELECT DISTINCT ON (q.event_id) q.namespace, q.event_id FROM windlass.event_queue q
 WHERE q.event_id BETWEEN $1 AND $2 AND ($3 OR q.attempts > 0) AND q.created_at < $4
 ORDER BY q.event_id LIMIT $5";
 
 const DEAD: &str = "
-SELECT DISTINCT d.namespace, d.event_id FROM windlass.dead_letters d
+SELECT DISTINCT ON (d.event_id) d.namespace, d.event_id FROM windlass.dead_letters d
 WHERE d.event_id BETWEEN $1 AND $2 AND ($3 OR d.failed_at >= $6) AND d.created_at < $4
 ORDER BY d.event_id LIMIT $5";
 
 const ENDED_LATER: &str = "
-SELECT DISTINCT a.namespace, a.event_id FROM windlass.event_attempts a
+SELECT DISTINCT ON (a.event_id) a.namespace, a.event_id FROM windlass.event_attempts a
 WHERE a.event_id BETWEEN $1 AND $2 AND a.finished_at >= $3
 ORDER BY a.event_id LIMIT $4";
 
