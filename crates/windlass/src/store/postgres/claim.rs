@@ -40,9 +40,10 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
     if let Some(shares) = claim.shares() {
         let taken = from_each(store, claim, &shares, &slots, now).await?;
         slots.fill(taken.deliveries.len());
-        // One that gave all it was asked for may have what others had not.
+        // Where it is not filled by half, one that gave all it was asked for may have what others had not.
         let least = shares.iter().min().copied().unwrap_or(0);
-        if claim.lanes.len() == 1 || slots.left() == 0 || !taken.leaves_some(least) {
+        let enough = claim.lanes.len() == 1 || taken.deliveries.len() >= slots.left();
+        if enough || !taken.leaves_some(least) {
             return Ok(taken.deliveries);
         }
         deliveries = taken.deliveries;

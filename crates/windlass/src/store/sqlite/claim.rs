@@ -102,7 +102,8 @@ fn choose(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// The earliest of each lane; `None` where one that gave all it was asked for may have what others had not.
+/// The earliest of each lane; `None` where that is less than half of what is wanted, and one that gave all it was asked
+/// for may have what others had not.
 fn from_each(conn: &Connection, lanes: &[LaneClaim], shares: &[usize], now: i64) -> Result<Option<Vec<Chosen>>> {
     let (order, mut found) = (Order::Readiness, Vec::with_capacity(shares.iter().sum()));
     let (mut select, mut filled) = (conn.prepare_cached(order.sql())?, 0);
@@ -111,7 +112,7 @@ fn from_each(conn: &Connection, lanes: &[LaneClaim], shares: &[usize], now: i64)
         filled += usize::from(of_lane.len() == *share);
         found.extend(of_lane.into_iter().map(|(ready_at, event_id)| (ready_at, event_id, place)));
     }
-    if filled > 0 && filled < lanes.len() {
+    if filled > 0 && 2 * found.len() < shares.iter().sum() {
         return Ok(None);
     }
     found.sort_unstable();
