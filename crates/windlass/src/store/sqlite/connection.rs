@@ -154,4 +154,15 @@ mod tests {
     fn the_limit_of_the_log_is_the_one_that_is_set() {
         assert!(WRITER_SETTINGS.contains(&format!("journal_size_limit = {WAL_BYTES_MAX};")));
     }
+
+    /// As `.cargo/config.toml` has it.
+    #[test]
+    fn here_connections_share_no_page_cache() {
+        let conn = open_writer(&in_memory(), true).unwrap();
+        let mut options = conn.prepare("PRAGMA compile_options").unwrap();
+        let options =
+            options.query_map([], |row| row.get(0)).unwrap().collect::<rusqlite::Result<Vec<String>>>().unwrap();
+        assert!(!options.iter().any(|option| option == "ENABLE_MEMORY_MANAGEMENT"), "{options:?}");
+        assert!(options.iter().any(|option| option == "DEFAULT_MEMSTATUS=0"), "{options:?}");
+    }
 }

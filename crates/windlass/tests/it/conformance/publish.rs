@@ -5,23 +5,28 @@ use windlass::{DeliveryView, NewEvent, Status};
 
 use crate::support::*;
 
-/// An event whose fields all differ, so that no two can be mixed up.
-fn full_event(bed: &crate::bed::Bed) -> NewEvent {
+/// An event whose fields all differ, so that no two can be mixed up; ready at once, and by itself.
+fn rich_event() -> NewEvent {
     NewEvent::new("order.paid")
         .title("Order paid")
         .description("Somebody paid an order.")
         .tags_text("b, a,b")
         .payload(&serde_json::json!({ "order": 17 }))
         .unwrap()
-        .run_at(after(bed.now(), secs(7)))
-        .expires_at(after(bed.now(), secs(77)))
-        .group("customer-5")
-        .key("order-17-paid")
         .priority(-3)
         .max_retries(9)
         .metadata(&serde_json::json!({ "traceparent": "00-1" }))
         .unwrap()
         .producer("shop-1")
+}
+
+/// With all that there is.
+fn full_event(bed: &crate::bed::Bed) -> NewEvent {
+    rich_event()
+        .run_at(after(bed.now(), secs(7)))
+        .expires_at(after(bed.now(), secs(77)))
+        .group("customer-5")
+        .key("order-17-paid")
 }
 
 conformance! {
@@ -51,20 +56,7 @@ conformance! {
 
     // Q1
     async fn one_event_is_stored_as_it_is_among_others(bed) {
-        let rich = || {
-            NewEvent::new("order.paid")
-                .title("Order paid")
-                .description("Somebody paid an order.")
-                .tags_text("b, a,b")
-                .payload(&serde_json::json!({ "order": 17 }))
-                .unwrap()
-                .priority(-3)
-                .max_retries(9)
-                .metadata(&serde_json::json!({ "traceparent": "00-1" }))
-                .unwrap()
-                .producer("shop-1")
-        };
-        for event in [|| NewEvent::new("t"), rich as fn() -> NewEvent] {
+        for event in [|| NewEvent::new("t"), rich_event as fn() -> NewEvent] {
             let alone = publish_new(&bed.queue, event()).await;
             let mut among = bed.queue.publish_all(vec![event(), event()]).await.unwrap();
             let ids = [alone.id, among.remove(1).event.id];
