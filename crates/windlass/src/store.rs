@@ -117,6 +117,11 @@ impl Claim {
         self.requests.iter().map(|request| request.max).sum()
     }
 
+    /// Whether so many are enough to leave it at that for now: lanes come to their ends one by one.
+    pub fn is_filled(&self, taken: usize) -> bool {
+        2 * taken >= self.wanted()
+    }
+
     /// How many of each lane, where as many from each will do; of a lone one, all.
     pub fn shares(&self) -> Option<Vec<usize>> {
         let (wanted, lanes) = (self.wanted(), self.lanes.len());
@@ -630,7 +635,9 @@ mod tests {
             let slot = ClaimSlot { worker_id: "w".into(), lease: Lease(1), max: wanted };
             let lanes = priorities.iter().map(|priority| lane(*priority)).collect();
             let (namespace, subscription) = ("n".to_owned(), "main".to_owned());
-            Claim { namespace, version: 1, subscription, lanes, evenly, requests: vec![slot] }.shares()
+            let claim = Claim { namespace, version: 1, subscription, lanes, evenly, requests: vec![slot] };
+            assert!(claim.is_filled(wanted.div_ceil(2)) && !claim.is_filled(wanted.div_ceil(2) - 1));
+            claim.shares()
         };
         assert_eq!(shares(7, false, &[0]), Some(vec![7]));
         assert_eq!(shares(7, true, &[0, 0, 0]), Some(vec![3, 2, 2]));

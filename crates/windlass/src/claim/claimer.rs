@@ -304,7 +304,7 @@ impl Task {
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
         self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &taken);
         let of_lanes: Vec<i64> = taken.iter().map(|delivery| delivery.lane_id).collect();
-        self.lanes.turns.note(&claim.lanes, &of_lanes, claim.wanted());
+        self.lanes.turns.note(&claim.lanes, &of_lanes, claim.is_filled(taken.len()));
         Ok(taken)
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Turns {
     classes: Vec<Class>,
     /// There are too few to choose from.
     few: bool,
-    /// The last claim was filled, by half at least: lanes come to their ends one by one.
+    /// The last claim was filled, by half at least.
     full: bool,
 }
 
@@ -59,11 +59,11 @@ impl Turns {
     }
 
     /// What came of asking these: the lane of each delivery that was taken.
-    pub fn note(&mut self, asked: &[LaneClaim], taken: &[i64], wanted: usize) {
+    pub fn note(&mut self, asked: &[LaneClaim], taken: &[i64], filled: bool) {
         if self.few {
             return;
         }
-        self.full = 2 * taken.len() >= wanted;
+        self.full = filled;
         self.sort(asked.iter().map(|lane| lane.lane_id), &taken.iter().copied().collect());
     }
 
@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_not_filled_by_half_is_followed_by_one_to_all() {
+    fn a_claim_that_is_not_filled_is_followed_by_one_to_all() {
         let mut turns = turns(100, |_| 0);
         let all = turns.all();
-        for (taken, goes_on) in [(10, true), (5, true), (4, false), (0, false)] {
-            turns.note(&all, &vec![1; taken], 10);
-            assert_eq!(turns.next().is_some(), goes_on, "{taken} of 10");
+        for filled in [true, false, true] {
+            turns.note(&all, &[1], filled);
+            assert_eq!(turns.next().is_some(), filled);
         }
     }
 

@@ -40,9 +40,9 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
     if let Some(shares) = claim.shares() {
         let taken = from_each(store, claim, &shares, &slots, now).await?;
         slots.fill(taken.deliveries.len());
-        // Where it is not filled by half, one that gave all it was asked for may have what others had not.
+        // Else one that gave all it was asked for may have what others had not.
         let least = shares.iter().min().copied().unwrap_or(0);
-        let enough = claim.lanes.len() == 1 || taken.deliveries.len() >= slots.left();
+        let enough = claim.lanes.len() == 1 || claim.is_filled(taken.deliveries.len());
         if enough || !taken.leaves_some(least) {
             return Ok(taken.deliveries);
         }

@@ -88,7 +88,7 @@ fn choose(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<Chosen>> {
     if has_deadlines(conn)? {
         merge(conn, Order::Deadline, &places, wanted, now, &mut chosen)?;
     } else if let Some(shares) = claim.shares()
-        && let Some(chosen) = from_each(conn, &claim.lanes, &shares, now)?
+        && let Some(chosen) = from_each(conn, claim, &shares, now)?
     {
         return Ok(chosen);
     }
@@ -102,17 +102,17 @@ fn choose(conn: &Connection, claim: &Claim, now: i64) -> Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// The earliest of each lane; `None` where that is less than half of what is wanted, and one that gave all it was asked
-/// for may have what others had not.
-fn from_each(conn: &Connection, lanes: &[LaneClaim], shares: &[usize], now: i64) -> Result<Option<Vec<Chosen>>> {
-    let (order, mut found) = (Order::Readiness, Vec::with_capacity(shares.iter().sum()));
+/// The earliest of each lane; `None` where that is too little, and one that gave all it was asked for may have what
+/// others had not.
+fn from_each(conn: &Connection, claim: &Claim, shares: &[usize], now: i64) -> Result<Option<Vec<Chosen>>> {
+    let (order, mut found) = (Order::Readiness, Vec::with_capacity(claim.wanted()));
     let (mut select, mut filled) = (conn.prepare_cached(order.sql())?, 0);
-    for (place, (lane, share)) in lanes.iter().zip(shares).enumerate() {
+    for (place, (lane, share)) in claim.lanes.iter().zip(shares).enumerate() {
         let of_lane = order.read(&mut select, lane, order.begin(now), *share, now)?;
         filled += usize::from(of_lane.len() == *share);
         found.extend(of_lane.into_iter().map(|(ready_at, event_id)| (ready_at, event_id, place)));
     }
-    if filled > 0 && 2 * found.len() < shares.iter().sum() {
+    if filled > 0 && !claim.is_filled(found.len()) {
         return Ok(None);
     }
     found.sort_unstable();
