@@ -197,9 +197,10 @@ pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prep
 /// The deliveries that events of one kind get, and how long they may wait.
 type Routes = (Vec<NewDelivery>, Option<Duration>);
 
-/// The deliveries of all events, or the lanes they still need, as far as there may be so many.
+/// The deliveries of all events, or the lanes they still need, as far as there may be so many. Lanes are in the order of
+/// their events: what is published together is often taken together, and then lies together.
 pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
-    let mut missing = HashSet::new();
+    let mut missing = Vec::new();
     // Events of one batch are often alike: each kind is routed once.
     let mut known: HashMap<(String, String, i16), Routes> = HashMap::new();
     for prepared in prepared {
@@ -220,6 +221,8 @@ pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepar
             prepared.deliveries.iter_mut().for_each(|delivery| delivery.max_retries = event.max_retries);
         }
     }
+    let mut seen = HashSet::new();
+    missing.retain(|lane: &LaneKey| seen.insert(lane.clone()));
     let max = core.limits.lanes_max;
     if !missing.is_empty() && topology.lanes.len() + missing.len() > max {
         let namespace = &topology.namespace.namespace;
@@ -227,7 +230,7 @@ pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepar
             format!("namespace '{namespace}' would have more than {max} combinations of type, tags and priority");
         return Err(Error::invalid("tags", problem));
     }
-    Ok(missing.into_iter().collect())
+    Ok(missing)
 }
 
 fn routes(
@@ -235,14 +238,14 @@ fn routes(
     event_type: &str,
     tags: &[String],
     priority: i16,
-    missing: &mut HashSet<LaneKey>,
+    missing: &mut Vec<LaneKey>,
 ) -> Vec<NewDelivery> {
     let wanting = topology.subscriptions.iter().filter(|subscription| subscription.wants(event_type, tags));
     wanting
         .filter_map(|subscription| {
             let name = &subscription.subscription;
             let found = route(topology, name, event_type, tags, priority);
-            found.map_err(|lane| missing.insert(lane)).ok()
+            found.map_err(|lane| missing.push(lane)).ok()
         })
         .collect()
 }
