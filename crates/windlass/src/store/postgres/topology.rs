@@ -255,16 +255,19 @@ pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[La
     Ok(true)
 }
 
-// In one order, so that two processes that need the same lanes wait for each other.
+// Numbered in the order in which they come, which is that of their events; added in one order, so that two processes
+// that need the same lanes wait for each other.
 const ADD_LANES: &str = "
-INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
-SELECT $1, i.subscription, i.event_type, i.tags, i.priority
-FROM unnest($2::text[], $3::text[], $4::text[], $5::smallint[]) AS i(subscription, event_type, tags, priority)
+WITH i AS MATERIALIZED (
+    SELECT nextval('windlass.lanes_lane_id_seq') AS lane_id, i.*
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::smallint[]) AS i(subscription, event_type, tags, priority)
+)
+INSERT INTO windlass.lanes (lane_id, namespace, subscription, event_type, tags, priority)
+SELECT i.lane_id, $1, i.subscription, i.event_type, i.tags, i.priority FROM i
+ORDER BY i.subscription, i.event_type, i.tags, i.priority
 ON CONFLICT DO NOTHING";
 
 pub(super) async fn insert_lanes(connection: &mut PgConnection, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-    let mut lanes: Vec<&LaneKey> = lanes.iter().collect();
-    lanes.sort_by_key(|lane| (&lane.subscription, &lane.event_type, &lane.tags, lane.priority));
     let add = sqlx::query(ADD_LANES)
         .bind(namespace)
         .bind(lanes.iter().map(|lane| lane.subscription.as_str()).collect::<Vec<_>>())
