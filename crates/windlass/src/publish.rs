@@ -302,3 +302,19 @@ pub(crate) fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Pub
     };
     Published { event, duplicate: stored.duplicate, max_retries }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lanes_are_made_in_the_order_of_their_events() {
+        let queue = Queue::open("sqlite::memory:").await.unwrap();
+        let tags: Vec<String> = (0..20).rev().map(|n| format!("set-{n}")).collect();
+        let events = tags.iter().chain(&tags).map(|tag| NewEvent::new("t").tags([tag]));
+        queue.publish_all(events.collect::<Vec<_>>()).await.unwrap();
+        let topology = queue.core().topology("default").await.unwrap();
+        let made: Vec<&String> = topology.lanes.iter().flat_map(|lane| &lane.key.tags).collect();
+        assert_eq!(made, tags.iter().collect::<Vec<_>>());
+    }
+}

@@ -11,6 +11,8 @@ use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
 use crate::months::Kept;
 use crate::outcome::HandlerResult;
+use crate::store::Store as _;
+use crate::topology::LaneKey;
 
 mod counts;
 mod search;
@@ -614,5 +616,24 @@ async fn schedules_that_are_due_are_found_without_reading_the_others() {
         }
         plain.execute("ANALYZE").await.unwrap();
     }
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn lanes_are_numbered_in_the_order_in_which_they_come() {
+    let mut database = database("lanes").await;
+    let store = PgStore::open(&database.url, Clock::system(), false).await.unwrap();
+    let lane = |tag: &str| LaneKey {
+        subscription: "main".into(),
+        event_type: "t".into(),
+        tags: vec![tag.to_owned()],
+        priority: 0,
+    };
+    store.add_lanes("default", &["c", "a"].map(lane)).await.unwrap();
+    store.add_lanes("default", &["d", "a", "b"].map(lane)).await.unwrap();
+    let lanes = "SELECT string_agg(tags, ' ' ORDER BY lane_id) FROM windlass.lanes";
+    let found: String = sqlx::query_scalar(lanes).fetch_one(&mut database.plain).await.unwrap();
+    assert_eq!(found, "c a d b");
+    drop(store);
     database.drop().await;
 }
