@@ -26,7 +26,7 @@ pub async fn publish(system: &System, asked: &Publish) -> Result<Took, AnyError>
         callers.push(system.caller().await?);
     }
     let left = Arc::new(AtomicUsize::new(asked.events));
-    let shape = Shape { tag_sets: asked.tag_sets, groups: asked.groups };
+    let shape = Shape { tag_sets: asked.tag_sets, mixed: asked.mixed, groups: asked.groups };
     let (batch, bytes) = (asked.batch, asked.bytes);
     let begun = Instant::now();
     let mut tasks = JoinSet::new();

@@ -1,5 +1,6 @@
 //! The payloads: numbered, stamped with the time, and filled up to a size.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -21,17 +22,27 @@ pub struct Numbered {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shape {
     pub tag_sets: usize,
+    /// The sets come in no order; else in turn.
+    pub mixed: bool,
     pub groups: usize,
 }
 
 impl Shape {
     pub fn tag(self, n: u64) -> Option<String> {
+        let n = if self.mixed { scattered(n) } else { n };
         (self.tag_sets > 0).then(|| format!("set-{}", n % self.tag_sets as u64))
     }
 
     pub fn group(self, n: u64) -> Option<String> {
         (self.groups > 0).then(|| format!("group-{}", n % self.groups as u64))
     }
+}
+
+/// As if drawn by lot, and always the same for this number.
+fn scattered(n: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(n);
+    hasher.finish()
 }
 
 /// So many new ones, each of about so many bytes as JSON.
@@ -52,6 +63,8 @@ pub fn micros() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -67,7 +80,11 @@ mod tests {
 
     #[test]
     fn events_are_spread_over_tags_and_groups() {
-        let shape = Shape { tag_sets: 3, groups: 0 };
+        let shape = Shape { tag_sets: 3, mixed: false, groups: 0 };
         assert_eq!((shape.tag(4), shape.group(4)), (Some("set-1".into()), None));
+        let mixed = Shape { mixed: true, ..shape };
+        let tags: HashSet<String> = (0..20).filter_map(|n| mixed.tag(n)).collect();
+        assert_eq!(tags.len(), 3);
+        assert!((0..20).any(|n| mixed.tag(n) != shape.tag(n)));
     }
 }

@@ -58,6 +58,8 @@ pub struct Publish {
     /// 0: no tags.
     #[serde(default, skip_serializing_if = "is_none")]
     pub tag_sets: usize,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mixed: bool,
     /// 0: no groups.
     #[serde(default, skip_serializing_if = "is_none")]
     pub groups: usize,
@@ -145,7 +147,7 @@ mod tests {
         let open = r#"{"do":"open","url":"sqlite://a","variant":"tuned"}"#;
         let expected = Open { url: "sqlite://a".into(), variant: Variant::Tuned, subscriptions: 1 };
         assert_eq!(serde_json::from_str::<Request>(open).unwrap(), Request::Open(expected));
-        let publish = Publish { events: 5, callers: 1, batch: 1, bytes: 200, tag_sets: 0, groups: 3 };
+        let publish = Publish { events: 5, callers: 1, batch: 1, bytes: 200, tag_sets: 0, mixed: false, groups: 3 };
         let text = r#"{"do":"publish","events":5,"callers":1,"batch":1,"bytes":200,"groups":3}"#;
         assert_eq!(serde_json::to_string(&Request::Publish(publish)).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(r#"{"do":"close"}"#).unwrap(), Request::Close);

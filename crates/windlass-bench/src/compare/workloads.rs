@@ -52,6 +52,8 @@ pub struct Backlog {
     /// Published beforehand and mostly left; 0: only what is drained.
     pub waiting: usize,
     pub tag_sets: usize,
+    /// The sets come in no order; else in turn.
+    pub mixed: bool,
     pub groups: usize,
     pub fail_percent: u64,
     pub subscriptions: usize,
@@ -119,7 +121,7 @@ const BOTH: &[Variant] = &[Variant::Recommended, Variant::Tuned];
 const ALL: &[Variant] = &[Variant::Recommended, Variant::Tuned, Variant::Loops];
 
 pub const PLAIN: Backlog =
-    Backlog { events: 100_000, waiting: 0, tag_sets: 0, groups: 0, fail_percent: 0, subscriptions: 1 };
+    Backlog { events: 100_000, waiting: 0, tag_sets: 0, mixed: false, groups: 0, fail_percent: 0, subscriptions: 1 };
 
 const fn workload(id: &'static str, title: &'static str, steps: Steps, variants: &'static [Variant]) -> Workload {
     Workload { id, title, steps, who: Who::All, variants, once: false, against: None }
@@ -188,7 +190,15 @@ pub const WORKLOADS: &[Workload] = &[
     },
     Workload {
         against: Some("drain"),
-        ..ours("tag-sets", "drain, events of 1,000 tag sets", Backlog { tag_sets: 1_000, ..PLAIN })
+        ..ours("tag-sets", "drain, events of 1,000 tag sets in turn", Backlog { tag_sets: 1_000, ..PLAIN })
+    },
+    Workload {
+        against: Some("drain"),
+        ..ours(
+            "tag-sets-mixed",
+            "drain, events of 1,000 tag sets in no order",
+            Backlog { tag_sets: 1_000, mixed: true, ..PLAIN },
+        )
     },
     ours("groups-1", "drain, one ordered group", Backlog { events: 2_000, groups: 1, ..PLAIN }),
     ours("groups-100", "drain, 100 ordered groups", Backlog { events: 20_000, groups: 100, ..PLAIN }),
