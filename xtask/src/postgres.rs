@@ -30,7 +30,7 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const INITDB: &str = "-A trust -U windlass -E UTF8 --locale=C --no-sync";
 const SETTINGS: &[&str] = &["listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=300"];
 const FOR_TESTS: &[&str] = &["shared_buffers=256MB", "fsync=off", "full_page_writes=off"];
-const DURABLE: &[&str] = &["shared_buffers=1GB", "max_wal_size=4GB"];
+const DURABLE: &[&str] = &["shared_buffers=1GB", "max_wal_size=4GB", "min_wal_size=4GB"];
 
 pub fn postgres(durable: bool, command: &[String]) -> Result {
     let mut cluster = Cluster::start(durable)?;

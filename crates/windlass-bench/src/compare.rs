@@ -17,6 +17,7 @@ mod sizes;
 mod svg;
 mod systems;
 mod verdicts;
+mod wal;
 mod workloads;
 
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ pub struct Options {
     /// Only these workloads; see --list.
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
-    /// How often each is measured; the median counts. The longest are measured once.
+    /// How often each is measured; the median counts. The longest are measured once, unless they are named.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Less of everything, say 0.1, to try it: fewer events, and less time.
@@ -87,7 +88,15 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
         return Ok(());
     }
     let systems: Vec<System> = chosen(SYSTEMS, &options.systems, "system", |system| system.name)?;
-    let workloads: Vec<Workload> = chosen(WORKLOADS, &options.workloads, "workload", |workload| workload.id)?;
+    let mut workloads: Vec<Workload> = chosen(WORKLOADS, &options.workloads, "workload", |workload| workload.id)?;
+    if !options.workloads.is_empty() {
+        workloads.iter_mut().for_each(|workload| workload.once = false);
+    }
+    if let (true, Some(server)) = (options.needs_postgres(), crate::postgres::url())
+        && let Err(error) = wal::fill(&server).await
+    {
+        eprintln!("the files of the server's log are not made beforehand: {error}");
+    }
     let machine = Machine::look(options.needs_postgres()).await?;
     let mut runner = Runner::new(systems, options.scale(), !options.no_install)?;
     let noted = |results: &Results| write(options, &machine, results, &workloads);

@@ -30,6 +30,12 @@ pub fn mean(values: &[u64], from: usize, to: usize) -> f64 {
     window.iter().sum::<u64>() as f64 / window.len().max(1) as f64
 }
 
+/// The median of the values from `from` up to `to`, as far as there are any.
+pub fn middle(values: &[u64], from: usize, to: usize) -> f64 {
+    let window = &values[from.min(values.len())..to.min(values.len())];
+    summary(window.iter().map(|value| *value as f64).collect()).map_or(0.0, |summary| summary.median)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +60,7 @@ mod tests {
         assert_eq!(mean(&[1, 2, 3, 4], 1, 3), 2.5);
         assert_eq!(mean(&[1, 2, 3, 4], 2, 9), 3.5);
         assert_eq!(mean(&[1], 5, 9), 0.0);
+        assert_eq!(middle(&[1, 2, 3, 40], 1, 9), 3.0);
+        assert_eq!(middle(&[1], 5, 9), 0.0);
     }
 }

@@ -24,7 +24,8 @@ pub enum Figure {
     WalBytes,
     /// Transactions that wrote, per event.
     Transactions,
-    /// Events per second: the first 10 s after the snapshot, the last 10 s before its end, and once it had ended.
+    /// Events in the median second: of the first 10 s after the snapshot, the last 10 s before its end, and once it had
+    /// ended.
     First,
     Last,
     After,

@@ -14,7 +14,7 @@ const PROBE: Duration = Duration::from_secs(1);
 /// Those that decide how fast a queue can be, and how safe.
 const SETTINGS: &str = "
 SELECT name, current_setting(name) FROM pg_settings
-WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'shared_buffers', 'max_wal_size',
+WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'shared_buffers', 'max_wal_size', 'min_wal_size',
   'autovacuum', 'max_connections', 'checkpoint_timeout')
 ORDER BY name";
 

@@ -10,7 +10,7 @@ use super::protocol::{Delays, Drain, Latency, Publish, Request, Seconds, Steady,
 use super::sizes::Scale;
 use super::workloads::{Backlog, Holder, PLAIN, Rate, Steps};
 use crate::AnyError;
-use crate::statistics::{mean, percentile};
+use crate::statistics::{mean, middle, percentile};
 
 /// Of a payload, where the workload is not about that.
 const BYTES: usize = 200;
@@ -23,9 +23,9 @@ const FIRST_PUBLISH: usize = 200;
 const FIRST_DRAIN: usize = 50;
 const STEADY: Steady = Steady { seconds: 0, batch: 100, publishers: 2, bytes: BYTES };
 /// Around the time that something is held: beforehand, and for the recovery.
-const WARM_UP: u64 = 5;
+const WARM_UP: u64 = 30;
 const RECOVERY: u64 = 20;
-/// What is compared at either end of that time.
+/// What is compared at either end of that time, by the second in the middle: a disk stands still for one now and then.
 const WINDOW: usize = 10;
 
 pub struct Session {
@@ -63,7 +63,7 @@ impl Session {
         let mut events = FIRST_PUBLISH.max(2 * batch).max(callers);
         loop {
             let before = self.home.meter().await?;
-            let publish = Publish { events, callers, batch, bytes, tag_sets: 0, groups: 0 };
+            let publish = Publish { events, callers, batch, bytes, tag_sets: 0, mixed: false, groups: 0 };
             let took: Took = self.adapter.ask(&Request::Publish(publish), Duration::ZERO).await?;
             if let Some(next) = aim.next(events, took.seconds) {
                 events = next;
@@ -111,8 +111,8 @@ impl Session {
     /// In as large batches as one may, up to 1,000 or about 2 MB.
     async fn fill(&mut self, events: usize, bytes: usize, backlog: &Backlog) -> Result<(), AnyError> {
         let batch = (2_000_000 / bytes).clamp(1, 1_000);
-        let Backlog { tag_sets, groups, .. } = *backlog;
-        let publish = Publish { events, callers: 4, batch, bytes, tag_sets, groups };
+        let Backlog { tag_sets, mixed, groups, .. } = *backlog;
+        let publish = Publish { events, callers: 4, batch, bytes, tag_sets, mixed, groups };
         self.adapter.ask::<Took>(&Request::Publish(publish), Duration::from_secs(600)).await.map(drop)
     }
 
@@ -163,8 +163,8 @@ impl Session {
 
 fn held_figures(finished: &[u64], from: usize, held: usize) -> Figures {
     let end = from + held;
-    let (first, last) = (mean(finished, from, from + WINDOW), mean(finished, end - WINDOW, end));
-    let after = mean(finished, finished.len().saturating_sub(WINDOW).max(end), finished.len());
+    let (first, last) = (middle(finished, from, from + WINDOW), middle(finished, end - WINDOW, end));
+    let after = middle(finished, finished.len().saturating_sub(WINDOW).max(end), finished.len());
     let share = |rate: f64| if first > 0.0 { rate / first } else { 0.0 };
     Figures::from([
         (Figure::First, first),
