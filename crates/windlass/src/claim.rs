@@ -20,6 +20,7 @@ mod asking;
 mod claimer;
 mod handed;
 mod offer;
+mod onward;
 mod turns;
 mod watcher;
 

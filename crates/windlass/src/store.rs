@@ -106,9 +106,20 @@ pub(crate) struct Claim {
     pub subscription: String,
     /// Never empty.
     pub lanes: Vec<LaneClaim>,
-    /// As much from each lane as from the others will do, instead of the earliest of all.
-    pub evenly: bool,
+    pub pick: Pick,
     pub requests: Vec<ClaimSlot>,
+}
+
+/// Which of what waits a claim takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pick {
+    /// The earliest of all lanes, by priority.
+    Earliest,
+    /// As much from each lane as from the others will do.
+    Evenly,
+    /// What was published next after this event, of any of the lanes, not far beyond it: for stores that
+    /// [go onward](Store::goes_onward).
+    Onward { after: i64 },
 }
 
 impl Claim {
@@ -126,7 +137,7 @@ impl Claim {
     pub fn shares(&self) -> Option<Vec<usize>> {
         let (wanted, lanes) = (self.wanted(), self.lanes.len());
         let alike = self.lanes.iter().all(|lane| lane.priority == self.lanes[0].priority);
-        let evenly = self.evenly && alike && lanes <= wanted;
+        let evenly = self.pick == Pick::Evenly && alike && lanes <= wanted;
         (evenly || lanes == 1)
             .then(|| (0..lanes).map(|lane| wanted / lanes + usize::from(lane < wanted % lanes)).collect())
     }
@@ -444,6 +455,9 @@ pub(crate) trait Store:
     /// priority, then the earliest. The first request is served first. A claim with an old version takes nothing.
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>>;
 
+    /// Whether a claim may be for [`Pick::Onward`].
+    fn goes_onward(&self) -> bool;
+
     /// Looks for what a claim on these lanes, given in order, could have missed. Costs as much as there are
     /// lanes among them with deliveries, however many are empty.
     async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look>;
@@ -631,19 +645,19 @@ mod tests {
             lease: Duration::from_secs(60),
             deadline_horizon: Duration::ZERO,
         };
-        let shares = |wanted, evenly, priorities: &[i16]| {
+        let shares = |wanted, pick, priorities: &[i16]| {
             let slot = ClaimSlot { worker_id: "w".into(), lease: Lease(1), max: wanted };
             let lanes = priorities.iter().map(|priority| lane(*priority)).collect();
             let (namespace, subscription) = ("n".to_owned(), "main".to_owned());
-            let claim = Claim { namespace, version: 1, subscription, lanes, evenly, requests: vec![slot] };
+            let claim = Claim { namespace, version: 1, subscription, lanes, pick, requests: vec![slot] };
             assert!(claim.is_filled(wanted.div_ceil(2)) && !claim.is_filled(wanted.div_ceil(2) - 1));
             claim.shares()
         };
-        assert_eq!(shares(7, false, &[0]), Some(vec![7]));
-        assert_eq!(shares(7, true, &[0, 0, 0]), Some(vec![3, 2, 2]));
-        assert_eq!(shares(6, true, &[5, 5, 5]), Some(vec![2, 2, 2]));
-        assert_eq!(shares(7, false, &[0, 0, 0]), None);
-        assert_eq!(shares(2, true, &[0, 0, 0]), None, "some would get none");
-        assert_eq!(shares(7, true, &[0, 1, 0]), None, "the best first");
+        assert_eq!(shares(7, Pick::Earliest, &[0]), Some(vec![7]));
+        assert_eq!(shares(7, Pick::Evenly, &[0, 0, 0]), Some(vec![3, 2, 2]));
+        assert_eq!(shares(6, Pick::Evenly, &[5, 5, 5]), Some(vec![2, 2, 2]));
+        assert_eq!(shares(7, Pick::Earliest, &[0, 0, 0]), None);
+        assert_eq!(shares(2, Pick::Evenly, &[0, 0, 0]), None, "some would get none");
+        assert_eq!(shares(7, Pick::Evenly, &[0, 1, 0]), None, "the best first");
     }
 }

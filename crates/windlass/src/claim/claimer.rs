@@ -15,13 +15,14 @@ use super::Filter;
 use super::asking::{Ask, Asking};
 use super::handed::Handed;
 use super::offer::{Offer, Wants};
+use super::onward::Got;
 use super::turns::Turns;
 use super::watcher::{self, POLL, Pace, SHARE};
 use crate::delivery::{Delivery, Lease};
 use crate::error::{Error, Result};
 use crate::maintain;
 use crate::queue::Core;
-use crate::store::{Claim, ClaimSlot, LaneClaim};
+use crate::store::{Claim, ClaimSlot, LaneClaim, Pick};
 use crate::topology::{Edition, Topology};
 use crate::wake::{Place, lock};
 
@@ -276,19 +277,20 @@ impl Task {
     /// Takes from the lanes whose turn it is; where that is nothing, from all.
     async fn claim(&mut self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
         self.more = false;
-        if self.core.clock.overridden().is_none()
-            && let Some(some) = self.lanes.turns.next()
+        let wanted = slots.iter().map(|slot| slot.max).sum();
+        while self.core.clock.overridden().is_none()
+            && let Some((some, pick)) = self.lanes.turns.next(wanted)
         {
-            let taken = self.claim_from(some, true, slots).await?;
+            let taken = self.claim_from(some, pick, slots).await?;
             if !taken.is_empty() {
                 self.more = true;
                 return Ok(taken);
             }
         }
-        self.claim_from(self.lanes.turns.all(), false, slots).await
+        self.claim_from(self.lanes.turns.all(), Pick::Earliest, slots).await
     }
 
-    async fn claim_from(&mut self, lanes: Vec<LaneClaim>, evenly: bool, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
+    async fn claim_from(&mut self, lanes: Vec<LaneClaim>, pick: Pick, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
         let Some(topology) = &self.lanes.topology else { return Ok(Vec::new()) };
         if lanes.is_empty() {
             return Ok(Vec::new());
@@ -298,13 +300,12 @@ impl Task {
             version: topology.version,
             subscription: self.filter.subscription.clone(),
             lanes,
-            evenly,
+            pick,
             requests: slots.to_vec(),
         };
         let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
         self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &taken);
-        let of_lanes: Vec<i64> = taken.iter().map(|delivery| delivery.lane_id).collect();
-        self.lanes.turns.note(&claim.lanes, &of_lanes, claim.is_filled(taken.len()));
+        self.lanes.turns.note(&claim, &taken.iter().map(Got::from).collect::<Vec<_>>());
         Ok(taken)
     }
 
@@ -330,7 +331,12 @@ impl Task {
         self.place.set_lanes(&topology, ids.clone());
         let leases = claims.iter().map(|lane| (lane.lane_id, lane.lease)).collect();
         let wants = Arc::new(Wants { topology: topology.clone(), subscription: subscription.clone(), leases });
-        self.lanes = Lanes { topology: Some(topology), turns: Turns::new(claims), wants: Some(wants), ids };
+        self.lanes = Lanes {
+            topology: Some(topology),
+            turns: Turns::new(claims, self.core.store.goes_onward()),
+            wants: Some(wants),
+            ids,
+        };
         Ok(())
     }
 

@@ -7,12 +7,15 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::store::LaneClaim;
+use super::onward::{Got, Onward};
+use crate::store::{Claim, LaneClaim, Pick};
 
 /// So many lanes of one priority are asked at once.
 const AT_ONCE: usize = 32;
 /// Among them so many that gave nothing the last time: new work there is not left waiting.
 const OTHERS: usize = 8;
+/// Going on from event to event names all lanes: at most so many for each delivery that is wanted.
+const ONWARD_LANES: usize = 4;
 
 /// The lanes of a claimer, by when they are asked.
 #[derive(Default)]
@@ -24,6 +27,8 @@ pub(super) struct Turns {
     few: bool,
     /// The last claim was filled, by half at least.
     full: bool,
+    /// In stores that can, where all lanes are of one priority.
+    onward: Option<Onward>,
 }
 
 /// The lanes of one priority, each by its place in the list; who was asked least lately comes first.
@@ -34,37 +39,52 @@ struct Class {
 }
 
 impl Turns {
-    pub fn new(lanes: Vec<LaneClaim>) -> Turns {
+    pub fn new(lanes: Vec<LaneClaim>, goes_onward: bool) -> Turns {
         let mut by_priority: HashMap<i16, Class> = HashMap::new();
         for (place, lane) in lanes.iter().enumerate() {
             by_priority.entry(lane.priority).or_default().others.push_back(place);
         }
         let place = lanes.iter().enumerate().map(|(place, lane)| (lane.lane_id, place)).collect();
         let few = by_priority.values().all(|class| class.others.len() <= AT_ONCE);
-        Turns { lanes, place, classes: by_priority.into_values().collect(), few, full: false }
+        let classes: Vec<Class> = by_priority.into_values().collect();
+        let onward = (goes_onward && classes.len() == 1).then(Onward::default);
+        Turns { lanes, place, classes, few, full: false, onward }
     }
 
     pub fn all(&self) -> Vec<LaneClaim> {
         self.lanes.clone()
     }
 
-    /// The lanes that the next claim asks; `None`: all.
-    pub fn next(&mut self) -> Option<Vec<LaneClaim>> {
+    /// The lanes that the next claim asks, and how; `None`: all, for the earliest.
+    pub fn next(&mut self, wanted: usize) -> Option<(Vec<LaneClaim>, Pick)> {
         if self.few || !self.full {
             return None;
         }
+        if let Some(onward) = self.onward.filter(|_| self.lanes.len() <= ONWARD_LANES * wanted) {
+            if onward.is_to_begin() {
+                return None;
+            } else if let Some(after) = onward.next() {
+                return Some((self.all(), Pick::Onward { after }));
+            }
+        }
         let mut asked = Vec::new();
         self.classes.iter_mut().for_each(|class| class.next(&mut asked));
-        Some(asked.into_iter().map(|place| self.lanes[place].clone()).collect())
+        Some((asked.into_iter().map(|place| self.lanes[place].clone()).collect(), Pick::Evenly))
     }
 
-    /// What came of asking these: the lane of each delivery that was taken.
-    pub fn note(&mut self, asked: &[LaneClaim], taken: &[i64], filled: bool) {
+    pub fn note(&mut self, claim: &Claim, got: &[Got]) {
         if self.few {
             return;
         }
-        self.full = filled;
-        self.sort(asked.iter().map(|lane| lane.lane_id), &taken.iter().copied().collect());
+        if let Some(onward) = &mut self.onward {
+            onward.note(claim, got);
+        }
+        // What is passed on the way says little about a lane.
+        if !matches!(claim.pick, Pick::Onward { .. }) {
+            self.full = !got.is_empty() && claim.is_filled(got.len());
+            let gave = got.iter().map(|got| got.lane_id).collect();
+            self.sort(claim.lanes.iter().map(|lane| lane.lane_id), &gave);
+        }
     }
 
     fn sort(&mut self, asked: impl Iterator<Item = i64>, gave: &HashSet<i64>) {
@@ -102,6 +122,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::claim::onward::tests::{claim, got};
 
     fn turns(lanes: i64, priority: impl Fn(i64) -> i16) -> Turns {
         let lane = |lane_id| LaneClaim {
@@ -110,17 +131,17 @@ mod tests {
             lease: Duration::from_secs(60),
             deadline_horizon: Duration::ZERO,
         };
-        Turns::new((1..=lanes).map(lane).collect())
+        Turns::new((1..=lanes).map(lane).collect(), false)
     }
 
-    /// Asks once, where these lanes have more than enough.
+    /// Asks once for ten, where these lanes have more than enough; which were asked, unless all.
     fn ask(turns: &mut Turns, having: impl Fn(i64) -> bool) -> Option<Vec<i64>> {
-        let asked = turns.next().map(|asked| asked.iter().map(|lane| lane.lane_id).collect::<Vec<i64>>());
-        let lanes = asked.clone().unwrap_or_else(|| turns.lanes.iter().map(|lane| lane.lane_id).collect());
-        let gave: HashSet<i64> = lanes.iter().copied().filter(|lane| having(*lane)).collect();
-        turns.full = !gave.is_empty();
-        turns.sort(lanes.into_iter(), &gave);
-        asked
+        let (asked, pick) = turns.next(10).unzip();
+        let claim = claim(pick.unwrap_or(Pick::Earliest), asked.clone().unwrap_or_else(|| turns.all()), 10);
+        let gave = claim.lanes.iter().map(|lane| lane.lane_id).filter(|lane| having(*lane));
+        let gave: Vec<Got> = gave.flat_map(|lane| (0..10).map(move |event| got(lane, event))).collect();
+        turns.note(&claim, &gave);
+        asked.map(|asked| asked.iter().map(|lane| lane.lane_id).collect())
     }
 
     #[test]
@@ -174,11 +195,23 @@ mod tests {
     #[test]
     fn a_claim_that_is_not_filled_is_followed_by_one_to_all() {
         let mut turns = turns(100, |_| 0);
-        let all = turns.all();
+        let claim = claim(Pick::Earliest, turns.all(), 2);
         for filled in [true, false, true] {
-            turns.note(&all, &[1], filled);
-            assert_eq!(turns.next().is_some(), filled);
+            turns.note(&claim, &vec![got(1, 1); usize::from(filled)]);
+            assert_eq!(turns.next(2).is_some(), filled);
         }
+    }
+
+    #[test]
+    fn where_the_store_can_a_claim_goes_on_from_the_last_one_unless_lanes_are_too_many() {
+        let mut turns = Turns::new(turns(100, |_| 0).all(), true);
+        let all = claim(Pick::Earliest, turns.all(), 50);
+        turns.note(&all, &(1..=50).map(|n| got(n, n)).collect::<Vec<_>>());
+        assert_eq!(turns.next(50).map(|(lanes, pick)| (lanes.len(), pick)), Some((100, Pick::Onward { after: 12 })));
+        assert_eq!(turns.next(10).map(|(lanes, pick)| (lanes.len(), pick)), Some((AT_ONCE, Pick::Evenly)));
+        // One that finds little says nothing about lanes.
+        turns.note(&claim(Pick::Onward { after: 12 }, turns.all(), 50), &[]);
+        assert_eq!(turns.next(50).map(|(lanes, pick)| (lanes.len(), pick)), Some((AT_ONCE, Pick::Evenly)));
     }
 
     #[test]

@@ -420,6 +420,10 @@ impl Store for PgStore {
         despite_deadlocks!(publish::publish(self, namespace, version, events, now))
     }
 
+    fn goes_onward(&self) -> bool {
+        true
+    }
+
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
         despite_deadlocks!(claim::claim(self, claim, now))
     }

@@ -345,6 +345,11 @@ impl Store for SqliteStore {
         self.write(now, move |conn, now| publish::publish(conn, &namespace, version, &events, now)).await
     }
 
+    /// In its index, what was published next lies apart: the pages of each lane would be written for it.
+    fn goes_onward(&self) -> bool {
+        false
+    }
+
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
         let (claim, now, apart) = (Arc::new(claim.clone()), row::micros(now), self.reads_apart(claim));
         let taking = claim.clone();

@@ -8,11 +8,10 @@ use self::taken::Taken;
 use super::PgStore;
 use super::enqueue::column;
 use super::error::from_sqlx;
-use super::marks::Reading;
 use crate::clock::{Timestamp, micros};
 use crate::delivery::Delivery;
 use crate::error::Result;
-use crate::store::{Claim, ClaimSlot, LaneClaim};
+use crate::store::{Claim, ClaimSlot, LaneClaim, Pick};
 
 // In the order in which they are read.
 macro_rules! event {
@@ -29,6 +28,8 @@ pub(super) mod taken;
 const ROUNDS_MAX: usize = 5;
 /// Every lane is asked for a little more than its share, since some have less.
 const SHARE_EXTRA: usize = 4;
+/// A claim that goes on from an event goes through so many times as many as it wants: some are for others.
+const REACH: usize = 4;
 /// The events of so many deliveries are read by a statement of their own: that costs less for each, and a round trip.
 const APART: usize = 100;
 
@@ -36,6 +37,9 @@ type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArgume
 
 pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
     let mut slots = Slots::new(&claim.requests);
+    if let Pick::Onward { after } = claim.pick {
+        return Ok(onward(store, claim, after, &slots, now).await?.deliveries);
+    }
     let mut deliveries: Vec<Delivery> = Vec::new();
     if let Some(shares) = claim.shares() {
         let taken = from_each(store, claim, &shares, &slots, now).await?;
@@ -217,7 +221,9 @@ async fn from_each(
         .bind(&slots.workers)
         .bind(slots.starts())
         .bind(APART as i64);
-    take(store, claim, &marks, query).await
+    let taken = take(store, claim, query).await?;
+    store.marks.advance_all(&marks, &taken.last);
+    Ok(taken)
 }
 
 /// The lanes by their numbers.
@@ -230,7 +236,7 @@ fn in_order(claim: &Claim) -> (Vec<&LaneClaim>, Vec<i64>) {
 
 /// A large claim may have to read its events after it: in one transaction, so that nothing is held that cannot be handed
 /// out.
-async fn take(store: &PgStore, claim: &Claim, marks: &Reading, query: Query<'_>) -> Result<Taken> {
+async fn take(store: &PgStore, claim: &Claim, query: Query<'_>) -> Result<Taken> {
     let mut connection = store.claims.get().await?;
     let taken = if claim.wanted() < APART {
         let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
@@ -243,8 +249,58 @@ async fn take(store: &PgStore, claim: &Claim, marks: &Reading, query: Query<'_>)
         taken
     };
     connection.done();
-    taken.last.iter().for_each(|(lane, mark)| store.marks.advance(marks, *lane, *mark));
     Ok(taken)
+}
+
+// Lanes are sought in their list by halves: as a list to compare with, it would be gone through for each row, or each of them be
+// sought in the index.
+pub(super) const ONWARD: &str = concat!(
+    "
+WITH unsynced AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), picked AS MATERIALIZED (
+    SELECT array_agg(c.ctid) AS tids FROM (
+        SELECT q.ctid FROM windlass.event_queue q
+        WHERE q.event_id > $5 AND q.event_id <= $6 AND q.namespace = $1 AND q.lease IS NULL
+          AND ($4::bigint[])[width_bucket(q.lane_id, $4::bigint[])] = q.lane_id
+          AND (q.ready_at <= coalesce($3, now())) IS TRUE
+          AND (q.expires_at IS NULL OR q.expires_at > coalesce($3, now()))
+        ORDER BY q.event_id, q.lane_id LIMIT $8 FOR UPDATE SKIP LOCKED) AS c
+    WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
+), taken AS (
+    UPDATE windlass.event_queue q
+    SET lease = CASE WHEN cardinality($9::bigint[]) = 1 THEN ($9::bigint[])[1] ELSE
+            ($9::bigint[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $11::bigint[])] END,
+        worker_id = CASE WHEN cardinality($9::bigint[]) = 1 THEN ($10::text[])[1] ELSE
+            ($10::text[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $11::bigint[])] END,
+        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
+        lease_expires_at = coalesce($3, now())
+            + ($7::bigint[])[width_bucket(q.lane_id, $4::bigint[])] * interval '1 microsecond',
+        updated_at = coalesce($3, now())
+    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
+    RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
+              q.max_retries, q.attempts_limit
+)",
+    taken!("NULL::integer", "$12")
+);
+
+/// Says nothing about how far lanes were taken: their marks stay where they are.
+async fn onward(store: &PgStore, claim: &Claim, after: i64, slots: &Slots, now: Option<Timestamp>) -> Result<Taken> {
+    let (lanes, ids) = in_order(claim);
+    let query = sqlx::query(ONWARD)
+        .bind(&claim.namespace)
+        .bind(claim.version)
+        .bind(now)
+        .bind(ids)
+        .bind(after)
+        .bind(after.saturating_add((REACH * slots.left()) as i64))
+        .bind(column(&lanes, |lane| micros(lane.lease)))
+        .bind(slots.left() as i64)
+        .bind(&slots.leases)
+        .bind(&slots.workers)
+        .bind(slots.starts())
+        .bind(APART as i64);
+    take(store, claim, query).await
 }
 
 // Each lane of at least this priority – or any, for near deadlines – offers a share without locks, the best are chosen,
@@ -332,5 +388,7 @@ async fn from_many(
         .bind(slots.starts())
         .bind(floor)
         .bind(APART as i64);
-    take(store, claim, &marks, query).await
+    let taken = take(store, claim, query).await?;
+    store.marks.advance_all(&marks, &taken.last);
+    Ok(taken)
 }

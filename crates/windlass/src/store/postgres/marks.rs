@@ -60,6 +60,10 @@ impl Marks {
         lane.mark = moved_back.map_or(lane.mark, |back| back.min(lane.mark));
     }
 
+    pub fn advance_all(&self, reading: &Reading, last: &HashMap<i64, Mark>) {
+        last.iter().for_each(|(lane, mark)| self.advance(reading, *lane, *mark));
+    }
+
     /// The next claim begins at `to`, if it would begin later.
     pub fn rewind(&self, lane: i64, to: Timestamp) {
         let mut book = lock(&self.0);

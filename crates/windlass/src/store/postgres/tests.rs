@@ -122,6 +122,11 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             ],
         ),
         (
+            "claim onward",
+            claim::ONWARD,
+            vec!["'default'", "1", "NULL", lanes, "101", "500", "'{1,1,1}'", "100", "'{9}'", "'{w}'", "'{1}'", "1000"],
+        ),
+        (
             "events of what was taken",
             claim::taken::EVENTS,
             vec!["'default'", "'{10,20}'", "'{13,20}'", "now() - interval '1 hour'", "now() + interval '1 hour'"],
