@@ -91,11 +91,11 @@ in_each_place! {
         assert_eq!((place.status(read), place.status(unread)), ("COMPLETED".into(), "COMPLETED".into()));
     }
 
-    /// Each waits until three have begun, so fewer would hang; and each counts who runs beside it.
+    /// Each counts who runs beside it, and then waits until three have counted, so fewer would hang.
     fn no_more_run_at_once_than_were_asked_for(place) {
         let ids: Vec<i64> = (0..9).map(|n| place.event(json!(n))).collect();
-        let script = "mkdir -p begun running; touch begun/$WINDLASS_EVENT_ID running/$WINDLASS_EVENT_ID; \
-                      ls running | wc -l >> most; \
+        let script = "mkdir -p begun running; touch running/$WINDLASS_EVENT_ID; ls running | wc -l >> most; \
+                      touch begun/$WINDLASS_EVENT_ID; \
                       while [ $(ls begun | wc -l) -lt 3 ]; do sleep 0.05; done; rm running/$WINDLASS_EVENT_ID";
         place.work_off(&["--concurrency", "3"], script);
         let most = place.read("most").lines().map(|line| line.trim().parse::<u32>().unwrap()).max();
