@@ -451,8 +451,8 @@ pub(crate) trait Store:
         now: Option<Timestamp>,
     ) -> Result<Option<Vec<Stored>>>;
 
-    /// Takes free deliveries that are ready and not past their deadline: near deadlines first, then by
-    /// priority, then the earliest. The first request is served first. A claim with an old version takes nothing.
+    /// Takes free deliveries that are ready and not past their deadline, by its [`Pick`]: for the earliest near deadlines come
+    /// first, then it goes by priority, then by when they were ready. The first request is served first. A claim with an old version takes nothing.
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>>;
 
     /// Whether a claim may be for [`Pick::Onward`].

@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_not_filled_is_followed_by_one_to_all() {
+    fn a_claim_that_is_not_filled_by_half_is_followed_by_one_to_all() {
         let mut turns = turns(100, |_| 0);
-        let claim = claim(Pick::Earliest, turns.all(), 2);
-        for filled in [true, false, true] {
-            turns.note(&claim, &vec![got(1, 1); usize::from(filled)]);
-            assert_eq!(turns.next(2).is_some(), filled);
+        let claim = claim(Pick::Earliest, turns.all(), 10);
+        for (taken, goes_on) in [(10, true), (5, true), (4, false), (0, false)] {
+            turns.note(&claim, &vec![got(1, 1); taken]);
+            assert_eq!(turns.next(10).is_some(), goes_on, "{taken} of 10");
         }
     }
 

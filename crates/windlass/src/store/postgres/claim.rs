@@ -124,12 +124,43 @@ impl Slots {
     }
 }
 
-// What is taken, in the order in which it is read, and its event unless there are many. Events are asked for one by one, with
+// Takes what was picked, for the requests whose leases, workers and first rows are these arguments. $4 are lanes, in order, and $7
+// how long each lends. Changed by a list of places, not by a join with them: that would begin a scan for each row. Where there is
+// more than one request, each row is sought in the list.
+//
+// Then what is taken, in the order in which it is read, and its event unless there are many. Events are asked for one by one, with
 // all that their indexes begin with: joined, one could be sought in a whole month that the planner takes for empty.
 macro_rules! taken {
-    ($chosen:literal, $apart:literal) => {
+    ($leases:literal, $workers:literal, $starts:literal, $chosen:literal, $apart:literal) => {
         concat!(
-            "
+            ", taken AS (
+    UPDATE windlass.event_queue q
+    SET lease = CASE WHEN cardinality(",
+            $leases,
+            "::bigint[]) = 1 THEN (",
+            $leases,
+            "::bigint[])[1] ELSE (",
+            $leases,
+            "::bigint[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), ",
+            $starts,
+            "::bigint[])] END,
+        worker_id = CASE WHEN cardinality(",
+            $leases,
+            "::bigint[]) = 1 THEN (",
+            $workers,
+            "::text[])[1] ELSE (",
+            $workers,
+            "::text[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), ",
+            $starts,
+            "::bigint[])] END,
+        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
+        lease_expires_at = coalesce($3, now())
+            + ($7::bigint[])[width_bucket(q.lane_id, $4::bigint[])] * interval '1 microsecond',
+        updated_at = coalesce($3, now())
+    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
+    RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
+              q.max_retries, q.attempts_limit
+)
 SELECT t.event_id, t.lane_id, t.ready_at, t.expires_at, t.created_at, t.lease, t.attempts, t.retry_count,
        t.max_retries, t.attempts_limit, coalesce($3, now()), ",
             $chosen,
@@ -151,10 +182,6 @@ FROM unsynced, taken t LEFT JOIN LATERAL (
 //
 // Of each lane near deadlines first; the second part runs only as far as the first leaves room. Locking row by row
 // as they are picked, claimers on one lane never wait for each other nor pick the same row.
-//
-// Changed by a list of places, not by a join with them: that would begin a scan for each row. Where there is more than one
-// request, each row is sought in the list. Lanes come in the order of their numbers, so that what belongs to one is found
-// by its number.
 pub(super) const FROM_EACH: &str = concat!(
     "
 WITH unsynced AS MATERIALIZED (
@@ -181,21 +208,8 @@ WITH unsynced AS MATERIALIZED (
             ORDER BY q.ready_at, q.event_id LIMIT l.share FOR UPDATE SKIP LOCKED) AS o
         LIMIT l.share) AS c
     WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-), taken AS (
-    UPDATE windlass.event_queue q
-    SET lease = CASE WHEN cardinality($10::bigint[]) = 1 THEN ($10::bigint[])[1] ELSE
-            ($10::bigint[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $12::bigint[])] END,
-        worker_id = CASE WHEN cardinality($10::bigint[]) = 1 THEN ($11::text[])[1] ELSE
-            ($11::text[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $12::bigint[])] END,
-        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
-        lease_expires_at = coalesce($3, now())
-            + ($7::bigint[])[width_bucket(q.lane_id, $4::bigint[])] * interval '1 microsecond',
-        updated_at = coalesce($3, now())
-    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
-    RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
-              q.max_retries, q.attempts_limit
 )",
-    taken!("NULL::integer", "$13")
+    taken!("$10", "$11", "$12", "NULL::integer", "$13")
 );
 
 async fn from_each(
@@ -267,21 +281,8 @@ WITH unsynced AS MATERIALIZED (
           AND (q.expires_at IS NULL OR q.expires_at > coalesce($3, now()))
         ORDER BY q.event_id, q.lane_id LIMIT $8 FOR UPDATE SKIP LOCKED) AS c
     WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-), taken AS (
-    UPDATE windlass.event_queue q
-    SET lease = CASE WHEN cardinality($9::bigint[]) = 1 THEN ($9::bigint[])[1] ELSE
-            ($9::bigint[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $11::bigint[])] END,
-        worker_id = CASE WHEN cardinality($9::bigint[]) = 1 THEN ($10::text[])[1] ELSE
-            ($10::text[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $11::bigint[])] END,
-        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
-        lease_expires_at = coalesce($3, now())
-            + ($7::bigint[])[width_bucket(q.lane_id, $4::bigint[])] * interval '1 microsecond',
-        updated_at = coalesce($3, now())
-    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
-    RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
-              q.max_retries, q.attempts_limit
 )",
-    taken!("NULL::integer", "$12")
+    taken!("$9", "$10", "$11", "NULL::integer", "$12")
 );
 
 /// Says nothing about how far lanes were taken: their marks stay where they are.
@@ -344,21 +345,8 @@ WITH unsynced AS MATERIALIZED (
         WHERE q.ctid = ANY((SELECT tids FROM chosen)::tid[]) AND q.namespace = $1 AND q.lease IS NULL
           AND (q.ready_at <= coalesce($3, now())) IS TRUE
         FOR UPDATE SKIP LOCKED) AS k
-), taken AS (
-    UPDATE windlass.event_queue q
-    SET lease = CASE WHEN cardinality($12::bigint[]) = 1 THEN ($12::bigint[])[1] ELSE
-            ($12::bigint[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[])] END,
-        worker_id = CASE WHEN cardinality($12::bigint[]) = 1 THEN ($13::text[])[1] ELSE
-            ($13::text[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[])] END,
-        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
-        lease_expires_at = coalesce($3, now())
-            + ($7::bigint[])[width_bucket(q.lane_id, $4::bigint[])] * interval '1 microsecond',
-        updated_at = coalesce($3, now())
-    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
-    RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
-              q.max_retries, q.attempts_limit
 )",
-    taken!("(SELECT cardinality(tids) FROM chosen)", "$16")
+    taken!("$12", "$13", "$14", "(SELECT cardinality(tids) FROM chosen)", "$16")
 );
 
 async fn from_many(
