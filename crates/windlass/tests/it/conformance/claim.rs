@@ -257,6 +257,22 @@ conformance! {
         assert_eq!((&sizes[..4], sizes.iter().sum::<usize>()), (&[140; 4][..], 700), "{sizes:?}");
     }
 
+    // However long the rest is: lanes are asked for it, also where claims go on from event to event.
+    async fn what_is_given_back_behind_a_full_claim_comes_again_before_the_rest_is_through(bed) {
+        let queue = bed.real_time().await;
+        let events = (0..5_000).map(|n| NewEvent::new("t").tags([format!("tag-{}", n * 7 % 50)]));
+        queue.publish_all(events.collect()).await.unwrap();
+        let next = || claim(&queue, ClaimRequest::new("w").max(100));
+        let first = next().await;
+        next().await;
+        finish(&queue, &first[0], release()).await;
+        let mut claims = 2;
+        while claims < 60 && next().await.iter().all(|delivery| delivery.event.id != first[0].event.id) {
+            claims += 1;
+        }
+        assert!(claims < 45, "after {claims} claims of 100");
+    }
+
     async fn a_claim_asks_for_types(bed) {
         let paid = publish(&bed.queue, "order.paid").await;
         let sent = publish(&bed.queue, "order.sent").await;
