@@ -10,7 +10,8 @@ use crate::inspect::check_filter;
 use crate::outcome::Action;
 use crate::queue::Queue;
 use crate::store::Guard;
-use crate::topology::{Lane, Topology, wants};
+use crate::lanes::LaneFilter;
+use crate::topology::Topology;
 
 /// How many deliveries one transaction calls off.
 const BATCH: usize = 500;
@@ -28,13 +29,6 @@ pub struct CancelFilter {
     pub subscription: Option<String>,
     /// Of events with no larger id: what was published after somebody looked is not meant.
     pub up_to: Option<i64>,
-}
-
-impl CancelFilter {
-    fn means(&self, lane: &Lane) -> bool {
-        self.subscription.as_ref().is_none_or(|name| *name == lane.key.subscription)
-            && wants(&self.types, &self.tags, &lane.key.event_type, &lane.key.tags)
-    }
 }
 
 impl Queue {
@@ -72,8 +66,7 @@ impl Queue {
         if !filter.event_ids.is_empty() {
             return self.cancel_named(&topology, &filter).await;
         }
-        let lanes = topology.lanes.iter().filter(|lane| filter.means(lane));
-        let lanes: Vec<i64> = lanes.map(|lane| lane.lane_id).collect();
+        let lanes: Vec<i64> = self.lanes_of(&topology, &filter).await?.into_iter().collect();
         let newest = self.store().newest_event(self.namespace()).await?;
         let newest = filter.up_to.map_or(newest, |up_to| up_to.min(newest));
         let mut cancelled = 0;
@@ -95,14 +88,27 @@ impl Queue {
         // Each is called off once, however often it is named.
         let event_ids: BTreeSet<&i64> = meant.collect();
         let holders: Vec<_> = event_ids.into_iter().flat_map(of_event).collect();
+        let lanes = self.lanes_of(topology, filter).await?;
         let mut cancelled = 0;
         for holders in holders.chunks(BATCH) {
             let found = self.store().held(self.namespace(), holders).await?.into_iter().flatten();
-            let wanted = |live: &Live| topology.lane(live.lane_id).is_some_and(|lane| filter.means(lane));
-            let waiting = found.filter(|live| live.lease.is_none() && wanted(live));
+            let waiting = found.filter(|live| live.lease.is_none() && lanes.contains(&live.lane_id));
             cancelled += self.call_off(topology, waiting).await?;
         }
         Ok(cancelled)
+    }
+
+    /// The ids of the lanes that match the filter, in order.
+    async fn lanes_of(&self, topology: &Topology, filter: &CancelFilter) -> Result<BTreeSet<i64>> {
+        self.core().list_lanes(topology).await?;
+        let (types, tags) = (&filter.types[..], &filter.tags[..]);
+        let wanted = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
+        let subscriptions = topology.subscriptions.iter().filter(|found| wanted(&found.subscription));
+        let lanes = subscriptions.flat_map(|found| {
+            let of_subscription = LaneFilter { subscription_id: found.subscription_id, types, tags };
+            self.core().lanes.select(topology, &of_subscription, 0).0
+        });
+        Ok(lanes.map(|lane| lane.lane_id).collect())
     }
 
     /// Goes once through these lanes; how many it called off.

@@ -30,27 +30,13 @@ pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[Change]) -> R
         return Ok(Vec::new());
     }
     let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
-    core.wakes.ring(namespace, &applied.freed);
-    let lanes = changes.iter().map(|change| change.live.lane_id);
-    // The changes are committed, whether or not they can be counted. Their lanes are almost always known.
-    if let Ok(topology) = core.topology_with_lanes(namespace, lanes).await {
-        let applied: Vec<(&str, &Change, &Attempt)> = typed(&topology, changes, &applied.attempts).collect();
-        core.count_changed(namespace, &applied);
-        applied.iter().for_each(|(event_type, change, attempt)| tell(namespace, event_type, change, attempt));
-    }
+    core.wakes.notify(namespace, applied.freed.iter().copied());
+    let changed = changes.iter().zip(&applied.attempts);
+    let changed = changed.filter_map(|(change, attempt)| Some((&*change.live.event_type, change, attempt.as_ref()?)));
+    let changed: Vec<(&str, &Change, &Attempt)> = changed.collect();
+    core.count_changed(namespace, &changed);
+    changed.iter().for_each(|(event_type, change, attempt)| tell(namespace, event_type, change, attempt));
     Ok(applied.attempts)
-}
-
-/// The changes whose guard held, each with the type of its event.
-fn typed<'a>(
-    topology: &'a Topology,
-    changes: &'a [Change],
-    attempts: &'a [Option<Attempt>],
-) -> impl Iterator<Item = (&'a str, &'a Change, &'a Attempt)> {
-    changes.iter().zip(attempts).filter_map(|(change, attempt)| {
-        let lane = topology.lane(change.live.lane_id)?;
-        Some((&*lane.key.event_type, change, attempt.as_ref()?))
-    })
 }
 
 /// Says in the log what was not processed, whoever tried it: this time, or for good.

@@ -1,4 +1,4 @@
-//! Claiming: who asks, and what is asked for. [`claimer`] does the work.
+//! Claiming: requests and their filters. [`claimer`] serves the requests.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,20 +12,18 @@ use crate::limits::Limits;
 use crate::names;
 use crate::policy::LEASE_MAX;
 use crate::queue::Queue;
-use crate::topology::{Lane, MAIN, Topology};
+use crate::topology::MAIN;
 use crate::trace;
 use crate::wake::lock;
 
-mod asking;
 mod claimer;
-mod handed;
-mod offer;
-mod onward;
-mod turns;
+mod positions;
+mod requests;
+mod selection;
+mod undelivered;
 mod watcher;
 
-use claimer::Claimer;
-pub(crate) use offer::{Offer, Served};
+use claimer::ClaimerHandle;
 
 /// The longest a claim waits for something to come.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -147,14 +145,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    fn lanes<'a>(&self, topology: &'a Topology) -> Vec<&'a Lane> {
-        let mut lanes = topology.claimable(&self.subscription, &self.types, &self.tags);
-        let excepted = |lane: &Lane| self.except_types.iter().any(|t| names::type_matches(t, &lane.key.event_type));
-        lanes.retain(|lane| !excepted(lane));
-        lanes
-    }
-
-    /// What it asks for, to be noted.
+    /// What it selects, to be recorded for diagnosis.
     pub fn into_asker(self, worker_id: String) -> Asker {
         let Filter { subscription, types, except_types, tags, .. } = self;
         Asker { subscription, types, except_types, tags, worker_id }
@@ -177,13 +168,6 @@ impl Filter {
         self.tags.push(tag.to_owned());
         self
     }
-
-    /// The lanes that it selects, in order.
-    pub fn lane_ids(&self, topology: &Topology) -> Vec<i64> {
-        let mut ids: Vec<i64> = self.lanes(topology).iter().map(|lane| lane.lane_id).collect();
-        ids.sort_unstable();
-        ids
-    }
 }
 
 /// One claimer for each filter in use.
@@ -192,7 +176,7 @@ pub(crate) struct Claimers(Mutex<Book>);
 
 #[derive(Default)]
 struct Book {
-    claimers: HashMap<Filter, Claimer>,
+    claimers: HashMap<Filter, ClaimerHandle>,
     /// Those that have ended are taken out when there are so many.
     clean_at: usize,
     /// Somebody notes them now and then.
@@ -221,7 +205,7 @@ impl Claimers {
 }
 
 impl Book {
-    fn find(&self, filter: &Filter) -> Option<Claimer> {
+    fn find(&self, filter: &Filter) -> Option<ClaimerHandle> {
         self.claimers.get(filter).filter(|claimer| !claimer.has_ended()).cloned()
     }
 
@@ -230,7 +214,7 @@ impl Book {
         self.clean_at = (self.claimers.len() * 2).max(CLEAN_MIN);
     }
 
-    fn insert(&mut self, filter: &Filter, claimer: &Claimer) {
+    fn insert(&mut self, filter: &Filter, claimer: &ClaimerHandle) {
         if self.claimers.len() >= self.clean_at {
             self.clean();
         }
@@ -256,7 +240,7 @@ impl Queue {
         // A claimer that was idle may end just as we find it; a new one does not.
         loop {
             let claimer = self.claimer(&filter)?;
-            if let Some(answer) = claimer.ask(&worker_id, max, wait).await {
+            if let Some(answer) = claimer.claim(&worker_id, max, wait).await {
                 trace::taken(answer.as_deref().unwrap_or_default());
                 return answer;
             }
@@ -271,7 +255,7 @@ impl Queue {
         }
     }
 
-    fn claimer(&self, filter: &Filter) -> Result<Claimer> {
+    fn claimer(&self, filter: &Filter) -> Result<ClaimerHandle> {
         let mut book = lock(&self.claimers().0);
         if let Some(claimer) = book.find(filter) {
             return Ok(claimer);
@@ -283,7 +267,7 @@ impl Queue {
                 return Err(Error::TooManyFilters { max });
             }
         }
-        let claimer = Claimer::start(self.core().clone(), filter.clone());
+        let claimer = ClaimerHandle::start(self.core().clone(), filter.clone());
         book.insert(filter, &claimer);
         drop(book);
         self.note_askers_later();

@@ -53,7 +53,6 @@ pub(crate) const EXPIRED: &str = "Expired before it could start";
 pub(crate) fn decide(
     outcome: &Outcome,
     live: &Live,
-    event_type: &str,
     policy: &Policy,
     chance: f64,
 ) -> (Action, Transition) {
@@ -68,7 +67,7 @@ pub(crate) fn decide(
         }
         Outcome::Release => (Action::Released, give_back()),
         Outcome::Dead { reason } => give_up(reason.clone(), policy),
-        Outcome::Unhandled => unhandled(live, event_type, policy),
+        Outcome::Unhandled => unhandled(live, policy),
     }
 }
 
@@ -99,9 +98,9 @@ fn give_up(reason: String, policy: &Policy) -> (Action, Transition) {
     }
 }
 
-fn unhandled(live: &Live, event_type: &str, policy: &Policy) -> (Action, Transition) {
+fn unhandled(live: &Live, policy: &Policy) -> (Action, Transition) {
     if policy.unhandled == Unhandled::DeadLetter || live.attempts >= live.attempts_limit {
-        let reason = format!("{NO_HANDLER} {event_type}");
+        let reason = format!("{NO_HANDLER} {}", live.event_type);
         return (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: false });
     }
     let when = When::After(policy.lease());
@@ -156,7 +155,9 @@ mod tests {
     fn live(attempts: u32, retry_count: u32, max_retries: Option<u32>) -> Live {
         Live {
             event_id: 1,
+            subscription_id: 1,
             lane_id: 1,
+            event_type: "t".into(),
             lease: Some(Lease(7)),
             attempts,
             attempts_limit: 20,
@@ -206,14 +207,14 @@ mod tests {
         ];
         for (outcome, preset, attempts, retry_count, max_retries, action, transition) in table {
             let policy = Policy::preset(preset).unwrap();
-            let decided = decide(&outcome, &live(attempts, retry_count, max_retries), "t", &policy, 0.0);
+            let decided = decide(&outcome, &live(attempts, retry_count, max_retries), &policy, 0.0);
             assert_eq!(decided, (action, transition), "{outcome:?} under {preset}");
         }
     }
 
     #[test]
     fn a_released_delivery_keeps_its_place_and_its_attempt_is_free() {
-        let decided = decide(&Outcome::Release, &live(20, 0, None), "t", &Policy::default(), 0.0);
+        let decided = decide(&Outcome::Release, &live(20, 0, None), &Policy::default(), 0.0);
         let when = When::Unchanged;
         let kept = Transition::Requeue { when, failed: false, free: true, pass_group: false };
         assert_eq!(decided, (Action::Released, kept));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::event::Event;
+use crate::wake::ReadyLane;
 
 /// Where a delivery stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -138,6 +139,8 @@ pub struct Delivery {
     /// When the claim runs out, unless it is extended.
     pub lease_expires_at: Timestamp,
     #[serde(skip)]
+    pub(crate) subscription_id: i64,
+    #[serde(skip)]
     pub(crate) lane_id: i64,
     #[serde(skip)]
     pub(crate) attempts_limit: u32,
@@ -152,7 +155,9 @@ impl Delivery {
     pub(crate) fn live(&self) -> Live {
         Live {
             event_id: self.event.id,
+            subscription_id: self.subscription_id,
             lane_id: self.lane_id,
+            event_type: self.event.event_type.clone(),
             lease: Some(self.lease),
             attempts: self.attempts,
             attempts_limit: self.attempts_limit,
@@ -169,7 +174,9 @@ impl Delivery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Live {
     pub event_id: i64,
+    pub subscription_id: i64,
     pub lane_id: i64,
+    pub event_type: String,
     /// `None` while nobody holds it.
     pub lease: Option<Lease>,
     pub attempts: u32,
@@ -184,6 +191,10 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    pub fn ready_lane(&self) -> ReadyLane {
+        ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id }
+    }
+
     /// Whether an attempt has ended before the one that is under way, if one is.
     pub fn was_tried(&self) -> bool {
         self.attempts > u32::from(self.lease.is_some())

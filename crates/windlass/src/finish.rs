@@ -184,8 +184,7 @@ pub(crate) async fn run(
 
 async fn finish(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -> Result<FinishedUnit> {
     find_live(core, namespace, items).await?;
-    let lanes = items.iter().filter_map(|(held, _)| held.live.as_ref()).map(|live| live.lane_id);
-    let topology = core.topology_with_lanes(namespace, lanes).await?;
+    let topology = core.topology(namespace).await?;
 
     let mut answers: Vec<Option<Result<Finished>>> = vec![None; items.len()];
     let (places, changes) = changes(core, &topology, items);
@@ -221,7 +220,7 @@ fn changes(core: &Core, topology: &Topology, items: &mut [(Held, Report)]) -> (V
     let mut seen = HashSet::new();
     let (mut places, mut changes) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
     for (place, (held, report)) in items.iter_mut().enumerate() {
-        let is_first = |live: &mut Live| live.lease.is_some() && seen.insert((live.event_id, live.lane_id));
+        let is_first = |live: &mut Live| live.lease.is_some() && seen.insert((live.event_id, live.subscription_id));
         let Some(live) = held.live.take_if(is_first) else { continue };
         let Some(lease) = live.lease else { continue };
         places.push(place);
@@ -232,15 +231,13 @@ fn changes(core: &Core, topology: &Topology, items: &mut [(Held, Report)]) -> (V
 
 /// What a report makes of a delivery, for a transaction that somebody else commits.
 pub(crate) async fn change_of(core: &Core, delivery: &Delivery, report: &Report) -> Result<Change> {
-    let lanes = std::iter::once(delivery.lane_id);
-    let topology = core.topology_with_lanes(&delivery.event.namespace, lanes).await?;
+    let topology = core.topology(&delivery.event.namespace).await?;
     Ok(reported(core, &topology, delivery.live(), delivery.lease, report))
 }
 
 fn reported(core: &Core, topology: &Topology, live: Live, lease: Lease, report: &Report) -> Change {
-    let event_type = topology.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
-    let policy = topology.policy(&live.subscription, event_type);
-    let (action, transition) = decide(&report.outcome, &live, event_type, &policy, fastrand::f64());
+    let policy = topology.policy_of(&live);
+    let (action, transition) = decide(&report.outcome, &live, &policy, fastrand::f64());
     Change {
         live,
         guard: Guard::Lease(lease),

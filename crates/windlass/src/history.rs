@@ -92,7 +92,7 @@ impl Place {
 
 /// What stands for the lane of an attempt from a file: the deliveries of an event have one each, and perhaps none of the
 /// subscriptions is here. Real ones are never negative.
-pub(crate) fn stand_in_lane(subscription: &str) -> i64 {
+pub(crate) fn stand_in_id(subscription: &str) -> i64 {
     let digest = Sha256::digest(subscription);
     i64::from_le_bytes(std::array::from_fn(|at| digest[at])) | i64::MIN
 }
@@ -274,6 +274,6 @@ mod tests {
         }
         let past = PastEvent { event, attempts: Vec::new() };
         assert_eq!(past.ends(), [(7, MAIN.to_owned(), at)]);
-        assert!(stand_in_lane("a") < 0 && stand_in_lane("b") < 0 && stand_in_lane("a") != stand_in_lane("b"));
+        assert!(stand_in_id("a") < 0 && stand_in_id("b") < 0 && stand_in_id("a") != stand_in_id("b"));
     }
 }

@@ -29,8 +29,7 @@ impl Queue {
             return Err(Error::invalid("lease_ms", "must be from 1 to 604800000, a week"));
         }
         let found = self.find_all(held).await?;
-        let lanes = found.iter().flatten().map(|live| live.lane_id);
-        let topology = self.core().topology_with_lanes(self.namespace(), lanes).await?;
+        let topology = self.topology().await?;
         let leased: Vec<(Live, Duration)> = found
             .iter()
             .flatten()

@@ -72,9 +72,11 @@ mod explain;
 mod finish;
 #[cfg(feature = "postgres")]
 mod hand_over;
+mod handoff;
 mod history;
 mod hold;
 mod inspect;
+mod lanes;
 mod limits;
 mod maintain;
 mod meter;

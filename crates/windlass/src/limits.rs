@@ -39,8 +39,6 @@ pub struct Limits {
     pub search_text_bytes_max: usize,
     /// The most events or deliveries that one page of a search looks at.
     pub search_rows_max: usize,
-    /// The most distinct combinations of type, tag set and priority in a namespace.
-    pub lanes_max: usize,
     /// The most subscriptions in a namespace.
     pub subscriptions_max: usize,
     /// The most nodes in a namespace, those included that were not heard of for long.
@@ -84,7 +82,6 @@ impl Default for Limits {
             page_max: 1_000,
             search_text_bytes_max: 1_000,
             search_rows_max: 20_000,
-            lanes_max: 10_000,
             subscriptions_max: 100,
             nodes_max: 10_000,
             node_types_max: 1_000,

@@ -1,6 +1,5 @@
 //! Upkeep that every process may do at any time; guards make each change happen once.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::{apply_counted, change};
@@ -22,16 +21,19 @@ const FIRES_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long it is remembered that somebody asked for events.
 const ASKERS_KEPT: Duration = Duration::from_secs(3600);
 
-/// How many deliveries one statement of upkeep takes.
+/// How long an empty lane stays after it was created.
+const EMPTY_LANE_KEPT: Duration = Duration::from_secs(600);
+
+/// How many deliveries one statement of maintenance takes.
 const BATCH: usize = 500;
+/// How many empty lanes one statement removes. Each removal makes all processes reload the namespace.
+const LANES_BATCH: usize = 20_000;
 
 impl Queue {
-    /// Brings back every delivery whose lease has run out, and buries those that were acquired too
-    /// often; how many.
+    /// Releases every delivery whose lease has expired, and dead-letters those that were claimed too often; how many.
     pub async fn sweep_once(&self) -> Result<usize> {
-        let topology = self.reload().await?;
-        let lanes: Vec<i64> = topology.lanes.iter().map(|lane| lane.lane_id).collect();
-        sweep_lanes(self.core(), self.namespace(), &lanes).await
+        self.reload().await?;
+        release_expired(self.core(), self.namespace()).await
     }
 
     /// Buries every waiting delivery whose deadline has passed; how many.
@@ -59,11 +61,11 @@ impl Queue {
     }
 
     /// Deletes what nobody needs any more: handler results of deliveries that are gone, nodes that were not heard of
-    /// for a week, keys whose window is over, what schedules fired a week ago, and who asked for events an hour ago; how
-    /// many.
+    /// for a week, keys whose window is over, what schedules fired a week ago, who asked for events an hour ago, and lanes
+    /// without deliveries; how many.
     pub async fn prune_once(&self) -> Result<usize> {
         self.reload().await?;
-        let mut pruned = 0;
+        let mut pruned = self.remove_empty_lanes().await?;
         loop {
             let batch = self.store().prune(self.namespace(), NODE_KEPT, BATCH, self.now()).await?;
             let fires = self.store().prune_fires(self.namespace(), FIRES_KEPT, BATCH, self.now()).await?;
@@ -73,6 +75,22 @@ impl Queue {
                 return Ok(pruned);
             }
         }
+    }
+
+    async fn remove_empty_lanes(&self) -> Result<usize> {
+        let mut removed = 0;
+        loop {
+            let (store, kept) = (self.store(), EMPTY_LANE_KEPT);
+            let batch = store.remove_empty_lanes(self.namespace(), kept, LANES_BATCH, self.now()).await?;
+            removed += batch;
+            if batch < LANES_BATCH {
+                break;
+            }
+        }
+        if removed > 0 {
+            self.changed().await?;
+        }
+        Ok(removed)
     }
 
     pub(crate) async fn backfill(&self, subscription: &Subscription) -> Result<usize> {
@@ -93,8 +111,7 @@ impl Queue {
                 break;
             }
             added += wanted.len();
-            let lanes: Vec<i64> = wanted.iter().map(|(_, delivery)| delivery.lane_id).collect();
-            self.core().wakes.ring(self.namespace(), &lanes);
+            self.core().wakes.notify(self.namespace(), wanted.iter().map(|(_, delivery)| delivery.ready_lane()));
             from = past.next;
         }
         Ok(added)
@@ -108,35 +125,35 @@ impl Queue {
         tags: &[String],
         priority: i16,
     ) -> Result<NewDelivery> {
-        let mut topology = self.topology().await?;
         loop {
-            match route(&topology, subscription, event_type, tags, priority) {
+            let topology = self.topology_with(subscription).await?;
+            let Some(found) = topology.subscription(subscription) else { continue };
+            let routed = self.core().lanes.look_up(&topology, |lane_id| {
+                route(&topology, found, event_type, tags, priority, lane_id)
+            });
+            match routed {
                 Ok(delivery) => return Ok(delivery),
-                Err(lane) => self.store().add_lanes(self.namespace(), &[lane]).await?,
+                Err(lane) => self.core().add_lanes(&topology, vec![lane]).await?,
             }
-            topology = self.reload().await?;
         }
     }
 }
 
-/// Brings back the run-out leases of these lanes.
-pub(crate) async fn sweep_lanes(core: &Arc<Core>, namespace: &str, lanes: &[i64]) -> Result<usize> {
-    if lanes.is_empty() {
-        return Ok(0);
-    }
-    let topology = core.topology(namespace).await?;
-    let mut swept = 0;
+/// Releases the deliveries of the namespace whose lease has expired; how many. This is the only place that does so.
+pub(crate) async fn release_expired(core: &Core, namespace: &str) -> Result<usize> {
+    let mut released = 0;
     loop {
-        let found = core.store.run_out(namespace, lanes, BATCH, core.clock.overridden()).await?;
-        let last = found.len() < BATCH;
-        let run_out = found.into_iter().filter_map(|live| live.lease.map(|lease| (live, lease)));
-        let changes = run_out.map(|(live, lease)| {
+        let topology = core.topology(namespace).await?;
+        let subscriptions: Vec<i64> = topology.subscriptions.iter().map(|found| found.subscription_id).collect();
+        let expired = core.store.expired_leases(namespace, &subscriptions, BATCH, core.clock.overridden()).await?;
+        if expired.is_empty() {
+            return Ok(released);
+        }
+        let leased = expired.into_iter().filter_map(|live| live.lease.map(|lease| (live, lease)));
+        let changes = leased.map(|(live, lease)| {
             let decided = decide_abandoned(&live);
             change(&topology, live, Guard::RunOut(lease), decided)
         });
-        swept += apply_counted(core, namespace, &changes.collect::<Vec<_>>()).await?;
-        if last {
-            return Ok(swept);
-        }
+        released += apply_counted(core, namespace, &changes.collect::<Vec<_>>()).await?;
     }
 }

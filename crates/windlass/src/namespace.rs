@@ -79,7 +79,7 @@ impl Queue {
     /// After a change of the topology: everyone here sees it, and who waits looks again.
     pub(crate) async fn changed(&self) -> Result<()> {
         self.reload().await?;
-        self.core().wakes.ring_anywhere(self.namespace());
+        self.core().wakes.notify_anywhere(self.namespace());
         Ok(())
     }
 }

@@ -7,13 +7,15 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::change::passes_group;
-use crate::claim::Served;
 use crate::clock::after;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent, tag_set};
 use crate::queue::{Core, Queue};
 use crate::store::{NewDelivery, Prepared, Stored};
-use crate::topology::{LaneKey, MAIN, Topology};
+use crate::handoff::Handoff;
+use crate::lanes::LaneKey;
+use crate::topology::{MAIN, Subscription, Topology};
+use crate::wake::ReadyLane;
 use crate::trace;
 
 /// What a publish stored, or found.
@@ -144,14 +146,14 @@ pub(crate) fn unrouted(event: NewEvent) -> Prepared {
 async fn store(core: &Arc<Core>, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
     for _ in 0..ROUNDS_MAX {
         let topology = route_all(core, namespace, prepared).await?;
-        let served = Served::begin(core, namespace, &topology, prepared);
+        let handoff = Handoff::begin(core, &topology, prepared);
         let refs: Vec<&Prepared> = prepared.iter().collect();
         let stored = core.store.publish(namespace, topology.version, &refs, core.clock.overridden()).await?;
         match stored {
             Some(stored) => {
                 announce(core, namespace, prepared.iter().zip(&stored));
-                if let Some(served) = served {
-                    served.complete(namespace, prepared, &stored);
+                if let Some(handoff) = handoff {
+                    handoff.complete(namespace, prepared, &stored);
                 }
                 return Ok(stored);
             }
@@ -165,7 +167,7 @@ pub(crate) fn keeps_changing(namespace: &str) -> Error {
     Error::Database { detail: format!("namespace '{namespace}' keeps changing; try again") }
 }
 
-/// Wakes whoever waits for what is new among this, and counts it.
+/// Counts the new events among these and notifies claims that wait for them.
 pub(crate) fn announce<'a>(
     core: &Core,
     namespace: &str,
@@ -173,35 +175,41 @@ pub(crate) fn announce<'a>(
 ) {
     let new = stored.filter(|(_, stored)| !stored.duplicate);
     core.count_published(namespace, new.clone());
-    let free = new.flat_map(|(p, _)| &p.deliveries).filter(|delivery| delivery.hold.is_none());
-    let lanes: HashSet<i64> = free.map(|delivery| delivery.lane_id).collect();
-    if !lanes.is_empty() {
-        core.wakes.ring(namespace, &lanes.into_iter().collect::<Vec<_>>());
-    }
+    let unclaimed = new.flat_map(|(p, _)| &p.deliveries).filter(|delivery| delivery.claimed_by.is_none());
+    let ready: HashSet<ReadyLane> = unclaimed.map(NewDelivery::ready_lane).collect();
+    core.wakes.notify(namespace, ready);
 }
 
 /// Gives each event its deliveries, and creates the lanes that are missing.
 pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Arc<Topology>> {
-    let mut topology = core.topology(namespace).await?;
     for _ in 0..ROUNDS_MAX {
-        let missing = try_route(core, &topology, prepared)?;
+        let topology = core.topology(namespace).await?;
+        let missing = route_known(core, &topology, prepared)?;
         if missing.is_empty() {
             return Ok(topology);
         }
-        core.store.add_lanes(namespace, &missing).await?;
-        topology = core.reload(namespace).await?;
+        core.add_lanes(&topology, missing).await?;
     }
-    Err(Error::Database { detail: format!("the lanes of namespace '{namespace}' keep disappearing") })
+    Err(keeps_changing(namespace))
 }
 
 /// The deliveries that events of one kind get, and how long they may wait.
 type Routes = (Vec<NewDelivery>, Option<Duration>);
 
-/// The deliveries of all events, or the lanes they still need, as far as there may be so many. Lanes are in the order of
-/// their events: what is published together is often taken together, and then lies together.
-pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
+/// Gives each event its deliveries, with the lanes that this process knows; the lanes that are missing.
+pub(crate) fn route_known(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
+    core.lanes.look_up(topology, |lane_id| route_with(core, topology, prepared, lane_id))
+}
+
+/// Gives each event its deliveries; the lanes that are missing, in the order of their events.
+pub(crate) fn route_with(
+    core: &Core,
+    topology: &Topology,
+    prepared: &mut [Prepared],
+    lane_id: &dyn Fn(&LaneKey) -> Option<i64>,
+) -> Result<Vec<LaneKey>> {
     let mut missing = Vec::new();
-    // Events of one batch are often alike: each kind is routed once.
+    // Events of one batch are often alike: each combination of type, tags and priority is routed once.
     let mut known: HashMap<(String, String, i16), Routes> = HashMap::new();
     for prepared in prepared {
         let event = &prepared.event;
@@ -210,7 +218,12 @@ pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepar
             Some(known) => known,
             None => {
                 let tags = tag_set("tags", &event.tags, &core.limits)?;
-                let routes = routes(topology, &event.event_type, &tags, event.priority, &mut missing);
+                let wanting = topology.subscriptions.iter().filter(|found| found.wants(&event.event_type, &tags));
+                let routes = wanting.filter_map(|subscription| {
+                    let routed = route(topology, subscription, &event.event_type, &tags, event.priority, lane_id);
+                    routed.map_err(|lane| missing.push(lane)).ok()
+                });
+                let routes = routes.collect();
                 known.entry(kind).or_insert((routes, topology.expires_after(&event.event_type)))
             }
         };
@@ -223,56 +236,30 @@ pub(crate) fn try_route(core: &Core, topology: &Topology, prepared: &mut [Prepar
     }
     let mut seen = HashSet::new();
     missing.retain(|lane: &LaneKey| seen.insert(lane.clone()));
-    let max = core.limits.lanes_max;
-    if !missing.is_empty() && topology.lanes.len() + missing.len() > max {
-        let namespace = &topology.namespace.namespace;
-        let problem =
-            format!("namespace '{namespace}' would have more than {max} combinations of type, tags and priority");
-        return Err(Error::invalid("tags", problem));
-    }
     Ok(missing)
 }
 
-fn routes(
-    topology: &Topology,
-    event_type: &str,
-    tags: &[String],
-    priority: i16,
-    missing: &mut Vec<LaneKey>,
-) -> Vec<NewDelivery> {
-    let wanting = topology.subscriptions.iter().filter(|subscription| subscription.wants(event_type, tags));
-    wanting
-        .filter_map(|subscription| {
-            let name = &subscription.subscription;
-            let found = route(topology, name, event_type, tags, priority);
-            found.map_err(|lane| missing.push(lane)).ok()
-        })
-        .collect()
-}
-
-/// The delivery that a subscription gets of such an event, or the lane that is missing for it.
+/// The delivery of such an event to one subscription, or the lane that is missing for it.
 pub(crate) fn route(
     topology: &Topology,
-    subscription: &str,
+    subscription: &Subscription,
     event_type: &str,
     tags: &[String],
     priority: i16,
+    lane_id: &dyn Fn(&LaneKey) -> Option<i64>,
 ) -> Result<NewDelivery, LaneKey> {
-    let lane = LaneKey {
-        subscription: subscription.to_owned(),
-        event_type: event_type.to_owned(),
-        tags: tags.to_vec(),
-        priority,
-    };
-    let Some(lane_id) = topology.lane_id(&lane) else { return Err(lane) };
-    let policy = topology.policy(subscription, event_type);
+    let subscription_id = subscription.subscription_id;
+    let lane = LaneKey { subscription_id, event_type: event_type.to_owned(), tags: tags.to_vec(), priority };
+    let Some(lane_id) = lane_id(&lane) else { return Err(lane) };
+    let policy = topology.policy(&subscription.subscription, event_type);
     Ok(NewDelivery {
+        subscription_id,
         lane_id,
-        subscription: lane.subscription,
+        subscription: subscription.subscription.clone(),
         max_retries: policy.max_retries,
         attempts_limit: policy.max_attempts,
         pass_group: passes_group(&policy),
-        hold: None,
+        claimed_by: None,
     })
 }
 
@@ -301,20 +288,4 @@ pub(crate) fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Pub
         created_at: stored.created_at,
     };
     Published { event, duplicate: stored.duplicate, max_retries }
-}
-
-#[cfg(all(test, feature = "sqlite"))]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn lanes_are_made_in_the_order_of_their_events() {
-        let queue = Queue::open("sqlite::memory:").await.unwrap();
-        let tags: Vec<String> = (0..20).rev().map(|n| format!("set-{n}")).collect();
-        let events = tags.iter().chain(&tags).map(|tag| NewEvent::new("t").tags([tag]));
-        queue.publish_all(events.collect::<Vec<_>>()).await.unwrap();
-        let topology = queue.core().topology("default").await.unwrap();
-        let made: Vec<&String> = topology.lanes.iter().flat_map(|lane| &lane.key.tags).collect();
-        assert_eq!(made, tags.iter().collect::<Vec<_>>());
-    }
 }

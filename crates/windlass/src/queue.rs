@@ -13,6 +13,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::coalesce::Coalescer;
 use crate::error::{Error, Result};
 use crate::finish::{self, FinishUnit, FinishedUnit};
+use crate::lanes::LaneCache;
 use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::names;
@@ -93,6 +94,7 @@ pub(crate) struct Core {
     pub archive: Option<PathBuf>,
     /// Held by whoever looks into the health of the installation.
     pub diagnosing: tokio::sync::Mutex<()>,
+    pub lanes: LaneCache,
     topologies: Mutex<HashMap<String, Known>>,
 }
 
@@ -107,7 +109,7 @@ struct Known {
 impl Known {
     /// Whether it came while the other was being loaded, and is newer.
     fn outdates(&self, other: &Known) -> bool {
-        self.done >= other.begun && self.topology.edition() > other.topology.edition()
+        self.done >= other.begun && self.topology.version > other.topology.version
     }
 }
 
@@ -174,6 +176,7 @@ impl OpenOptions {
             schedules_left: Mutex::default(),
             archive: self.archive,
             diagnosing: tokio::sync::Mutex::default(),
+            lanes: LaneCache::default(),
             topologies: Mutex::default(),
         };
         let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };
@@ -397,25 +400,6 @@ impl Core {
         lock(&self.topologies).get(namespace).map(|known| known.topology.clone())
     }
 
-    /// Loads it anew unless somebody did so a moment ago.
-    pub async fn refresh(&self, namespace: &str, moment: Duration) -> Result<()> {
-        let known = lock(&self.topologies).get(namespace).map(|known| known.begun);
-        match known {
-            Some(begun) if begun.elapsed() < moment => Ok(()),
-            _ => self.reload(namespace).await.map(drop),
-        }
-    }
-
-    /// A topology that knows these lanes; another process may have made some.
-    pub async fn topology_with_lanes(
-        &self,
-        namespace: &str,
-        mut lanes: impl Iterator<Item = i64>,
-    ) -> Result<Arc<Topology>> {
-        let known = self.topology(namespace).await?;
-        if lanes.all(|lane_id| known.lane(lane_id).is_some()) { Ok(known) } else { self.reload(namespace).await }
-    }
-
     /// Keeps a topology for everybody, unless somebody else has loaded a newer one meanwhile; the newer one.
     fn remember(&self, namespace: &str, new: Known) -> Arc<Topology> {
         let mut topologies = lock(&self.topologies);
@@ -445,7 +429,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Namespace;
+    use crate::topology::tests::topology;
 
     #[test]
     fn a_bad_url_is_shown_without_its_password() {
@@ -455,19 +439,10 @@ mod tests {
 
     #[test]
     fn a_slow_load_does_not_bring_back_an_old_topology() {
-        let namespace = Namespace {
-            namespace: "n".into(),
-            metadata: serde_json::value::RawValue::NULL.to_owned(),
-            policy: Default::default(),
-            paused: false,
-            paused_types: Vec::new(),
-            created_at: crate::clock::from_micros(0),
-        };
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let known = |version, begun, done| {
-            let topology = Topology::new(namespace.clone(), version, Vec::new(), Vec::new());
-            Known { topology: Arc::new(topology), begun: at(begun), done: at(done) }
+            Known { topology: Arc::new(topology("n", version)), begun: at(begun), done: at(done) }
         };
         let slow = known(1, 0, 9);
         assert!(known(2, 2, 4).outdates(&slow));

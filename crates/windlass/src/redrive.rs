@@ -38,8 +38,7 @@ impl Queue {
             }
             letters.sort_by_key(|(letter, _)| letter.event.id);
             redriven += self.store().redrive(self.namespace(), &letters, self.now()).await?;
-            let lanes: Vec<i64> = letters.iter().map(|(_, delivery)| delivery.lane_id).collect();
-            self.core().wakes.ring(self.namespace(), &lanes);
+            self.core().wakes.notify(self.namespace(), letters.iter().map(|(_, delivery)| delivery.ready_lane()));
         }
     }
 

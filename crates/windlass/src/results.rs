@@ -96,7 +96,9 @@ mod tests {
         let lease = if guard == Guard::Free { None } else { Some(Lease(7)) };
         let live = Live {
             event_id: 1,
+            subscription_id: 1,
             lane_id: 1,
+            event_type: "t".into(),
             lease,
             attempts,
             attempts_limit: 1,

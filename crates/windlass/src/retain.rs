@@ -134,7 +134,7 @@ impl Round<'_> {
         let mut empty = 0;
         while !self.is_over() {
             let page = self.page(walk, place, until).await?;
-            let (due, later) = self.sort(keep_ms, until, &page).await?;
+            let (due, later) = self.sort(keep_ms, until, &page)?;
             place = page.next;
             let nothing = due.is_empty() && later.is_empty();
             empty = if nothing { empty + 1 } else { 0 };
@@ -164,20 +164,16 @@ impl Round<'_> {
     }
 
     /// What of a page is over by this keep, and what a later look must find since the walk does not come by again.
-    async fn sort(
+    fn sort(
         &self,
         keep_ms: u64,
         until: Timestamp,
         page: &EndedPage,
     ) -> Result<(Vec<Ended>, Vec<(Leftover, Option<Timestamp>)>)> {
-        let unknown = page.ended.iter().filter(|ended| self.topology.lane(ended.lane_id).is_none());
-        let types = self.types(unknown.map(|ended| ended.event_id)).await?;
         let mut due: BTreeMap<(i64, &str), &Ended> = BTreeMap::new();
         let mut later = Vec::new();
         for ended in &page.ended {
-            let of_lane = self.topology.lane(ended.lane_id).map(|lane| lane.key.event_type.as_str());
-            let event_type = of_lane.or_else(|| types.get(&ended.event_id).map(String::as_str)).unwrap_or_default();
-            let keep = self.rules.keep_ms(ended.status, &ended.subscription, event_type);
+            let keep = self.rules.keep_ms(ended.status, &ended.subscription, &ended.event_type);
             if keep != Some(keep_ms) {
                 continue;
             }
@@ -194,7 +190,7 @@ impl Round<'_> {
         Ok((due.into_values().cloned().collect(), later))
     }
 
-    /// The types of events, where their lanes are gone; an event that is gone has none.
+    /// The types of events; an event that is gone has none.
     async fn types(&self, event_ids: impl Iterator<Item = i64>) -> Result<HashMap<i64, String>> {
         let event_ids: Vec<i64> = event_ids.collect();
         if event_ids.is_empty() {
@@ -238,7 +234,7 @@ impl Round<'_> {
 
     fn end_of(&self, leftover: &Leftover) -> Ended {
         let Leftover { event_id, subscription, since } = leftover.clone();
-        Ended { event_id, lane_id: 0, subscription, status: None, at: since }
+        Ended { event_id, subscription_id: 0, subscription, event_type: String::new(), status: None, at: since }
     }
 
     fn plan(

@@ -34,7 +34,7 @@ impl Walk {
 pub(crate) struct Place {
     pub at: i64,
     pub id: i64,
-    pub lane_id: i64,
+    pub subscription_id: i64,
 }
 
 /// How far the walk for one keep has come, and under which rules.
@@ -49,8 +49,10 @@ pub(crate) struct Mark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub event_id: i64,
-    pub lane_id: i64,
+    pub subscription_id: i64,
     pub subscription: String,
+    /// Empty where it is not known.
+    pub event_type: String,
     /// Of a dead letter.
     pub status: Option<Status>,
     pub at: Timestamp,

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::backlog::LiveCount;
 use crate::clock::{Timestamp, millis_since};
 use crate::decide::Transition;
-use crate::delivery::{Delivery, Lease, Live};
+use crate::delivery::{Lease, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
 use crate::event::{Event, NewEvent};
@@ -29,13 +29,14 @@ use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
-use crate::topology::{LaneKey, Namespace, Subscription, Topology};
-use crate::wake::Wakes;
+use crate::lanes::{Lane, LaneKey};
+use crate::topology::{Namespace, Subscription, Topology};
+use crate::wake::{ReadyLane, Wakes};
 
+mod claim;
 mod diagnose;
 mod explain;
 mod history;
-mod look;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod schedules;
@@ -43,12 +44,14 @@ mod search;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
+pub(crate) use claim::{
+    BehindCheck, Claim, ClaimSlot, ClaimStore, Claimed, LaneSource, LeaseTimes, Look, LookRequest, ReadyPosition, ClaimSource, StreamPlace,
+};
 pub(crate) use diagnose::{DiagnoseStore, ROWS_MAX, Told};
 pub(crate) use explain::{ExplainStore, GroupHead, Standing};
 #[cfg(feature = "postgres")]
 pub(crate) use history::AllRules;
 pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Step, Taken};
-pub(crate) use look::{LaneLook, Look};
 pub(crate) use schedules::{
     Ahead, AheadSchedule, DueSchedules, Fires, Firing, Moved, Place, PreparedSchedule, Put, Rescheduled, ScheduleStore,
     Tick,
@@ -70,22 +73,29 @@ pub(crate) struct Prepared {
 
 #[derive(Debug, Clone)]
 pub(crate) struct NewDelivery {
+    pub subscription_id: i64,
     pub lane_id: i64,
     pub subscription: String,
     pub max_retries: Option<u32>,
     pub attempts_limit: u32,
     /// The group goes on past deliveries that wait for a retry (`GroupFailure::Continue`).
     pub pass_group: bool,
-    /// Somebody waits for it, and has it as soon as it is stored.
-    pub hold: Option<Hold>,
+    /// A waiting claim gets it directly: it is stored as claimed.
+    pub claimed_by: Option<HandoffLease>,
 }
 
-/// A delivery that is held from the beginning.
+impl NewDelivery {
+    pub fn ready_lane(&self) -> ReadyLane {
+        ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id }
+    }
+}
+
+/// The lease of a delivery that is stored as claimed.
 #[derive(Debug, Clone)]
-pub(crate) struct Hold {
+pub(crate) struct HandoffLease {
     pub lease: Lease,
     pub worker_id: String,
-    pub lease_for: Duration,
+    pub duration: Duration,
 }
 
 /// What a publish stored, or found.
@@ -97,76 +107,13 @@ pub(crate) struct Stored {
     pub duplicate: bool,
 }
 
-/// A claim by one or several requesters that want the same lanes.
-#[derive(Debug, Clone)]
-pub(crate) struct Claim {
-    pub namespace: String,
-    pub version: i64,
-    /// Of all the lanes.
-    pub subscription: String,
-    /// Never empty.
-    pub lanes: Vec<LaneClaim>,
-    pub pick: Pick,
-    pub requests: Vec<ClaimSlot>,
-}
-
-/// Which of what waits a claim takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pick {
-    /// The earliest of all lanes, by priority.
-    Earliest,
-    /// As much from each lane as from the others will do.
-    Evenly,
-    /// What was published next after this event, of any of the lanes, not far beyond it: for stores that
-    /// [go onward](Store::goes_onward).
-    Onward { after: i64 },
-}
-
-impl Claim {
-    /// How many deliveries it is for.
-    pub fn wanted(&self) -> usize {
-        self.requests.iter().map(|request| request.max).sum()
-    }
-
-    /// Whether so many are enough to leave it at that for now: lanes come to their ends one by one.
-    pub fn is_filled(&self, taken: usize) -> bool {
-        2 * taken >= self.wanted()
-    }
-
-    /// How many of each lane, where as many from each will do; of a lone one, all.
-    pub fn shares(&self) -> Option<Vec<usize>> {
-        let (wanted, lanes) = (self.wanted(), self.lanes.len());
-        let alike = self.lanes.iter().all(|lane| lane.priority == self.lanes[0].priority);
-        let evenly = self.pick == Pick::Evenly && alike && lanes <= wanted;
-        (evenly || lanes == 1)
-            .then(|| (0..lanes).map(|lane| wanted / lanes + usize::from(lane < wanted % lanes)).collect())
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct LaneClaim {
-    pub lane_id: i64,
-    pub priority: i16,
-    pub lease: Duration,
-    /// Deliveries that expire this soon go before all others.
-    pub deadline_horizon: Duration,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct ClaimSlot {
-    pub worker_id: String,
-    /// Unique to this request: the deliveries it got carry it.
-    pub lease: Lease,
-    pub max: usize,
-}
-
 /// What became of changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Applied {
     /// One for each change; `None` where its guard did not hold.
     pub attempts: Vec<Option<Attempt>>,
-    /// The lanes in which a delivery became free, now or for later.
-    pub freed: Vec<i64>,
+    /// The lanes in which a delivery became ready, now or for later.
+    pub freed: Vec<ReadyLane>,
 }
 
 /// A place in a lane: when it is ready – `None`: not before its group lets it – and its event.
@@ -311,7 +258,7 @@ impl Closing {
 /// What became of a handler's transaction.
 pub(crate) enum Closed {
     /// Committed, with the delivery's end. The lanes in which another one became free.
-    Ended(Attempt, Vec<i64>),
+    Ended(Attempt, Vec<ReadyLane>),
     /// Committed.
     Noted,
     /// Rolled back: the lease is not the current one.
@@ -320,7 +267,7 @@ pub(crate) enum Closed {
 
 #[async_trait]
 pub(crate) trait Store:
-    DiagnoseStore + ExplainStore + HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static
+    ClaimStore + DiagnoseStore + ExplainStore + HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static
 {
     /// The store itself, for transactions that are shared with its users.
     #[cfg(feature = "postgres")]
@@ -385,11 +332,25 @@ pub(crate) trait Store:
     /// Removes it with its lanes, live deliveries, groups, dead letters and handler results; grows the version.
     async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool>;
 
-    /// Creates the lanes that are missing. Harmless when several processes do it at once.
-    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()>;
+    /// Creates the lanes that are missing; the ids of all of them, in order. Lanes of a namespace are numbered in the
+    /// order of their commits.
+    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>>;
 
-    /// The same, unless somebody else makes one of them and does not soon end; whether that was so.
-    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool>;
+    /// As `add_lanes`; `None` if another transaction is creating lanes of the namespace and does not end soon.
+    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>>;
+
+    /// The lanes with a larger number, by number.
+    async fn lanes_after(&self, namespace: &str, number: i64) -> Result<Vec<Lane>>;
+
+    /// Removes up to `limit` lanes that have no deliveries and were created at least `min_age` ago, and increments the
+    /// version if there were any; how many. Skips the namespace while a transaction that has published is open.
+    async fn remove_empty_lanes(
+        &self,
+        namespace: &str,
+        min_age: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize>;
 
     /// Events with an id of at least `from`, published from the subscription's start to its creation,
     /// by id, `limit` at most.
@@ -450,23 +411,6 @@ pub(crate) trait Store:
         events: &[&Prepared],
         now: Option<Timestamp>,
     ) -> Result<Option<Vec<Stored>>>;
-
-    /// Takes free deliveries that are ready and not past their deadline, by its [`Pick`]: for the earliest near deadlines come
-    /// first, then it goes by priority, then by when they were ready. The first request is served first. A claim with an old version takes nothing.
-    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>>;
-
-    /// Whether a claim may be for [`Pick::Onward`].
-    fn goes_onward(&self) -> bool;
-
-    /// Looks for what a claim on these lanes, given in order, could have missed. Costs as much as there are
-    /// lanes among them with deliveries, however many are empty.
-    async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look>;
-
-    /// Lets the next claim on these lanes begin at the very beginning.
-    fn rewind(&self, lanes: &[i64]);
-
-    /// Deliveries in the lanes whose lease has run out, the earliest first.
-    async fn run_out(&self, namespace: &str, lanes: &[i64], limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>>;
 
     /// Free deliveries whose deadline has passed.
     async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>>;
@@ -631,33 +575,4 @@ pub(crate) trait Store:
         since: Timestamp,
         now: Option<Timestamp>,
     ) -> Result<(Vec<LiveCount>, Vec<StatRow>)>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_wanted_is_dealt_out_where_lanes_are_alike_and_few_enough() {
-        let lane = |priority| LaneClaim {
-            lane_id: 1,
-            priority,
-            lease: Duration::from_secs(60),
-            deadline_horizon: Duration::ZERO,
-        };
-        let shares = |wanted, pick, priorities: &[i16]| {
-            let slot = ClaimSlot { worker_id: "w".into(), lease: Lease(1), max: wanted };
-            let lanes = priorities.iter().map(|priority| lane(*priority)).collect();
-            let (namespace, subscription) = ("n".to_owned(), "main".to_owned());
-            let claim = Claim { namespace, version: 1, subscription, lanes, pick, requests: vec![slot] };
-            assert!(claim.is_filled(wanted.div_ceil(2)) && !claim.is_filled(wanted.div_ceil(2) - 1));
-            claim.shares()
-        };
-        assert_eq!(shares(7, Pick::Earliest, &[0]), Some(vec![7]));
-        assert_eq!(shares(7, Pick::Evenly, &[0, 0, 0]), Some(vec![3, 2, 2]));
-        assert_eq!(shares(6, Pick::Evenly, &[5, 5, 5]), Some(vec![2, 2, 2]));
-        assert_eq!(shares(7, Pick::Earliest, &[0, 0, 0]), None);
-        assert_eq!(shares(2, Pick::Evenly, &[0, 0, 0]), None, "some would get none");
-        assert_eq!(shares(7, Pick::Evenly, &[0, 1, 0]), None, "the best first");
-    }
 }

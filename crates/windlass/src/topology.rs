@@ -1,6 +1,5 @@
-//! What a namespace consists of: its policy, subscriptions and lanes; and who matches what.
+//! What a namespace consists of: its policy and subscriptions.
 
-use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -11,6 +10,7 @@ use crate::clock::Timestamp;
 use crate::delivery::Live;
 use crate::names;
 use crate::policy::{NamespacePolicy, Policy, PolicyOverrides};
+use crate::store::LeaseTimes;
 
 /// The subscription that every namespace has and that matches everything.
 pub const MAIN: &str = "main";
@@ -41,6 +41,9 @@ pub struct Namespace {
 pub struct Subscription {
     /// Its name, unique in the namespace.
     pub subscription: String,
+    /// Unique in the database. Deliveries are stored and claimed by it.
+    #[serde(skip)]
+    pub(crate) subscription_id: i64,
     /// Types it wants, by exact name or by prefix ending in `*`; all if empty.
     pub types: Vec<String>,
     /// It wants events with any of these tags; all if empty.
@@ -70,65 +73,19 @@ pub(crate) fn wants(types: &[String], any_tags: &[String], event_type: &str, tag
         && (any_tags.is_empty() || any_tags.iter().any(|tag| tags.contains(tag)))
 }
 
-/// What the deliveries of one lane share.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct LaneKey {
-    pub subscription: String,
-    pub event_type: String,
-    /// A set: sorted, without repeats.
-    pub tags: Vec<String>,
-    pub priority: i16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lane {
-    pub lane_id: i64,
-    pub key: LaneKey,
-}
-
-/// A namespace with all that routes its events, as loaded at one moment.
+/// The policy and subscriptions of a namespace, as of one version.
 #[derive(Debug, Clone)]
 pub(crate) struct Topology {
     pub namespace: Namespace,
-    /// Grows with every change but new lanes. Publish and claim refuse to work with an old one.
+    /// Incremented by every change of the namespace and its subscriptions, and when lanes are removed. Publish and claim
+    /// refuse to work with an old version.
     pub version: i64,
     pub subscriptions: Vec<Subscription>,
-    pub lanes: Vec<Lane>,
-    lane_ids: HashMap<LaneKey, i64>,
-    places: HashMap<i64, usize>,
-    /// The places of the lanes with each tag.
-    by_tag: HashMap<String, Vec<usize>>,
 }
 
-/// Version and number of lanes: topologies that have these in common have the same lanes.
-pub(crate) type Edition = (i64, usize);
-
 impl Topology {
-    pub fn new(namespace: Namespace, version: i64, subscriptions: Vec<Subscription>, lanes: Vec<Lane>) -> Topology {
-        let lane_ids = lanes.iter().map(|lane| (lane.key.clone(), lane.lane_id)).collect();
-        let places = lanes.iter().enumerate().map(|(place, lane)| (lane.lane_id, place)).collect();
-        let mut by_tag: HashMap<String, Vec<usize>> = HashMap::new();
-        for (place, lane) in lanes.iter().enumerate() {
-            lane.key.tags.iter().for_each(|tag| by_tag.entry(tag.clone()).or_default().push(place));
-        }
-        Topology { namespace, version, subscriptions, lanes, lane_ids, places, by_tag }
-    }
-
-    /// Lanes are only ever removed together with their subscription, which grows the version.
-    pub fn edition(&self) -> Edition {
-        (self.version, self.lanes.len())
-    }
-
     pub fn subscription(&self, name: &str) -> Option<&Subscription> {
         self.subscriptions.iter().find(|subscription| subscription.subscription == name)
-    }
-
-    pub fn lane_id(&self, key: &LaneKey) -> Option<i64> {
-        self.lane_ids.get(key).copied()
-    }
-
-    pub fn lane(&self, lane_id: i64) -> Option<&Lane> {
-        self.places.get(&lane_id).map(|place| &self.lanes[*place])
     }
 
     /// How long events of this type may wait that say nothing about it themselves.
@@ -144,50 +101,51 @@ impl Topology {
         self.namespace.policy.resolve(event_type, overrides)
     }
 
-    /// The policy that a live delivery is under; the default where its lane is gone.
+    /// How long leases of a subscription last, by type.
+    pub fn lease_times(&self, subscription: &str) -> LeaseTimes {
+        let default = self.policy(subscription, "").lease();
+        let patterns = self.namespace.policy.types.keys();
+        let by_type = patterns.map(|pattern| {
+            // The type that is the pattern without its `*` is matched by no longer pattern than this one.
+            (pattern.clone(), self.policy(subscription, pattern.trim_end_matches('*')).lease())
+        });
+        let by_type: Vec<_> = by_type.collect();
+        let same = by_type.iter().all(|(_, lease)| *lease == default);
+        LeaseTimes { default, by_type: if same { Vec::new() } else { by_type } }
+    }
+
+    /// Deliveries of the subscription that expire this soon are claimed before all others.
+    pub fn deadline_horizon(&self, subscription: &str) -> Option<Duration> {
+        Some(Duration::from_millis(self.policy(subscription, "").deadline_horizon_ms))
+    }
+
+    /// The policy that applies to a live delivery.
     pub fn policy_of(&self, live: &Live) -> Policy {
-        let event_type = self.lane(live.lane_id).map_or("", |lane| &lane.key.event_type);
-        self.policy(&live.subscription, event_type)
+        self.policy(&live.subscription, &live.event_type)
     }
 
-    /// The lanes with any of these tags; all if none is named. There may be many lanes, and as many claims
-    /// that want a few of them each.
-    fn with_any(&self, tags: &[String]) -> Vec<&Lane> {
-        if tags.is_empty() {
-            return self.lanes.iter().collect();
-        }
-        let places: BTreeSet<usize> = tags.iter().filter_map(|tag| self.by_tag.get(tag)).flatten().copied().collect();
-        places.into_iter().map(|place| &self.lanes[place]).collect()
-    }
-
-    /// The lanes a claim may take from: of the subscription, wanted, and not paused.
-    pub fn claimable(&self, subscription: &str, types: &[String], tags: &[String]) -> Vec<&Lane> {
+    /// The types that are paused, as patterns; `None` if the namespace or the subscription is paused as a whole.
+    pub fn paused_types(&self, subscription: &str) -> Option<&[String]> {
         let paused = self.namespace.paused || self.subscription(subscription).is_none_or(|found| found.paused);
-        if paused {
-            return Vec::new();
-        }
-        let paused_type = |lane: &Lane| {
-            self.namespace.paused_types.iter().any(|pattern| names::type_matches(pattern, &lane.key.event_type))
-        };
-        let of_subscription = self.with_any(tags).into_iter().filter(|lane| lane.key.subscription == subscription);
-        of_subscription
-            .filter(|lane| wants(types, tags, &lane.key.event_type, &lane.key.tags) && !paused_type(lane))
-            .collect()
+        (!paused).then_some(&self.namespace.paused_types[..])
     }
-}
-
-/// The tags of a lane as its table holds them.
-pub(crate) fn join_tags(tags: &[String]) -> String {
-    tags.join(",")
-}
-
-pub(crate) fn split_tags(tags: &str) -> Vec<String> {
-    tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    pub fn topology(namespace: &str, version: i64) -> Topology {
+        let namespace = Namespace {
+            namespace: namespace.to_owned(),
+            metadata: RawValue::NULL.to_owned(),
+            policy: Default::default(),
+            paused: false,
+            paused_types: Vec::new(),
+            created_at: crate::clock::from_micros(0),
+        };
+        Topology { namespace, version, subscriptions: Vec::new() }
+    }
 
     #[test]
     fn a_filter_asks_for_any_type_and_any_tag() {

@@ -1,246 +1,315 @@
-//! Who waits for what, and who is told that something came.
+//! Who waits for deliveries in this process, and how they are notified.
 //!
-//! A bell that says in which lanes is rung for those who take from them. One that does not – something
-//! may have come anywhere, or in a lane that is new here – is rung for the namespace's watcher, who
-//! looks once for all and then rings for those concerned.
+//! Each claimer registers a [`Waiter`] with the lanes or the subscription that it claims from. A notification that names
+//! lanes wakes the waiters that claim from them. One that does not, or that names a lane this process does not know yet,
+//! goes to the namespace's watcher, which looks once for all waiters and wakes those that have something to claim.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::claim::{Filter, Offer};
 use crate::error::Error;
-use crate::topology::{Edition, Topology};
+use crate::handoff::HandoffSlot;
+use crate::lanes::{Lane, LaneKey};
+use crate::store::LookRequest;
+
+/// A lane in which a delivery became ready, or will be ready at a known time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ReadyLane {
+    pub subscription_id: i64,
+    pub lane_id: i64,
+}
+
+/// What a waiter claims from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Interest {
+    /// Nothing: it is paused, or has not begun.
+    #[default]
+    Nothing,
+    /// The subscription's streams: all lanes, or these, sorted.
+    Subscription { subscription_id: i64, lanes: Option<Arc<[i64]>> },
+    /// These lanes, sorted.
+    Lanes { subscription_id: i64, lanes: Arc<[i64]> },
+}
+
+impl Interest {
+    fn selects_lanes(&self) -> bool {
+        !matches!(self, Interest::Subscription { lanes: None, .. })
+    }
+
+    fn includes(&self, ready: ReadyLane) -> bool {
+        match self {
+            Interest::Nothing => false,
+            Interest::Subscription { subscription_id, lanes } => {
+                *subscription_id == ready.subscription_id
+                    && lanes.as_ref().is_none_or(|lanes| lanes.binary_search(&ready.lane_id).is_ok())
+            }
+            Interest::Lanes { lanes, .. } => lanes.binary_search(&ready.lane_id).is_ok(),
+        }
+    }
+}
 
 /// Everyone in this process who waits for deliveries, by namespace.
 #[derive(Default)]
-pub(crate) struct Wakes(Mutex<HashMap<String, Room>>);
+pub(crate) struct Wakes(Mutex<HashMap<String, NamespaceWaiters>>);
 
-/// Everyone who waits in one namespace.
 #[derive(Default)]
-struct Room {
-    seats: HashMap<u64, Seat>,
+struct NamespaceWaiters {
+    waiters: BTreeMap<u64, Registered>,
     last_id: u64,
-    /// Who takes from each lane.
-    by_lane: BTreeMap<i64, BTreeMap<u64, Arc<Waiter>>>,
-    /// The newest topology that anyone here has brought.
-    known: Option<Arc<Topology>>,
+    /// Waiters that claim from a subscription's streams.
+    by_subscription: HashMap<i64, BTreeMap<u64, Arc<Waiter>>>,
+    /// Waiters that claim from single lanes.
+    by_lane: HashMap<i64, BTreeMap<u64, Arc<Waiter>>>,
+    /// The version and the newest lane that all waiters have been told of.
+    version: i64,
+    newest_lane: i64,
+    /// The ids of the lanes up to that one.
+    known_lanes: HashSet<i64>,
     watch: Watch,
 }
 
-struct Seat {
+struct Registered {
     waiter: Arc<Waiter>,
-    lanes: Vec<i64>,
-    /// Of the topology that the lanes were selected from.
-    edition: Option<Edition>,
+    interest: Interest,
 }
 
 #[derive(Default)]
 struct Watch {
-    /// There is a watcher.
+    /// A watcher is running.
     runs: bool,
-    /// It looks at this moment at the latest; `None`: when it sees fit.
+    /// The watcher looks at this time at the latest; `None`: at its next poll.
     look_by: Option<Instant>,
     alarm: Arc<Notify>,
 }
 
-/// One claimer's bell.
+/// Tests whether a filter selects a lane.
+type LaneTest = Box<dyn Fn(&LaneKey) -> bool + Send + Sync>;
+
+/// One claimer's end of the notifications.
 pub(crate) struct Waiter {
-    filter: Filter,
-    /// It waits and relies on being told. While it claims nobody has to look for it.
-    calm: AtomicBool,
+    selects: LaneTest,
+    /// It waits, and relies on being notified. While it claims, the watcher need not look for it.
+    waiting: AtomicBool,
     news: Mutex<News>,
     bell: Notify,
-    /// A request that publishers may serve, while it waits.
-    offer: Mutex<Option<Offer>>,
+    /// A waiting request that a publisher may serve directly.
+    handoff: Mutex<Option<HandoffSlot>>,
 }
 
-/// What a waiter was told since it last asked.
+/// What a waiter was notified of since it last asked.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Something may have come.
-    pub rang: bool,
-    /// The watcher has just seen it: if it is gone, there is no need to look again at once.
-    pub seen: bool,
-    /// Nobody can look for it.
+    /// Something may be ready.
+    pub ready: bool,
+    /// The watcher has just seen it. If it is gone, another worker claimed it: there is no need to look again at once.
+    pub seen_by_watcher: bool,
+    /// The namespace has another version, or new lanes that the waiter's filter selects.
+    pub lanes_changed: bool,
+    /// The watcher cannot look.
     pub failed: Option<Error>,
 }
 
-/// A waiter's place among the others, for as long as it is kept.
-pub(crate) struct Place {
+/// A waiter's entry in the registry, removed when it is dropped.
+pub(crate) struct Registration {
     wakes: Arc<Wakes>,
+    namespace: String,
     id: u64,
     pub waiter: Arc<Waiter>,
 }
 
 impl Wakes {
-    pub fn register(self: &Arc<Self>, filter: &Filter) -> Place {
-        let (calm, news, bell, offer) = (AtomicBool::new(false), Mutex::default(), Notify::new(), Mutex::default());
-        let waiter = Arc::new(Waiter { filter: filter.clone(), calm, news, bell, offer });
-        let seat = Seat { waiter: waiter.clone(), lanes: Vec::new(), edition: None };
-        let mut rooms = lock(&self.0);
-        let room = rooms.entry(filter.namespace.clone()).or_default();
-        room.last_id += 1;
-        let id = room.last_id;
-        room.seats.insert(id, seat);
-        Place { wakes: self.clone(), id, waiter }
+    /// Registers a waiter whose filter selects lanes by this test.
+    pub fn register(self: &Arc<Self>, namespace: &str, selects: LaneTest) -> Registration {
+        let waiter = Arc::new(Waiter {
+            selects,
+            waiting: AtomicBool::new(false),
+            news: Mutex::default(),
+            bell: Notify::new(),
+            handoff: Mutex::default(),
+        });
+        let mut all = lock(&self.0);
+        let waiters = all.entry(namespace.to_owned()).or_default();
+        waiters.last_id += 1;
+        let id = waiters.last_id;
+        waiters.waiters.insert(id, Registered { waiter: waiter.clone(), interest: Interest::Nothing });
+        Registration { wakes: self.clone(), namespace: namespace.to_owned(), id, waiter }
     }
 
-    /// Takes a request of everyone who waits for something in these lanes.
-    pub fn offers(&self, namespace: &str, lanes: &[i64]) -> Vec<Offer> {
-        let rooms = lock(&self.0);
-        let Some(room) = rooms.get(namespace) else { return Vec::new() };
-        let waiters = lanes.iter().filter_map(|lane| room.by_lane.get(lane)).flat_map(BTreeMap::values);
-        // The next one is laid out when it looks up.
-        waiters.filter_map(|waiter| waiter.take_offer().inspect(|_| waiter.bell.notify_one())).collect()
-    }
-
-    /// Something is ready in these lanes, or will be.
-    pub fn ring(&self, namespace: &str, lanes: &[i64]) {
-        let mut rooms = lock(&self.0);
-        let Some(room) = rooms.get_mut(namespace) else { return };
-        for lane in lanes {
-            match room.by_lane.get(lane) {
-                Some(waiters) => waiters.values().for_each(|waiter| waiter.ring()),
-                None if room.knows(*lane) => {}
-                None => room.watch.look_at_once(),
+    /// Deliveries became ready in these lanes, or will.
+    pub fn notify(&self, namespace: &str, ready: impl IntoIterator<Item = ReadyLane>) {
+        let mut all = lock(&self.0);
+        let Some(waiters) = all.get_mut(namespace) else { return };
+        for ready in ready {
+            waiters.concerned(ready).for_each(|waiter| waiter.tell(|news| news.ready = true));
+            // Waiters that select lanes have not been told of this one yet.
+            if !waiters.known_lanes.contains(&ready.lane_id) && waiters.any_selects_lanes() {
+                waiters.watch.look_now();
             }
         }
     }
 
-    /// Something may be ready anywhere in the namespace.
-    pub fn ring_anywhere(&self, namespace: &str) {
-        if let Some(room) = lock(&self.0).get_mut(namespace) {
-            room.watch.look_at_once();
+    /// Deliveries may be ready anywhere in the namespace.
+    pub fn notify_anywhere(&self, namespace: &str) {
+        if let Some(waiters) = lock(&self.0).get_mut(namespace) {
+            waiters.watch.look_now();
         }
     }
 
-    /// Anything may have happened anywhere.
-    pub fn ring_all(&self) {
-        lock(&self.0).values_mut().for_each(|room| room.watch.look_at_once());
+    /// Deliveries may be ready anywhere.
+    pub fn notify_all(&self) {
+        lock(&self.0).values_mut().for_each(|waiters| waiters.watch.look_now());
     }
 
-    /// The watcher's bell, and when it has to look; `None` if nobody is left to watch for: then it ends.
+    /// Takes the handoff slots of waiters for these lanes.
+    pub fn take_handoffs(&self, namespace: &str, ready: &[ReadyLane]) -> Vec<HandoffSlot> {
+        let all = lock(&self.0);
+        let Some(waiters) = all.get(namespace) else { return Vec::new() };
+        let concerned = ready.iter().flat_map(|ready| waiters.concerned(*ready));
+        // The waiter offers its next request when it wakes.
+        concerned.filter_map(|waiter| waiter.take_handoff().inspect(|_| waiter.bell.notify_one())).collect()
+    }
+
+    // -- for the watcher
+
+    /// The watcher's alarm, and when it has to look. `None` if no waiter is left: then the watcher ends.
     pub fn watch(&self, namespace: &str) -> Option<(Arc<Notify>, Option<Instant>)> {
-        let mut rooms = lock(&self.0);
-        let room = rooms.get_mut(namespace)?;
-        if room.seats.is_empty() {
-            rooms.remove(namespace);
+        let mut all = lock(&self.0);
+        let waiters = all.get_mut(namespace)?;
+        if waiters.waiters.is_empty() {
+            all.remove(namespace);
             return None;
         }
-        Some((room.watch.alarm.clone(), room.watch.look_by))
+        Some((waiters.watch.alarm.clone(), waiters.watch.look_by))
     }
 
-    /// The lanes of all who wait, in order; `None` if nobody does. Whatever was rung for the watcher
-    /// before this is done with.
-    pub fn begin_look(&self, namespace: &str) -> Option<Vec<i64>> {
-        let mut rooms = lock(&self.0);
-        let room = rooms.get_mut(namespace)?;
-        if !room.seats.values().any(|seat| seat.waiter.is_calm()) {
+    /// What to look for; `None` if nobody waits.
+    pub fn begin_look(&self, namespace: &str) -> Option<LookRequest> {
+        let mut all = lock(&self.0);
+        let waiters = all.get_mut(namespace)?;
+        let is_waiting = |waiters: &BTreeMap<u64, Arc<Waiter>>| waiters.values().any(|waiter| waiter.is_waiting());
+        if !waiters.waiters.values().any(|registered| registered.waiter.is_waiting()) {
             return None;
         }
-        room.watch.look_by.take_if(|by| *by <= Instant::now());
-        let waited_for = room.by_lane.iter().filter(|(_, waiters)| waiters.values().any(|waiter| waiter.is_calm()));
-        Some(waited_for.map(|(lane, _)| *lane).collect())
+        waiters.watch.look_by.take_if(|by| *by <= Instant::now());
+        let subscriptions = waiters.by_subscription.iter().filter(|(_, waiters)| is_waiting(waiters));
+        let lanes = waiters.by_lane.iter().filter(|(_, waiters)| is_waiting(waiters));
+        let mut request = LookRequest {
+            subscriptions: subscriptions.map(|(subscription_id, _)| *subscription_id).collect(),
+            lanes: lanes.map(|(lane_id, _)| *lane_id).collect(),
+        };
+        request.lanes.sort_unstable();
+        Some(request)
     }
 
     /// The watcher has to look again by then.
     pub fn look_by(&self, namespace: &str, by: Instant) {
-        if let Some(room) = lock(&self.0).get_mut(namespace) {
-            room.watch.look_by(by);
+        if let Some(waiters) = lock(&self.0).get_mut(namespace) {
+            waiters.watch.look_by(by);
         }
     }
 
-    /// The watcher has seen something ready in these lanes.
-    pub fn ring_seen(&self, namespace: &str, lanes: &[i64]) {
-        let rooms = lock(&self.0);
-        let Some(room) = rooms.get(namespace) else { return };
-        let concerned = lanes.iter().filter_map(|lane| room.by_lane.get(lane)).flat_map(BTreeMap::values);
-        concerned.for_each(|waiter| waiter.tell(|news| (news.rang, news.seen) = (true, true)));
+    /// The watcher has seen deliveries that can be claimed.
+    pub fn notify_seen(&self, namespace: &str, subscriptions: &[i64], lanes: &[i64]) {
+        let all = lock(&self.0);
+        let Some(waiters) = all.get(namespace) else { return };
+        let by_subscription = subscriptions.iter().filter_map(|id| waiters.by_subscription.get(id));
+        let by_lane = lanes.iter().filter_map(|id| waiters.by_lane.get(id));
+        for waiter in by_subscription.chain(by_lane).flat_map(BTreeMap::values) {
+            waiter.tell(|news| (news.ready, news.seen_by_watcher) = (true, true));
+        }
     }
 
-    /// Whether nobody here has heard of this topology.
-    pub fn is_news(&self, namespace: &str, topology: &Topology) -> bool {
-        lock(&self.0).get(namespace).is_some_and(|room| room.is_news(topology))
+    /// The version and newest lane that all waiters have been told of.
+    pub fn told(&self, namespace: &str) -> (i64, i64) {
+        lock(&self.0).get(namespace).map_or((0, 0), |waiters| (waiters.version, waiters.newest_lane))
     }
 
-    /// The topology is now this one: whoever takes from other lanes than before is told.
-    pub fn tell(&self, namespace: &str, topology: &Arc<Topology>) {
-        let edition = topology.edition();
-        let outdated: Vec<(u64, Arc<Waiter>)> = match lock(&self.0).get_mut(namespace) {
-            Some(room) => {
-                room.known = Some(topology.clone());
-                let outdated = room.seats.iter().filter(|(_, seat)| seat.edition != Some(edition));
-                outdated.map(|(id, seat)| (*id, seat.waiter.clone())).collect()
-            }
-            None => return,
-        };
-        // Selecting takes a while where there are many; meanwhile others may ring.
-        for (id, waiter) in outdated {
-            let lanes = waiter.filter.lane_ids(topology);
-            if let Some(room) = lock(&self.0).get_mut(namespace)
-                && room.take_seat(id, lanes, edition)
-            {
-                waiter.ring();
+    /// The namespace has this version and these new lanes, up to `newest_lane`.
+    pub fn lanes_changed(&self, namespace: &str, version: i64, new: &[Lane], newest_lane: i64) {
+        let mut all = lock(&self.0);
+        let Some(waiters) = all.get_mut(namespace) else { return };
+        let changed = std::mem::replace(&mut waiters.version, version) != version;
+        waiters.newest_lane = if changed { newest_lane } else { newest_lane.max(waiters.newest_lane) };
+        if changed {
+            waiters.known_lanes.clear();
+        }
+        waiters.known_lanes.extend(new.iter().map(|lane| lane.lane_id));
+        for Registered { waiter, interest } in waiters.waiters.values() {
+            let selects = |lane: &Lane| (waiter.selects)(&lane.key);
+            if changed || (interest.selects_lanes() && new.iter().any(selects)) {
+                waiter.tell(|news| news.lanes_changed = true);
             }
         }
     }
 
-    /// Nobody can look for those who wait.
+    /// The watcher cannot look for those who wait.
     pub fn fail(&self, namespace: &str, error: &Error) {
-        let rooms = lock(&self.0);
-        let seats = rooms.get(namespace).into_iter().flat_map(|room| room.seats.values());
-        seats
-            .filter(|seat| seat.waiter.is_calm())
-            .for_each(|seat| seat.waiter.tell(|news| news.failed = Some(error.clone())));
+        let all = lock(&self.0);
+        let waiting = all.get(namespace).into_iter().flat_map(|waiters| waiters.waiters.values());
+        for Registered { waiter, .. } in waiting.filter(|registered| registered.waiter.is_waiting()) {
+            waiter.tell(|news| news.failed = Some(error.clone()));
+        }
     }
 }
 
-impl Room {
-    fn knows(&self, lane: i64) -> bool {
-        self.known.as_ref().is_some_and(|known| known.lane(lane).is_some())
+impl NamespaceWaiters {
+    /// The waiters that may claim from this lane.
+    fn concerned(&self, ready: ReadyLane) -> impl Iterator<Item = &Arc<Waiter>> {
+        let of_subscription = self.by_subscription.get(&ready.subscription_id).into_iter().flatten();
+        let of_subscription = of_subscription.filter(move |(id, _)| self.waiters[id].interest.includes(ready));
+        let of_lane = self.by_lane.get(&ready.lane_id).into_iter().flatten();
+        of_subscription.chain(of_lane).map(|(_, waiter)| waiter)
     }
 
-    fn is_news(&self, topology: &Topology) -> bool {
-        self.known.as_ref().is_none_or(|known| known.edition() != topology.edition())
+    fn any_selects_lanes(&self) -> bool {
+        self.waiters.values().any(|registered| registered.interest.selects_lanes())
     }
 
-    /// Whether its lanes are others than before.
-    fn take_seat(&mut self, id: u64, lanes: Vec<i64>, edition: Edition) -> bool {
-        let Some(seat) = self.seats.get_mut(&id) else { return false };
-        seat.edition = Some(edition);
-        if seat.lanes == lanes {
-            return false;
+    fn set_interest(&mut self, id: u64, interest: Interest) {
+        let Some(registered) = self.waiters.get_mut(&id) else { return };
+        if registered.interest == interest {
+            return;
         }
-        for lane in &lanes {
-            self.by_lane.entry(*lane).or_default().insert(id, seat.waiter.clone());
+        let before = std::mem::replace(&mut registered.interest, interest.clone());
+        let waiter = registered.waiter.clone();
+        self.forget(id, &before);
+        match &interest {
+            Interest::Nothing => {}
+            Interest::Subscription { subscription_id, .. } => {
+                self.by_subscription.entry(*subscription_id).or_default().insert(id, waiter);
+            }
+            Interest::Lanes { lanes, .. } => {
+                for lane_id in lanes.iter() {
+                    self.by_lane.entry(*lane_id).or_default().insert(id, waiter.clone());
+                }
+            }
         }
-        let gone = std::mem::replace(&mut seat.lanes, lanes);
-        let gone = gone.into_iter().filter(|lane| seat.lanes.binary_search(lane).is_err());
-        gone.for_each(|lane| forget(&mut self.by_lane, lane, id));
-        true
     }
 
-    fn leave_seat(&mut self, id: u64) {
-        let Some(seat) = self.seats.remove(&id) else { return };
-        seat.lanes.into_iter().for_each(|lane| forget(&mut self.by_lane, lane, id));
+    fn forget(&mut self, id: u64, interest: &Interest) {
+        match interest {
+            Interest::Nothing => {}
+            Interest::Subscription { subscription_id, .. } => remove(&mut self.by_subscription, *subscription_id, id),
+            Interest::Lanes { lanes, .. } => lanes.iter().for_each(|lane_id| remove(&mut self.by_lane, *lane_id, id)),
+        }
     }
 }
 
-fn forget(by_lane: &mut BTreeMap<i64, BTreeMap<u64, Arc<Waiter>>>, lane: i64, id: u64) {
-    if let Some(waiters) = by_lane.get_mut(&lane) {
+fn remove(by_key: &mut HashMap<i64, BTreeMap<u64, Arc<Waiter>>>, key: i64, id: u64) {
+    if let Some(waiters) = by_key.get_mut(&key) {
         waiters.remove(&id);
         if waiters.is_empty() {
-            by_lane.remove(&lane);
+            by_key.remove(&key);
         }
     }
 }
 
 impl Watch {
-    fn look_at_once(&mut self) {
+    fn look_now(&mut self) {
         self.look_by(Instant::now());
     }
 
@@ -252,53 +321,47 @@ impl Watch {
     }
 }
 
-impl Place {
-    /// The waiter takes from these lanes, in order, which it selected from this topology.
-    pub fn set_lanes(&self, topology: &Arc<Topology>, lanes: Vec<i64>) {
-        let mut rooms = lock(&self.wakes.0);
-        let Some(room) = rooms.get_mut(&self.waiter.filter.namespace) else { return };
-        room.take_seat(self.id, lanes, topology.edition());
-        if room.is_news(topology) {
-            room.known = Some(topology.clone());
-            // The others have to hear of it.
-            if room.seats.len() > 1 {
-                room.watch.look_at_once();
-            }
+impl Registration {
+    pub fn set_interest(&self, interest: Interest) {
+        if let Some(waiters) = lock(&self.wakes.0).get_mut(&self.namespace) {
+            waiters.set_interest(self.id, interest);
         }
     }
 
-    /// The waiter waits, and relies on being told; by `look_by` something may be ready that nobody rings for.
-    /// `true` if there is no watcher: the caller has to start one.
-    pub fn rest(&self, look_by: Option<Instant>) -> bool {
-        self.waiter.calm.store(true, Ordering::SeqCst);
-        let mut rooms = lock(&self.wakes.0);
-        let Some(room) = rooms.get_mut(&self.waiter.filter.namespace) else { return false };
-        if let Some(by) = look_by {
-            room.watch.look_by(by);
+    /// The waiter begins to wait. `look_now`: the watcher has to look at once. `true` if no watcher is running: the caller
+    /// has to start one.
+    pub fn wait(&self, look_now: bool) -> bool {
+        self.waiter.waiting.store(true, Ordering::SeqCst);
+        let mut all = lock(&self.wakes.0);
+        let Some(waiters) = all.get_mut(&self.namespace) else { return false };
+        if look_now {
+            waiters.watch.look_now();
         }
-        // It may have put off its look because nobody waited.
-        if room.watch.look_by.is_some_and(|by| by <= Instant::now()) {
-            room.watch.alarm.notify_one();
+        // The watcher may have put off a look because nobody waited.
+        if waiters.watch.look_by.is_some_and(|by| by <= Instant::now()) {
+            waiters.watch.alarm.notify_one();
         }
-        !std::mem::replace(&mut room.watch.runs, true)
+        !std::mem::replace(&mut waiters.watch.runs, true)
     }
 
-    /// The waiter looks for itself, or for nothing.
-    pub fn rise(&self) {
-        self.waiter.calm.store(false, Ordering::SeqCst);
+    /// The waiter no longer relies on the watcher.
+    pub fn stop_waiting(&self) {
+        self.waiter.waiting.store(false, Ordering::SeqCst);
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
-        let mut rooms = lock(&self.wakes.0);
-        let Some(room) = rooms.get_mut(&self.waiter.filter.namespace) else { return };
-        room.leave_seat(self.id);
-        if room.seats.is_empty() && !room.watch.runs {
-            rooms.remove(&self.waiter.filter.namespace);
-        } else if room.seats.is_empty() {
-            // The watcher ends, and removes the room.
-            room.watch.alarm.notify_one();
+        let mut all = lock(&self.wakes.0);
+        let Some(waiters) = all.get_mut(&self.namespace) else { return };
+        if let Some(registered) = waiters.waiters.remove(&self.id) {
+            waiters.forget(self.id, &registered.interest);
+        }
+        if waiters.waiters.is_empty() && !waiters.watch.runs {
+            all.remove(&self.namespace);
+        } else if waiters.waiters.is_empty() {
+            // The watcher ends, and removes the entry.
+            waiters.watch.alarm.notify_one();
         }
     }
 }
@@ -309,29 +372,33 @@ impl Waiter {
         self.bell.notify_one();
     }
 
-    fn ring(&self) {
-        self.tell(|news| news.rang = true);
+    pub fn offer_handoff(&self, slot: HandoffSlot) {
+        *lock(&self.handoff) = Some(slot);
     }
 
-    pub fn lay_out(&self, offer: Offer) {
-        *lock(&self.offer) = Some(offer);
+    pub fn take_handoff(&self) -> Option<HandoffSlot> {
+        lock(&self.handoff).take()
     }
 
-    pub fn take_offer(&self) -> Option<Offer> {
-        lock(&self.offer).take()
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst)
     }
 
-    pub fn is_calm(&self) -> bool {
-        self.calm.load(Ordering::SeqCst)
-    }
-
-    /// What it was told since the last time.
+    /// What it was notified of since the last call.
     pub fn news(&self) -> News {
         std::mem::take(&mut lock(&self.news))
     }
 
-    /// Until there is news; at once if there was some since the last time, and perhaps where there is none.
-    pub async fn wait(&self) {
+    /// Takes back what `news` returned.
+    pub fn restore(&self, taken: News) {
+        let mut news = lock(&self.news);
+        news.ready |= taken.ready;
+        news.seen_by_watcher |= taken.seen_by_watcher;
+        news.lanes_changed |= taken.lanes_changed;
+    }
+
+    /// Until it is notified. Returns at once if it was since the last call, and may return without a reason.
+    pub async fn notified(&self) {
         self.bell.notified().await;
     }
 }

@@ -1,8 +1,17 @@
-//! One task for all claims with the same filter: it gathers them, takes for all of them with one
-//! statement, and lets them wait where there is nothing to take.
+//! Serves all claim requests that share a filter.
 //!
-//! Who comes to wait while others do joins them without a statement: that there is nothing is known, and
-//! should something come then the bell rings, or the [`watcher`] finds it within a second.
+//! Concurrent requests are combined into one claim statement. If nothing is ready, the requests wait until a notification,
+//! or the [`watcher`], reports that something is.
+//!
+//! ```text
+//!            request                    nothing ready
+//!   Idle ───────────────▶ Claiming ───────────────────────▶ Waiting
+//!    ▲ ▲                    │  ▲                              │ │
+//!    │ └──no requests left──┘  └──notified, or a short request┘ │
+//!    └──────────────────────all requests answered───────────────┘
+//! ```
+//!
+//! A long poll that arrives while others wait, or shortly after the last one left, waits with them without a statement.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,74 +21,81 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Filter;
-use super::asking::{Ask, Asking};
-use super::handed::Handed;
-use super::offer::{Offer, Wants};
-use super::onward::Got;
-use super::turns::Turns;
-use super::watcher::{self, POLL, Pace, SHARE};
+use super::positions::Positions;
+use super::requests::{WaitingClaim, WaitingClaims};
+use super::selection::Selection;
+use super::undelivered::Undelivered;
+use super::watcher::{self, POLL, Pace};
 use crate::delivery::{Delivery, Lease};
 use crate::error::{Error, Result};
-use crate::maintain;
+use crate::handoff::HandoffSlot;
+use crate::lanes::LaneKey;
+use crate::maintain::release_expired;
 use crate::queue::Core;
-use crate::store::{Claim, ClaimSlot, LaneClaim, Pick};
-use crate::topology::{Edition, Topology};
-use crate::wake::{Place, lock};
+use crate::store::{Claim, ClaimSlot, LeaseTimes};
+use crate::topology::Topology;
+use crate::wake::{Registration, lock};
 
-/// Who waits this long sees a look before it gives up, and need not claim when it comes.
-const PATIENT: Duration = Duration::from_secs(2);
-/// Under load, a sweep behind the claims runs this often.
-const SWEEP: Duration = Duration::from_secs(1);
-/// A claimer that nobody asks for this long ends.
-const IDLE: Duration = Duration::from_secs(30);
-/// For this long after the last one, who comes to wait finds things as it left them.
-const LINGER: Duration = Duration::from_secs(5);
-/// A claim is for no more than this at first; it grows while there is more to take.
-const REACH_MIN: usize = 64;
+/// Requests that wait at least this long rely on the watcher, which looks more often than that.
+const LONG_POLL_MIN: Duration = Duration::from_secs(2);
+/// Under load, the claimer looks behind its positions this often.
+const LOOK_BEHIND_EVERY: Duration = Duration::from_secs(1);
+/// A claimer without requests ends after this time.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the watcher goes on looking for a claimer after its last request has left.
+const WATCH_KEEPALIVE: Duration = Duration::from_secs(5);
+/// A claim asks for at most this many deliveries at first. The number grows while claims are filled.
+const CLAIM_SIZE_MIN: usize = 64;
+/// How often one claim is repeated because lanes were created.
+const NEW_LANES_ROUNDS_MAX: usize = 3;
+/// How often one claim is repeated because the namespace changed, leases expired or other workers were faster.
+const ROUNDS_MAX: usize = 20;
 
-/// The way to a claimer's task.
+/// The sending end of a claimer.
 #[derive(Clone)]
-pub(super) struct Claimer {
-    asks: mpsc::UnboundedSender<Ask>,
+pub(super) struct ClaimerHandle {
+    requests: mpsc::UnboundedSender<Message>,
     last_worker: Arc<Mutex<String>>,
 }
 
-impl Claimer {
-    pub fn start(core: Arc<Core>, filter: Filter) -> Claimer {
-        let (asks, inbox) = mpsc::unbounded_channel();
-        let place = core.wakes.register(&filter);
-        let task = Task {
-            hurry: core.hurry.subscribe(),
-            home: asks.downgrade(),
+enum Message {
+    New(WaitingClaim),
+    /// A request that was offered for a handoff and got nothing, with its old place.
+    Returned(u64, WaitingClaim),
+}
+
+impl ClaimerHandle {
+    pub fn start(core: Arc<Core>, filter: Filter) -> ClaimerHandle {
+        let (requests, inbox) = mpsc::unbounded_channel();
+        let selects = filter.clone();
+        let selects = Box::new(move |key: &LaneKey| selects.may_select(key));
+        let claimer = Claimer {
+            shutting_down: core.hurry.subscribe(),
+            registration: core.wakes.register(&filter.namespace, selects),
+            home: requests.downgrade(),
             core,
             filter,
             inbox,
-            place,
-            asking: Asking::default(),
-            claim_due: true,
-            seen: false,
-            reach: REACH_MIN,
-            lanes: Lanes::default(),
-            more: false,
-            sweep_from: None,
-            sweeping: Arc::default(),
-            pace: Pace::new(),
-            look_by: None,
-            calm_since: None,
+            requests: WaitingClaims::default(),
+            phase: Phase::Idle { watched_until: None },
+            selection: Selection::default(),
+            positions: Positions::default(),
+            look_behind: Pace::every(LOOK_BEHIND_EVERY),
+            claim_size: CLAIM_SIZE_MIN,
         };
-        tokio::spawn(task.run());
-        Claimer { asks, last_worker: Arc::default() }
+        tokio::spawn(claimer.run());
+        ClaimerHandle { requests, last_worker: Arc::default() }
     }
 
     /// `None` if the task has ended.
-    pub async fn ask(&self, worker_id: &str, max: usize, wait: Duration) -> Option<Result<Vec<Delivery>>> {
+    pub async fn claim(&self, worker_id: &str, max: usize, wait: Duration) -> Option<Result<Vec<Delivery>>> {
         self.note_worker(worker_id);
         let (reply, answer) = oneshot::channel();
         let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
-        let patient = wait >= PATIENT;
-        self.asks.send(Ask { slot, until: Instant::now() + wait, patient, reply }).ok()?;
-        let handed = answer.await.ok()?;
-        Some(handed.map(Handed::keep))
+        let request = WaitingClaim { slot, until: Instant::now() + wait, long_poll: wait >= LONG_POLL_MIN, reply };
+        self.requests.send(Message::New(request)).ok()?;
+        let undelivered = answer.await.ok()?;
+        Some(undelivered.map(Undelivered::receive))
     }
 
     pub fn note_worker(&self, worker_id: &str) {
@@ -89,381 +105,373 @@ impl Claimer {
         }
     }
 
-    /// Who asked last.
+    /// The worker of the last request.
     pub fn last_worker(&self) -> String {
         lock(&self.last_worker).clone()
     }
 
     pub fn has_ended(&self) -> bool {
-        self.asks.is_closed()
+        self.requests.is_closed()
     }
 }
 
-/// The lanes that the filter selects in a topology.
-#[derive(Default)]
-struct Lanes {
-    topology: Option<Arc<Topology>>,
-    turns: Turns,
-    wants: Option<Arc<Wants>>,
-    /// In order.
-    ids: Vec<i64>,
+/// What the claimer does next. [`Claimer::step`] has every transition.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// There is no request. Until `watched_until` the watcher still looks for this claimer, so a long poll can begin to wait
+    /// without a claim.
+    Idle { watched_until: Option<Instant> },
+    /// Requests wait, and deliveries may be ready.
+    Claiming,
+    /// Requests wait, and nothing was ready. `look`: the watcher must look at once, to learn when something will be.
+    Waiting { look: bool },
 }
 
-impl Lanes {
-    fn edition(&self) -> Option<Edition> {
-        self.topology.as_ref().map(|topology| topology.edition())
-    }
-}
-
-struct Task {
-    /// Nobody waits any more.
-    hurry: watch::Receiver<bool>,
+struct Claimer {
     core: Arc<Core>,
     filter: Filter,
-    inbox: mpsc::UnboundedReceiver<Ask>,
-    /// The way to this task.
-    home: mpsc::WeakUnboundedSender<Ask>,
-    place: Place,
-    asking: Asking,
-    /// A claim may find something, or somebody wants to be sure that it does not.
-    claim_due: bool,
-    /// The watcher has just seen what this claim is for.
-    seen: bool,
-    /// How many deliveries the next claim is for, at most.
-    reach: usize,
-    lanes: Lanes,
-    /// The last claim did not ask every lane.
-    more: bool,
-    /// The next sweep may begin then; `None` before the first.
-    sweep_from: Option<Instant>,
-    /// Held by the sweep that runs beside the claims, and for a while after it.
-    sweeping: Arc<tokio::sync::Mutex<()>>,
-    pace: Pace,
-    /// When the watcher has to look: a delivery becomes ready by itself, or nobody has made sure that there is none.
-    look_by: Option<Instant>,
-    /// Since when the watcher looks for this claimer.
-    calm_since: Option<Instant>,
+    inbox: mpsc::UnboundedReceiver<Message>,
+    /// The way back into the inbox.
+    home: mpsc::WeakUnboundedSender<Message>,
+    shutting_down: watch::Receiver<bool>,
+    requests: WaitingClaims,
+    registration: Registration,
+    phase: Phase,
+    selection: Selection,
+    positions: Positions,
+    /// When to look behind the positions.
+    look_behind: Pace,
+    /// How many deliveries the next claim asks for, at most.
+    claim_size: usize,
 }
 
-impl Task {
+/// What one claim brought.
+struct Round {
+    deliveries: Vec<Delivery>,
+    /// More may be ready.
+    more: bool,
+}
+
+impl Claimer {
     async fn run(mut self) {
-        while self.gather().await {
-            self.hear();
-            if self.claim_due {
-                self.round().await;
-            }
-            if !self.claim_due {
-                self.answer_ended();
-                if !self.asking.is_empty() {
-                    self.wait().await;
-                }
-            }
-        }
+        while self.step().await {}
     }
 
-    /// Collects whoever asks; `false` once nobody does.
-    async fn gather(&mut self) -> bool {
-        if self.asking.is_empty() && !self.first().await {
-            return false;
-        }
-        while let Ok(ask) = self.inbox.try_recv() {
-            self.admit(ask);
-        }
+    /// One transition; `false` when the claimer ends.
+    async fn step(&mut self) -> bool {
+        self.phase = match self.phase {
+            Phase::Idle { watched_until } => match self.next_request(watched_until).await {
+                Some(phase) => phase,
+                None => return false,
+            },
+            Phase::Claiming => self.claim_for_requests().await,
+            Phase::Waiting { look } => self.wait(look).await,
+        };
         true
     }
 
-    /// Waits for the first to ask; `false` once nobody does.
-    async fn first(&mut self) -> bool {
-        let mut asked = Ok(None);
-        if self.place.waiter.is_calm() {
-            asked = tokio::time::timeout(LINGER, self.inbox.recv()).await;
-            // What went wrong before it came is none of its business: it finds out for itself.
-            let news = self.place.waiter.news();
-            self.claim_due |= news.rang || news.failed.is_some();
+    /// Waits for the first request. `None` if none comes.
+    async fn next_request(&mut self, watched_until: Option<Instant>) -> Option<Phase> {
+        if let Some(until) = watched_until {
+            if let Ok(Some(message)) = tokio::time::timeout_at(until, self.inbox.recv()).await {
+                let long_poll = self.admit(message);
+                // A failure of the watcher before the request came does not concern it: it claims for itself.
+                let news = self.registration.waiter.news();
+                let must_claim = !long_poll || news.ready || news.lanes_changed || news.failed.is_some();
+                return Some(if must_claim { Phase::Claiming } else { Phase::Waiting { look: false } });
+            }
+            self.registration.stop_waiting();
+            return Some(Phase::Idle { watched_until: None });
         }
-        if !matches!(asked, Ok(Some(_))) {
-            self.place.rise();
-            (self.claim_due, self.calm_since) = (true, None);
-            asked = tokio::time::timeout(IDLE, self.inbox.recv()).await;
-        }
-        if asked.is_err() {
-            self.inbox.close();
-            // Asks that slipped in before the end are still served.
-            asked = Ok(self.inbox.recv().await);
-        }
-        match asked {
-            Ok(Some(ask)) => {
-                self.admit(ask);
+        let message = match tokio::time::timeout(IDLE_TIMEOUT, self.inbox.recv()).await {
+            Ok(message) => message,
+            Err(_) => {
+                self.inbox.close();
+                // Requests that were sent before that are still served.
+                self.inbox.recv().await
+            }
+        };
+        self.admit(message?);
+        Some(Phase::Claiming)
+    }
+
+    /// Adds a request; whether it may wait without a claim.
+    fn admit(&mut self, message: Message) -> bool {
+        match message {
+            Message::New(request) => {
+                let long_poll = request.long_poll;
+                self.requests.push(request);
+                long_poll
+            }
+            Message::Returned(arrival, request) => {
+                self.requests.put_back(arrival, request);
                 true
             }
-            _ => false,
         }
     }
 
-    /// Under a test clock time passes without a sign: then everyone claims.
-    fn admit(&mut self, ask: Ask) {
-        self.claim_due |= !ask.patient || self.core.clock.overridden().is_some();
-        self.asking.push(ask);
-    }
-
-    fn hear(&mut self) {
-        let news = self.place.waiter.news();
-        self.claim_due |= news.rang;
-        self.seen = news.seen;
-        if let Some(error) = news.failed {
-            self.fail(&error);
+    fn admit_all(&mut self) {
+        while let Ok(message) = self.inbox.try_recv() {
+            self.admit(message);
         }
     }
 
-    /// Takes for those whose turn it is.
-    async fn round(&mut self) {
-        let room = self.reach.min(self.core.limits.claim_batch_max);
-        let batch = self.asking.take_first(room);
+    /// The phase when no request can be served now.
+    fn without_ready_deliveries(&mut self, look: bool) -> Phase {
+        self.answer_ended();
+        match self.requests.is_empty() {
+            true => Phase::Idle { watched_until: None },
+            false => Phase::Waiting { look },
+        }
+    }
+
+    async fn claim_for_requests(&mut self) -> Phase {
+        self.admit_all();
+        let batch = self.requests.take_first(self.claim_size.min(self.core.limits.claim_batch_max));
         if batch.is_empty() {
-            return;
+            return self.without_ready_deliveries(false);
         }
         let _busy = self.core.busy.begin();
-        // While it claims, nobody looks for it: that would move marks back.
-        self.place.rise();
-        let slots: Vec<ClaimSlot> = batch.iter().map(|(_, ask)| ask.slot.clone()).collect();
-        let wanted: usize = slots.iter().map(|slot| slot.max).sum();
-        let taken = if batch.iter().all(|(_, ask)| ask.patient) && self.core.clock.overridden().is_none() {
-            self.take_at_leisure(&slots).await
-        } else {
-            self.take(&slots).await
-        };
-        match taken {
-            Ok(taken) => {
-                self.claim_due = taken.len() >= wanted || self.more;
-                self.reach = (taken.len() * 2).max(REACH_MIN);
-                self.hand_out(batch, taken);
+        self.registration.stop_waiting();
+        let seen_by_watcher = self.registration.waiter.news().seen_by_watcher;
+        let slots: Vec<ClaimSlot> = batch.iter().map(|(_, request)| request.slot.clone()).collect();
+        match self.claim(slots).await {
+            Ok(Round { deliveries, more }) => {
+                self.claim_size = (deliveries.len() * 2).max(CLAIM_SIZE_MIN);
+                // The watcher saw a ready delivery but the claim was empty: another worker claimed it first.
+                let look = !(deliveries.is_empty() && seen_by_watcher);
+                self.deliver(batch, deliveries);
+                if more { Phase::Claiming } else { self.without_ready_deliveries(look) }
             }
             Err(error) => {
-                batch.into_iter().for_each(|(_, ask)| ask.answer(Err(error.clone())));
-                self.fail(&error);
+                batch.into_iter().for_each(|(_, request)| request.answer(Err(error.clone())));
+                self.fail_all(&error);
+                Phase::Idle { watched_until: None }
             }
         }
-        self.calm_since = None;
     }
 
-    fn fail(&mut self, error: &Error) {
-        self.claim_due = true;
-        self.asking.take_all().for_each(|ask| ask.answer(Err(error.clone())));
-    }
-
-    /// Takes what is ready; where that is nothing, makes sure of it.
-    async fn take(&mut self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
-        self.refresh_lanes().await?;
-        self.sweep_if_due().await?;
-        let mut taken = self.claim(slots).await?;
-        if taken.is_empty() && self.look().await? {
-            taken = self.claim(slots).await?;
-        }
-        Ok(taken)
-    }
-
-    /// Takes what is ready, for those who wait anyway: where that is nothing the watcher makes sure of it, at
-    /// once and for everyone.
-    async fn take_at_leisure(&mut self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
-        self.refresh_lanes().await?;
-        self.sweep_from.get_or_insert_with(|| Instant::now() + SWEEP);
-        self.sweep_if_due().await?;
-        let taken = self.claim(slots).await?;
-        // What was seen and cannot be had, somebody else has, or is about to.
-        self.look_by = (taken.is_empty() && !self.seen).then(Instant::now);
-        Ok(taken)
-    }
-
-    /// Takes from the lanes whose turn it is; where that is nothing, from all.
-    async fn claim(&mut self, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
-        self.more = false;
-        let wanted = slots.iter().map(|slot| slot.max).sum();
-        while self.core.clock.overridden().is_none()
-            && let Some((some, pick)) = self.lanes.turns.next(wanted)
-        {
-            let taken = self.claim_from(some, pick, slots).await?;
-            if !taken.is_empty() {
-                self.more = true;
-                return Ok(taken);
+    /// Claims for these slots. If nothing is ready, makes sure of it.
+    async fn claim(&mut self, slots: Vec<ClaimSlot>) -> Result<Round> {
+        let wanted: usize = slots.iter().map(|slot| slot.max).sum();
+        for round in 0..ROUNDS_MAX {
+            self.refresh_selection().await?;
+            if self.look_behind.is_due() {
+                let begun = Instant::now();
+                self.look_behind_positions().await?;
+                self.look_behind.note(begun);
+            }
+            let Some(mut claim) = self.statement(&slots) else {
+                return Ok(Round { deliveries: Vec::new(), more: false });
+            };
+            // Where lanes are created all the time, a claim does without the very last of them.
+            claim.known_lanes.take_if(|_| round >= NEW_LANES_ROUNDS_MAX);
+            let exact = self.positions.are_exact();
+            let mut claimed = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
+            if claimed.outdated {
+                self.core.reload(&self.filter.namespace).await?;
+                continue;
+            }
+            if claimed.new_lanes {
+                self.list_lanes().await?;
+                continue;
+            }
+            if claimed.leases_due {
+                release_expired(&self.core, &self.filter.namespace).await?;
+                continue;
+            }
+            let deliveries = std::mem::take(&mut claimed.deliveries);
+            let filled = deliveries.len() >= wanted;
+            self.positions.advance(&claimed, filled);
+            if let Some(topology) = &self.selection.topology {
+                self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &deliveries);
+            }
+            let more = filled || claimed.contended || self.find_more(exact).await?;
+            if !deliveries.is_empty() || !more {
+                return Ok(Round { deliveries, more });
             }
         }
-        self.claim_from(self.lanes.turns.all(), Pick::Earliest, slots).await
+        // Other workers took every candidate, again and again. The requests wait for the next notification.
+        Ok(Round { deliveries: Vec::new(), more: false })
     }
 
-    async fn claim_from(&mut self, lanes: Vec<LaneClaim>, pick: Pick, slots: &[ClaimSlot]) -> Result<Vec<Delivery>> {
-        let Some(topology) = &self.lanes.topology else { return Ok(Vec::new()) };
-        if lanes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let claim = Claim {
+    fn statement(&self, slots: &[ClaimSlot]) -> Option<Claim> {
+        let topology = self.selection.topology.as_ref()?;
+        Some(Claim {
             namespace: self.filter.namespace.clone(),
             version: topology.version,
             subscription: self.filter.subscription.clone(),
-            lanes,
-            pick,
+            subscription_id: self.selection.subscription_id,
+            source: self.selection.source(&self.positions)?,
+            known_lanes: self.selection.lanes().map(|_| self.core.lanes.newest(topology)),
+            leases: self.lease_times(topology),
+            deadline_horizon: topology.deadline_horizon(&self.filter.subscription),
             requests: slots.to_vec(),
-        };
-        let taken = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
-        self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &taken);
-        self.lanes.turns.note(&claim, &taken.iter().map(Got::from).collect::<Vec<_>>());
-        Ok(taken)
+        })
     }
 
-    async fn refresh_lanes(&mut self) -> Result<()> {
+    fn lease_times(&self, topology: &Topology) -> LeaseTimes {
+        match self.filter.lease {
+            Some(default) => LeaseTimes { default, by_type: Vec::new() },
+            None => topology.lease_times(&self.filter.subscription),
+        }
+    }
+
+    /// Brings the selection up to date with the namespace, as far as this process knows it.
+    async fn refresh_selection(&mut self) -> Result<()> {
         let topology = self.core.topology(&self.filter.namespace).await?;
-        if self.lanes.edition() == Some(topology.edition()) {
-            return Ok(());
-        }
-        let subscription = &self.filter.subscription;
-        let selected = self.filter.lanes(&topology).into_iter();
-        let claims: Vec<LaneClaim> = selected
-            .map(|lane| {
-                let policy = topology.policy(subscription, &lane.key.event_type);
-                LaneClaim {
-                    lane_id: lane.lane_id,
-                    priority: lane.key.priority,
-                    lease: self.filter.lease.unwrap_or_else(|| policy.lease()),
-                    deadline_horizon: Duration::from_millis(policy.deadline_horizon_ms),
-                }
-            })
-            .collect();
-        let ids = self.filter.lane_ids(&topology);
-        self.place.set_lanes(&topology, ids.clone());
-        let leases = claims.iter().map(|lane| (lane.lane_id, lane.lease)).collect();
-        let wants = Arc::new(Wants { topology: topology.clone(), subscription: subscription.clone(), leases });
-        self.lanes = Lanes {
-            topology: Some(topology),
-            turns: Turns::new(claims, self.core.store.goes_onward()),
-            wants: Some(wants),
-            ids,
-        };
-        Ok(())
-    }
-
-    /// Brings back run-out leases: before the first claim, under a test clock before every one, and
-    /// else beside the claims, a small part of the time.
-    async fn sweep_if_due(&mut self) -> Result<()> {
-        let begun = Instant::now();
-        let first = self.sweep_from.is_none();
-        if first || self.core.clock.overridden().is_some() {
-            self.sweep_from = Some(begun + SWEEP);
-            return maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await.map(drop);
-        }
-        // Until just now the watcher has seen to it.
-        if self.calm_since.is_some_and(|since| since + 2 * POLL <= begun) {
-            self.sweep_from = Some(begun + SWEEP);
-        }
-        if self.sweeping.try_lock().is_ok() && self.sweep_from.is_some_and(|from| from <= begun) {
-            self.sweep_from = Some(begun + SWEEP);
-            tokio::spawn(sweep(self.core.clone(), self.filter.clone(), self.lanes.ids.clone(), self.sweeping.clone()));
+        if self.selection.version() != Some(topology.version) {
+            if Selection::needs_lanes(&self.filter, &topology) {
+                self.core.list_lanes(&topology).await?;
+            }
+            self.selection = Selection::new(&self.core, &self.filter, topology);
+            self.positions = Positions::default();
+            self.registration.set_interest(self.selection.interest());
+        } else {
+            self.add_listed_lanes();
         }
         Ok(())
     }
 
-    /// After an empty claim: looks for new lanes, changes, run-out leases and deliveries that
-    /// committed late. `true` if claiming again may find something.
-    async fn look(&mut self) -> Result<bool> {
-        // Under a test clock every claim is exact, however slow the machine.
-        if !self.pace.allows() && self.core.clock.overridden().is_none() {
+    fn add_listed_lanes(&mut self) {
+        if self.selection.add_listed(&self.core, &self.filter) {
+            self.registration.set_interest(self.selection.interest());
+        }
+    }
+
+    /// After a claim that was not filled: whether another one may find something. `exact`: the claim has read everything
+    /// that was ready.
+    async fn find_more(&mut self, exact: bool) -> Result<bool> {
+        let restarted = self.positions.restart_ready_streams();
+        Ok(!exact && (self.check_behind().await? || restarted))
+    }
+
+    /// Lists the lanes that other processes have created.
+    async fn list_lanes(&mut self) -> Result<()> {
+        if let Some(topology) = self.selection.topology.clone() {
+            self.core.list_lanes(&topology).await?;
+            self.add_listed_lanes();
+        }
+        Ok(())
+    }
+
+    /// Looks for deliveries in publish order behind the position.
+    async fn check_behind(&mut self) -> Result<bool> {
+        let (Some((from, to)), Some(claim)) = (self.positions.unsettled(), self.statement(&[])) else {
             return Ok(false);
-        }
-        let (begun, namespace) = (Instant::now(), &self.filter.namespace);
-        let look = self.core.store.look(namespace, &self.lanes.ids, self.core.clock.overridden()).await?;
-        self.pace.note(begun);
-        self.look_by = look.next_ready_in().map(|soon| begun + soon.min(POLL));
-        let changed = self.lanes.edition() != Some(look.edition());
-        if changed {
-            self.core.reload(&self.filter.namespace).await?;
-            self.refresh_lanes().await?;
-        }
-        let run_out = !look.run_out().is_empty();
-        if run_out {
-            maintain::sweep_lanes(&self.core, &self.filter.namespace, &self.lanes.ids).await?;
-        }
-        self.core.store.rewind(&self.lanes.ids);
-        Ok(changed || run_out || !look.claimable().is_empty())
+        };
+        let check = self.core.store.check_behind(&claim, from, to, self.core.clock.overridden()).await?;
+        Ok(self.positions.note_check(&check))
     }
 
-    /// Gives everyone what they got; the others keep their turn.
-    fn hand_out(&mut self, batch: Vec<(u64, Ask)>, taken: Vec<Delivery>) {
+    /// Under load, when no claim comes back unfilled.
+    async fn look_behind_positions(&mut self) -> Result<()> {
+        self.positions.restart_ready_streams();
+        self.check_behind().await.map(drop)
+    }
+
+    /// Gives each request what it got. Requests that got nothing keep their place.
+    fn deliver(&mut self, batch: Vec<(u64, WaitingClaim)>, deliveries: Vec<Delivery>) {
         let mut of_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
-        match (&batch[..], taken.first()) {
-            ([_], Some(first)) => drop(of_lease.insert(first.lease, taken)),
-            _ => taken.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery)),
+        match (&batch[..], deliveries.first()) {
+            ([_], Some(first)) => drop(of_lease.insert(first.lease, deliveries)),
+            _ => deliveries.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery)),
         }
-        for (turn, ask) in batch {
-            match of_lease.remove(&ask.slot.lease) {
-                Some(deliveries) => ask.answer(Ok(self.handed(deliveries))),
-                None => self.asking.put_back(turn, ask),
+        for (arrival, request) in batch {
+            match of_lease.remove(&request.slot.lease) {
+                Some(deliveries) => request.answer(Ok(self.undelivered(deliveries))),
+                None => self.requests.put_back(arrival, request),
             }
         }
     }
 
-    /// Answers those who will not wait any longer.
+    fn undelivered(&self, deliveries: Vec<Delivery>) -> Undelivered {
+        Undelivered { deliveries, core: self.core.clone(), topology: self.selection.topology.clone() }
+    }
+
+    /// Answers the requests that do not wait any longer.
     fn answer_ended(&mut self) {
-        let ended = match *self.hurry.borrow() {
-            true => self.asking.take_all().collect(),
-            false => self.asking.take_ended(Instant::now()),
+        let ended = match *self.shutting_down.borrow() {
+            true => self.requests.take_all().collect(),
+            false => self.requests.take_ended(Instant::now()),
         };
-        for ask in ended {
-            ask.answer(Ok(self.handed(Vec::new())));
+        for request in ended {
+            request.answer(Ok(self.undelivered(Vec::new())));
         }
     }
 
-    fn handed(&self, deliveries: Vec<Delivery>) -> Handed {
-        Handed { deliveries, core: self.core.clone(), topology: self.lanes.topology.clone() }
+    fn fail_all(&mut self, error: &Error) {
+        self.requests.take_all().for_each(|request| request.answer(Err(error.clone())));
     }
 
-    /// Until something may have come, somebody new asks, or the first one gives up.
-    async fn wait(&mut self) {
-        self.rest();
-        let first_end = self.asking.first_end().unwrap_or_else(|| Instant::now() + POLL);
-        self.lay_out();
-        tokio::select! {
-            () = self.place.waiter.wait() => {}
-            () = tokio::time::sleep_until(first_end) => {}
-            Some(ask) = self.inbox.recv() => self.admit(ask),
-            () = hurried(&mut self.hurry) => {}
-        }
-        if let Some(Offer { turn, ask, .. }) = self.place.waiter.take_offer() {
-            self.asking.put_back(turn, ask);
-        }
-    }
-
-    /// Lets publishers see the one whose turn it is.
-    fn lay_out(&mut self) {
-        let Some(wants) = &self.lanes.wants else { return };
-        if let Some((turn, ask)) = self.asking.take_first(1).pop() {
-            self.place.waiter.lay_out(Offer { ask, turn, wants: wants.clone(), home: self.home.clone() });
-        }
-    }
-
-    /// From here on the watcher looks for it.
-    fn rest(&mut self) {
-        self.calm_since.get_or_insert_with(Instant::now);
-        if self.place.rest(self.look_by.take()) {
+    /// Waits until something may be ready, a request comes, or the first one stops waiting.
+    async fn wait(&mut self, look: bool) -> Phase {
+        if self.registration.wait(look) {
             tokio::spawn(watcher::watch(self.core.clone(), self.filter.namespace.clone()));
         }
+        let first_end = self.requests.first_end().unwrap_or_else(|| Instant::now() + POLL);
+        self.offer_handoff();
+        let mut long_poll = true;
+        tokio::select! {
+            () = self.registration.waiter.notified() => {}
+            () = tokio::time::sleep_until(first_end) => {}
+            Some(message) = self.inbox.recv() => long_poll = self.admit(message),
+            () = until_shutdown(&mut self.shutting_down) => {}
+        }
+        if let Some(slot) = self.registration.waiter.take_handoff() {
+            (slot.deliver)(None);
+        }
+        while let Ok(message) = self.inbox.try_recv() {
+            long_poll &= self.admit(message);
+        }
+        self.after_wait(long_poll)
+    }
+
+    fn after_wait(&mut self, long_poll: bool) -> Phase {
+        let mut news = self.registration.waiter.news();
+        if let Some(error) = news.failed.take() {
+            self.fail_all(&error);
+            return Phase::Idle { watched_until: None };
+        }
+        if news.ready || news.lanes_changed || !long_poll {
+            // `claim_for_requests` reads the news again: keep what it needs.
+            self.registration.waiter.restore(news);
+            return Phase::Claiming;
+        }
+        self.answer_ended();
+        match self.requests.is_empty() {
+            true => Phase::Idle { watched_until: Some(Instant::now() + WATCH_KEEPALIVE) },
+            false => Phase::Waiting { look: false },
+        }
+    }
+
+    /// Offers the first request to publishers of this process.
+    fn offer_handoff(&mut self) {
+        let Some(topology) = self.selection.topology.clone() else { return };
+        let Some((arrival, request)) = self.requests.take_first(1).pop() else { return };
+        let (slot, home, core) = (request.slot.clone(), self.home.clone(), self.core.clone());
+        let (namespace, subscription) = (self.filter.namespace.clone(), self.filter.subscription.clone());
+        let (version, leases) = (topology.version, self.lease_times(&topology));
+        let deliver = move |deliveries: Option<Vec<Delivery>>| match deliveries {
+            Some(deliveries) => {
+                core.count_claimed(&topology, &namespace, &subscription, &deliveries);
+                request.answer(Ok(Undelivered { deliveries, core, topology: Some(topology) }));
+            }
+            // If the claimer has ended meanwhile, the caller starts a new one.
+            None => drop(home.upgrade().map(|home| home.send(Message::Returned(arrival, request)))),
+        };
+        self.registration.waiter.offer_handoff(HandoffSlot {
+            slot,
+            subscription_id: self.selection.subscription_id,
+            version,
+            lanes: self.selection.lanes(),
+            leases,
+            deliver: Box::new(deliver),
+        });
     }
 }
 
-/// Until nobody waits any more.
-async fn hurried(hurry: &mut watch::Receiver<bool>) {
+async fn until_shutdown(shutting_down: &mut watch::Receiver<bool>) {
     // The core has the other end, and the claimer has the core.
-    let _ = hurry.wait_for(|hurry| *hurry).await;
-}
-
-/// One sweep, and then the pause that keeps sweeps to their share of the time.
-async fn sweep(core: Arc<Core>, filter: Filter, lanes: Vec<i64>, sweeping: Arc<tokio::sync::Mutex<()>>) {
-    let _held = sweeping.lock().await;
-    let begun = Instant::now();
-    // While claims are never empty nobody looks around: this is when new lanes are noticed.
-    let swept = match maintain::sweep_lanes(&core, &filter.namespace, &lanes).await {
-        Ok(_) => core.refresh(&filter.namespace, SWEEP).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = swept {
-        tracing::warn!(%error, namespace = filter.namespace, "the sweep for run-out leases failed; another follows");
-    }
-    tokio::time::sleep(begun.elapsed() * (SHARE - 1)).await;
+    let _ = shutting_down.wait_for(|shutting_down| *shutting_down).await;
 }

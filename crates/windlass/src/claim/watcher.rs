@@ -1,5 +1,7 @@
-//! One task for all who wait in a namespace: it looks for them once a second, with one statement, and
-//! rings for those whom it concerns. Notifications only make it faster.
+//! One task per namespace that looks for all waiting claims, with one statement per poll.
+//!
+//! It looks when it is notified, when a delivery becomes ready or a lease must be checked, and otherwise once per poll
+//! interval. It also learns of new lanes and of a changed topology, and releases expired leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,32 +9,33 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::Result;
-use crate::maintain;
+use crate::maintain::release_expired;
 use crate::queue::Core;
 
-/// Without any sign, it looks again this often.
+/// The poll interval.
 pub(super) const POLL: Duration = Duration::from_secs(1);
-/// It never looks again sooner than this by itself.
+/// The watcher never looks again sooner than this by itself.
 const LOOK_MIN: Duration = Duration::from_millis(1);
-/// Sweeps and looks take at most one part in this many of the time, but for one that is slow alone: also where they have to
-/// pass millions of rows that nobody can vacuum, they shall not be felt.
-pub(super) const SHARE: u32 = 50;
-/// A look that takes no longer may be repeated at will.
+/// Looks take at most one part in this many of the time, except a single slow one. A look that has to pass millions of
+/// rows that nothing can vacuum must not slow down the work itself.
+const SHARE: u32 = 50;
+/// A look that takes no longer may be repeated without a pause.
 const LOOK_CHEAP: Duration = Duration::from_millis(5);
 
 /// When the next look may begin.
 pub(super) struct Pace {
+    every: Duration,
     next: Instant,
     /// When the last slow look ended.
     slow: Option<Instant>,
 }
 
 impl Pace {
-    pub fn new() -> Pace {
-        Pace { next: Instant::now(), slow: None }
+    pub fn every(every: Duration) -> Pace {
+        Pace { every, next: Instant::now() + every, slow: None }
     }
 
-    pub fn allows(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.next <= Instant::now()
     }
 
@@ -41,65 +44,69 @@ impl Pace {
         self.add(begun.elapsed());
     }
 
-    /// One that is slow alone, since it had to connect or somebody else was busy, is not held against the next.
+    /// A single slow look, because it had to connect or the machine was busy, does not delay the next one.
     fn add(&mut self, took: Duration) {
-        if took <= LOOK_CHEAP {
-            return;
-        }
         let (now, pause) = (Instant::now(), took * (SHARE - 1));
-        if self.slow.replace(now).is_some_and(|before| now - before < pause) {
-            self.next = now + pause;
+        self.next = now + self.every;
+        if took > LOOK_CHEAP && self.slow.replace(now).is_some_and(|before| now - before < pause) {
+            self.next = now + pause.max(self.every);
         }
     }
 }
 
 /// Watches for as long as there are claimers in the namespace.
 pub(super) async fn watch(core: Arc<Core>, namespace: String) {
-    let mut pace = Pace::new();
+    let mut pace = Pace::every(Duration::ZERO);
     let mut poll_at = Instant::now() + POLL;
     while let Some((alarm, look_by)) = core.wakes.watch(&namespace) {
-        // Of a lane that is new here somebody in this process may know already: that need not wait for a look.
-        if let Some(known) = core.known_topology(&namespace).filter(|known| core.wakes.is_news(&namespace, known)) {
-            core.wakes.tell(&namespace, &known);
-        }
         let due = look_by.map_or(poll_at, |by| by.min(poll_at)).max(pace.next);
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
-            // There may be a sooner look to wait for.
+            // There may be an earlier look to wait for.
             () = alarm.notified() => continue,
         }
         // Processes that started together do not stay together.
         poll_at = Instant::now() + POLL.mul_f64(1.0 - 0.1 * fastrand::f64());
-        let Some(lanes) = core.wakes.begin_look(&namespace) else {
-            // Who comes to wait rings, if a look is due.
-            let _ = tokio::time::timeout(POLL, alarm.notified()).await;
-            continue;
-        };
-        match look(&core, &namespace, &lanes, &mut pace).await {
-            Ok(Some(soon)) if soon < POLL => core.wakes.look_by(&namespace, Instant::now() + soon.max(LOOK_MIN)),
-            Ok(_) => {}
+        match look(&core, &namespace, &mut pace).await {
+            // Nobody waits. A claimer that begins to wait sets off the alarm if a look is due.
+            Ok(None) => drop(tokio::time::timeout(POLL, alarm.notified()).await),
+            Ok(Some(next)) if next < POLL => core.wakes.look_by(&namespace, Instant::now() + next.max(LOOK_MIN)),
+            Ok(Some(_)) => {}
             Err(error) => core.wakes.fail(&namespace, &error),
         }
     }
 }
 
-/// Looks for new lanes, changes, run-out leases, and deliveries that nobody rang for; how long until the
-/// next one becomes ready.
-async fn look(core: &Arc<Core>, namespace: &str, lanes: &[i64], pace: &mut Pace) -> Result<Option<Duration>> {
+/// Looks once, and notifies the waiters that have something to claim. How long until something becomes ready; `None` if
+/// nobody waits.
+async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace) -> Result<Option<Duration>> {
+    let Some(request) = core.wakes.begin_look(namespace) else { return Ok(None) };
     let begun = Instant::now();
-    let look = core.store.look(namespace, lanes, core.clock.overridden()).await?;
+    let look = core.store.look(namespace, &request, core.clock.overridden()).await?;
     pace.note(begun);
+    let (version, newest_lane) = core.wakes.told(namespace);
+    if (look.version, look.newest_lane) != (version, newest_lane) {
+        tell_of_changes(core, namespace, look.version, newest_lane).await?;
+    }
+    if look.leases_due {
+        // Notifies the waiters of what it releases.
+        release_expired(core, namespace).await?;
+    }
+    core.wakes.notify_seen(namespace, &look.ready_subscriptions, &look.ready_lanes);
+    Ok(Some(look.next_in.unwrap_or(POLL)))
+}
+
+/// Tells the waiters of another version, or of lanes that are newer than `told`.
+async fn tell_of_changes(core: &Arc<Core>, namespace: &str, version: i64, told: i64) -> Result<()> {
     let mut topology = core.topology(namespace).await?;
-    if topology.edition() != look.edition() {
+    if topology.version != version {
         topology = core.reload(namespace).await?;
     }
-    core.wakes.tell(namespace, &topology);
-    // What a sweep frees, it rings for.
-    maintain::sweep_lanes(core, namespace, &look.run_out()).await?;
-    let claimable = look.claimable();
-    core.store.rewind(&claimable);
-    core.wakes.ring_seen(namespace, &claimable);
-    Ok(look.next_ready_in())
+    let newest = core.list_lanes(&topology).await?;
+    // The lanes of another version are all new.
+    let told = if core.wakes.told(namespace).0 == topology.version { told } else { 0 };
+    core.wakes.lanes_changed(namespace, topology.version, &core.lanes.newer_than(&topology, told), newest);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -107,13 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_slow_look_puts_off_nothing_and_a_second_one_does() {
-        let (mut pace, slow) = (Pace::new(), Duration::from_secs(60));
+    fn a_second_slow_look_delays_the_next_one() {
+        let (mut pace, slow) = (Pace::every(Duration::ZERO), Duration::from_secs(60));
         for took in [LOOK_CHEAP, slow, Duration::ZERO] {
             pace.add(took);
-            assert!(pace.allows());
+            assert!(pace.is_due());
         }
         pace.add(slow);
-        assert!(!pace.allows());
+        assert!(!pace.is_due());
     }
 }

@@ -146,7 +146,7 @@ async fn kept_up(findings: &mut Findings, queue: &Queue, now: Timestamp) {
     let store = queue.store();
     let lanes = findings.answer("lanes", async {
         let lanes = store.lane_counts().await?;
-        let verdict = upkeep::lanes(&lanes, queue.limits().lanes_max);
+        let verdict = upkeep::lanes(&lanes);
         Ok((lanes, verdict))
     });
     let lanes = lanes.await.unwrap_or_default();

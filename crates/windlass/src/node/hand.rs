@@ -211,6 +211,7 @@ mod tests {
             max_retries: None,
             picked_at: at(1_000_000),
             lease_expires_at: at(61_000_000),
+            subscription_id: 1,
             lane_id: 1,
             attempts_limit: 20,
         }))

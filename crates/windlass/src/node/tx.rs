@@ -153,7 +153,7 @@ fn ended(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closed: Res
     match closed {
         Ok(Closed::Ended(attempt, freed)) => {
             node.queue.core().count_completed(&event.0, &attempt);
-            node.queue.core().wakes.ring(node.queue.namespace(), &freed);
+            node.queue.core().wakes.notify(node.queue.namespace(), freed);
             TxEnd::Committed(Some(attempt))
         }
         Ok(Closed::Noted) => TxEnd::Committed(None),

@@ -1,17 +1,18 @@
 //! In a transaction of sqlx.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 
 use sqlx::{PgConnection, Postgres};
 
 use super::{PublishIn, only, sealed, wrong_database};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::NewEvent;
 use crate::publish::{self, Published, ROUNDS_MAX};
 use crate::queue::{Core, Queue};
 use crate::store::Prepared;
 use crate::store::postgres::Transaction;
-use crate::topology::Topology;
+use crate::lanes::LaneKey;
 use crate::trace;
 
 impl sealed::Sealed for &mut PgConnection {}
@@ -76,31 +77,24 @@ async fn publish_in(queue: &Queue, tx: &mut PgConnection, mut events: Vec<NewEve
 
 /// Gives each event its deliveries, and creates the lanes that are missing; the version they are good for.
 async fn route_all(core: &Core, namespace: &str, tx: &mut Transaction<'_>, prepared: &mut [Prepared]) -> Result<i64> {
-    let known = core.topology(namespace).await?;
-    let missing = publish::try_route(core, &known, prepared)?;
+    let topology = core.topology(namespace).await?;
+    let missing = publish::route_known(core, &topology, prepared)?;
     if missing.is_empty() {
-        return Ok(known.version);
+        return Ok(topology.version);
     }
-    if tx.add_lanes_apart(namespace, &missing).await? {
-        let reloaded = core.reload(namespace).await?;
-        if publish::try_route(core, &reloaded, prepared)?.is_empty() {
-            return Ok(reloaded.version);
-        }
-    }
-    // Somebody is making them in a transaction, which may be this one.
-    let mut topology = in_tx(tx, namespace).await?;
-    for _ in 0..ROUNDS_MAX {
-        let missing = publish::try_route(core, &topology, prepared)?;
-        if missing.is_empty() {
+    if let Some(ids) = tx.add_lanes_apart(namespace, &missing).await? {
+        core.lanes.insert(namespace, topology.version, missing.into_iter().zip(ids));
+        if publish::route_known(core, &topology, prepared)?.is_empty() {
             return Ok(topology.version);
         }
-        tx.add_lanes(namespace, &missing).await?;
-        topology = in_tx(tx, namespace).await?;
     }
-    Err(publish::keeps_changing(namespace))
-}
-
-async fn in_tx(tx: &mut Transaction<'_>, namespace: &str) -> Result<Topology> {
-    let found = tx.topology(namespace).await?;
-    found.ok_or_else(|| Error::NamespaceNotFound { namespace: namespace.to_owned() })
+    // Another transaction is creating these lanes, or this one has. Lanes that only this transaction can see stay out of
+    // the cache.
+    let missing = publish::route_known(core, &topology, prepared)?;
+    let ids = tx.add_lanes(namespace, &missing).await?;
+    let own: HashMap<LaneKey, i64> = missing.into_iter().zip(ids).collect();
+    core.lanes.look_up(&topology, |lane_id| {
+        publish::route_with(core, &topology, prepared, &|key| own.get(key).copied().or_else(|| lane_id(key)))
+    })?;
+    Ok(topology.version)
 }

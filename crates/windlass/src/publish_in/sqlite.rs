@@ -1,5 +1,6 @@
 //! In a transaction of rusqlite.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::Connection;
@@ -7,7 +8,8 @@ use rusqlite::Connection;
 use super::{PublishIn, only, sealed, wrong_database};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::publish::{self, Published, ROUNDS_MAX};
+use crate::lanes::LaneKey;
+use crate::publish::{self, Published};
 use crate::queue::{Core, Queue};
 use crate::store::Prepared;
 use crate::store::sqlite::Transaction;
@@ -67,19 +69,16 @@ fn publish_in(queue: &Queue, tx: &Connection, mut events: Vec<NewEvent>) -> Resu
 /// Gives each event its deliveries, and creates the lanes that are missing; the version they are good for.
 /// What the transaction sees and others do not stays in here.
 fn route_all(core: &Core, namespace: &str, tx: &Transaction<'_>, prepared: &mut [Prepared]) -> Result<i64> {
-    let mut topology = known_or_read(core, namespace, tx)?;
-    for _ in 0..ROUNDS_MAX {
-        let missing = publish::try_route(core, &topology, prepared)?;
-        if missing.is_empty() {
-            return Ok(topology.version);
-        }
-        tx.add_lanes(namespace, &missing)?;
-        topology = Arc::new(read(namespace, tx)?);
-    }
-    Err(publish::keeps_changing(namespace))
+    let topology = known_or_read(core, namespace, tx)?;
+    let missing = publish::route_known(core, &topology, prepared)?;
+    let ids = tx.add_lanes(namespace, &missing)?;
+    let own: HashMap<LaneKey, i64> = missing.into_iter().zip(ids).collect();
+    core.lanes.look_up(&topology, |lane_id| {
+        publish::route_with(core, &topology, prepared, &|key| own.get(key).copied().or_else(|| lane_id(key)))
+    })?;
+    Ok(topology.version)
 }
 
-/// Reading it takes a while where there are many lanes.
 fn known_or_read(core: &Core, namespace: &str, tx: &Transaction<'_>) -> Result<Arc<Topology>> {
     let version = tx.version(namespace)?;
     match core.known_topology(namespace).filter(|known| Some(known.version) == version) {

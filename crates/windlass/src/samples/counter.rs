@@ -143,7 +143,9 @@ mod tests {
     fn change(action: Action, transition: Transition) -> Change {
         let live = Live {
             event_id: 1,
+            subscription_id: 1,
             lane_id: 1,
+            event_type: "t".into(),
             lease: Some(Lease(1)),
             attempts: 1,
             attempts_limit: 9,

@@ -305,14 +305,12 @@ impl Queue {
         let (core, namespace) = (self.core(), self.namespace());
         if !manual {
             let topology = core.topology(namespace).await?;
-            let missing = publish::try_route(core, &topology, events)?;
+            let missing = publish::route_known(core, &topology, events)?;
             if missing.is_empty() {
                 return Ok(Some(topology));
             }
-            if !core.store.add_lanes_soon(namespace, &missing).await? {
-                return Ok(None);
-            }
-            core.reload(namespace).await?;
+            let Some(ids) = core.store.add_lanes_soon(namespace, &missing).await? else { return Ok(None) };
+            core.lanes.insert(namespace, topology.version, missing.into_iter().zip(ids));
         }
         publish::route_all(core, namespace, events).await.map(Some)
     }

@@ -1,6 +1,6 @@
 //! The store on PostgreSQL: set-based statements over arrays, on a few connections.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,17 +14,16 @@ use tokio::task::AbortHandle;
 
 use self::again::despite_deadlocks;
 use self::connections::Connections;
-use self::group::Freed;
 pub(crate) use self::handle::Tx;
-use self::marks::Marks;
+use self::lease::FinishedLease;
 use self::notify::Ready;
 use super::{
-    Applied, Change, Claim, FreePlace, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
+    Applied, BehindCheck, Change, Claim, ClaimStore, Claimed, FreePlace, Head, Holder, Look, LookRequest, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::backlog::LiveCount;
 use crate::clock::{Clock, Timestamp};
-use crate::delivery::{Delivery, Live};
+use crate::delivery::Live;
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -41,8 +40,9 @@ use crate::register::NodeView;
 use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::token::Token;
-use crate::topology::{LaneKey, Namespace, Subscription, Topology};
-use crate::wake::{Wakes, lock};
+use crate::lanes::{Lane, LaneKey};
+use crate::topology::{Namespace, Subscription, Topology};
+use crate::wake::{ReadyLane, Wakes, lock};
 
 mod activity;
 mod again;
@@ -66,10 +66,11 @@ mod history;
 mod hold;
 mod inspect;
 mod keeping;
+mod lanes;
 mod list;
 mod look;
 mod maintain;
-mod marks;
+mod lease;
 mod migrate;
 mod notify;
 mod overview;
@@ -175,7 +176,10 @@ pub(crate) struct PgStore {
     reads: Arc<Connections>,
     /// For transactions that handlers work in.
     handlers: handle::Transactions,
-    marks: Arc<Marks>,
+    /// For each subscription: no lease was due up to this time.
+    leases_checked: Mutex<HashMap<i64, Timestamp>>,
+    /// To the task that removes leases without deliveries.
+    finished_leases: mpsc::UnboundedSender<FinishedLease>,
     /// To the task that notifies other processes.
     ready: mpsc::UnboundedSender<Ready>,
     /// Who we are among those that notify.
@@ -207,7 +211,11 @@ impl PgStore {
         let (ready, inbox) = mpsc::unbounded_channel();
         let own = fastrand::u64(notify::NOBODY + 1..);
         tokio::spawn(notify::send(inbox, reads.clone(), own));
+        let (finished_leases, finished) = mpsc::unbounded_channel();
+        tokio::spawn(lease::remove_finished(finished, reads.clone()));
         Ok(PgStore {
+            leases_checked: Mutex::default(),
+            finished_leases,
             claims: Connections::new(options.clone(), HOT, CLAIMS),
             writes: Connections::new(options.clone(), HOT, WRITES),
             sweeps: Connections::new(options.clone(), HOT, SWEEPS),
@@ -215,7 +223,6 @@ impl PgStore {
             handlers: handle::Transactions::new(options.clone()),
             reads,
             options,
-            marks: Arc::default(),
             ready,
             own,
             heard: Arc::default(),
@@ -235,25 +242,16 @@ impl PgStore {
         lock(&self.lamented).insert(partition.to_owned())
     }
 
-    /// Deliveries became ready in these lanes: claims must not begin behind them, here or elsewhere.
-    fn freed(&self, namespace: &str, freed: Vec<Freed>) {
-        let mut lanes: BTreeMap<i64, Timestamp> = BTreeMap::new();
-        for (lane, ready_at) in freed {
-            lanes.entry(lane).and_modify(|earliest| *earliest = ready_at.min(*earliest)).or_insert(ready_at);
+    /// Tells other processes that deliveries are ready in these lanes, or will be.
+    fn notify(&self, namespace: &str, lanes: Vec<ReadyLane>) {
+        if !lanes.is_empty() {
+            self.tell(Ready { namespace: namespace.to_owned(), lanes });
         }
-        if lanes.is_empty() {
-            return;
-        }
-        for (lane, ready_at) in &lanes {
-            self.marks.rewind(*lane, *ready_at);
-        }
-        self.tell(Ready { namespace: namespace.to_owned(), freed: lanes.into_iter().collect() });
     }
 
-    /// Deliveries became ready somewhere in the namespace.
-    fn freed_anywhere(&self, namespace: &str) {
-        self.marks.rewind_all(None);
-        self.tell(Ready { namespace: namespace.to_owned(), freed: Vec::new() });
+    /// Tells other processes that deliveries are ready somewhere in the namespace.
+    fn notify_anywhere(&self, namespace: &str) {
+        self.tell(Ready { namespace: namespace.to_owned(), lanes: Vec::new() });
     }
 
     fn tell(&self, ready: Ready) {
@@ -272,6 +270,32 @@ fn options(url: &str) -> Result<PgConnectOptions> {
 pub(crate) async fn schema_version(url: &str) -> Result<(i64, i64)> {
     let mut connection = options(url)?.connect().await.map_err(error::from_sqlx)?;
     Ok((migrate::found(&mut connection).await?, migrate::KNOWN))
+}
+
+#[async_trait]
+impl ClaimStore for PgStore {
+    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed> {
+        despite_deadlocks!(claim::claim(self, claim, now))
+    }
+
+    async fn check_behind(&self, claim: &Claim, from: i64, to: i64, now: Option<Timestamp>) -> Result<BehindCheck> {
+        claim::check_behind(self, claim, from, to, now).await
+    }
+
+    async fn look(&self, namespace: &str, request: &LookRequest, now: Option<Timestamp>) -> Result<Look> {
+        let look = look::look(self, namespace, request, now).await?;
+        look.ok_or_else(|| Error::NamespaceNotFound { namespace: namespace.to_owned() })
+    }
+
+    async fn expired_leases(
+        &self,
+        namespace: &str,
+        subscriptions: &[i64],
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Live>> {
+        despite_deadlocks!(lease::expired_leases(self, namespace, subscriptions, limit, now))
+    }
 }
 
 fn to_json<T: Serialize>(value: &T) -> Result<String> {
@@ -293,7 +317,7 @@ impl Store for PgStore {
     }
 
     async fn watch(&self, wakes: Arc<Wakes>) {
-        let listen = notify::listen(self.options.clone(), wakes, self.marks.clone(), self.own, self.heard.clone());
+        let listen = notify::listen(self.options.clone(), wakes, self.own, self.heard.clone());
         *lock(&self.listening) = Some(tokio::spawn(listen).abort_handle());
     }
 
@@ -352,12 +376,26 @@ impl Store for PgStore {
         despite_deadlocks!(topology::remove_subscription(self, namespace, subscription))
     }
 
-    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
-        topology::add_lanes_soon(self, namespace, lanes).await
+    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>> {
+        lanes::add_lanes_soon(self, namespace, lanes).await
     }
 
-    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-        despite_deadlocks!(topology::add_lanes(self, namespace, lanes))
+    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
+        despite_deadlocks!(lanes::add_lanes(self, namespace, lanes))
+    }
+
+    async fn lanes_after(&self, namespace: &str, number: i64) -> Result<Vec<Lane>> {
+        lanes::lanes_after(self, namespace, number).await
+    }
+
+    async fn remove_empty_lanes(
+        &self,
+        namespace: &str,
+        min_age: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        lanes::remove_empty_lanes(self, namespace, min_age, limit, now).await
     }
 
     async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past> {
@@ -418,27 +456,6 @@ impl Store for PgStore {
         now: Option<Timestamp>,
     ) -> Result<Option<Vec<Stored>>> {
         despite_deadlocks!(publish::publish(self, namespace, version, events, now))
-    }
-
-    fn goes_onward(&self) -> bool {
-        true
-    }
-
-    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
-        despite_deadlocks!(claim::claim(self, claim, now))
-    }
-
-    async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look> {
-        let look = look::look(self, namespace, lanes, now).await?;
-        look.ok_or_else(|| Error::NamespaceNotFound { namespace: namespace.to_owned() })
-    }
-
-    fn rewind(&self, lanes: &[i64]) {
-        self.marks.forget(lanes);
-    }
-
-    async fn run_out(&self, namespace: &str, lanes: &[i64], limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
-        maintain::run_out(self, namespace, lanes, limit, now).await
     }
 
     async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {

@@ -9,12 +9,12 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, Claim, FreePlace, Head, Holder, Look, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
+    Applied, Change, FreePlace, Head, Holder, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
     PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::backlog::LiveCount;
-use crate::clock::{Clock, Timestamp, from_micros};
-use crate::delivery::{Delivery, Live};
+use crate::clock::{Clock, Timestamp, from_micros, micros};
+use crate::delivery::Live;
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -22,6 +22,7 @@ use crate::inspect::{
     DeadLetter, DeadLetterFilter, DeadLetterGroup, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
     WorkerView,
 };
+use crate::lanes::{Lane, LaneKey};
 use crate::outcome::{Attempt, HandlerResult};
 use crate::overview::{Counts, Reasons};
 use crate::policy::NamespacePolicy;
@@ -30,7 +31,7 @@ use crate::register::NodeView;
 use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::token::Token;
-use crate::topology::{LaneKey, Namespace, Subscription, Topology};
+use crate::topology::{Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
 mod activity;
@@ -51,6 +52,7 @@ mod history;
 mod inspect;
 mod instants;
 mod keeping;
+mod lanes;
 mod lease;
 mod list;
 mod look;
@@ -82,10 +84,6 @@ use connection::Readers;
 use instants::Instants;
 pub(crate) use publish_in::Transaction;
 use writer::{Durability, Writer};
-
-/// The events of so many deliveries for each lane asked are read by another thread than the one that writes. That begins
-/// with nothing in its cache: it pays where they lie beside each other.
-const APART: usize = 100;
 
 pub(crate) struct SqliteStore {
     file: PathBuf,
@@ -175,11 +173,6 @@ impl SqliteStore {
         blocking(move || readers.read(work)).await
     }
 
-    /// From how many deliveries on their events are read apart; in memory readers and the writer wait for each other.
-    fn reads_apart(&self, claim: &Claim) -> usize {
-        if connection::is_in_memory(&self.file) { usize::MAX } else { APART * claim.lanes.len() }
-    }
-
     fn now(&self, now: Option<Timestamp>) -> i64 {
         row::micros(now).unwrap_or_else(|| self.instants.now())
     }
@@ -267,13 +260,35 @@ impl Store for SqliteStore {
         self.write(None, move |conn, _| topology::remove_subscription(conn, &namespace, &name)).await
     }
 
-    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
-        self.add_lanes(namespace, lanes).await.map(|()| true)
+    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
+        let (namespace, lanes) = (namespace.to_owned(), lanes.to_vec());
+        self.write(None, move |conn, now| lanes::add_lanes(conn, &namespace, &lanes, now)).await
     }
 
-    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-        let (namespace, lanes) = (namespace.to_owned(), lanes.to_vec());
-        self.write(None, move |conn, _| topology::add_lanes(conn, &namespace, &lanes)).await
+    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>> {
+        self.add_lanes(namespace, lanes).await.map(Some)
+    }
+
+    async fn lanes_after(&self, namespace: &str, lane_id: i64) -> Result<Vec<Lane>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| lanes::lanes_after(conn, &namespace, lane_id)).await
+    }
+
+    /// Finds the lanes outside the write transaction, which checks them once more.
+    async fn remove_empty_lanes(
+        &self,
+        namespace: &str,
+        min_age: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let (reading, created_until) = (namespace.to_owned(), self.now(now).saturating_sub(micros(min_age)));
+        let empty = self.read(move |conn| lanes::empty_lanes(conn, &reading, created_until, limit)).await?;
+        if empty.is_empty() {
+            return Ok(0);
+        }
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, _| lanes::remove_lanes(conn, &namespace, &empty)).await
     }
 
     async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past> {
@@ -343,57 +358,6 @@ impl Store for SqliteStore {
     ) -> Result<Option<Vec<Stored>>> {
         let (namespace, events) = (namespace.to_owned(), events.iter().copied().cloned().collect::<Vec<_>>());
         self.write(now, move |conn, now| publish::publish(conn, &namespace, version, &events, now)).await
-    }
-
-    /// In its index, what was published next lies apart: the pages of each lane would be written for it.
-    fn goes_onward(&self) -> bool {
-        false
-    }
-
-    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
-        let (claim, now, apart) = (Arc::new(claim.clone()), row::micros(now), self.reads_apart(claim));
-        let taking = claim.clone();
-        let take = move |conn: &Connection, now| {
-            let taken = claim::take(conn, &taking, now)?;
-            match taken.len() < apart {
-                true => Ok((claim::deliveries(conn, &taking, &taken)?, Vec::new())),
-                false => Ok((Vec::new(), taken)),
-            }
-        };
-        // A claim that is lost in a power cut is only a redelivery.
-        let (whole, taken) = self.writer.write(Durability::Relaxed, now, take).await?;
-        if taken.is_empty() {
-            return Ok(whole);
-        }
-        let taken = Arc::new(taken);
-        let (of, held) = (claim.clone(), taken.clone());
-        match self.read(move |conn| claim::deliveries(conn, &of, &held)).await {
-            Ok(deliveries) => Ok(deliveries),
-            // They are held: where nobody else can read them, the writer does.
-            Err(_) => {
-                let read = move |conn: &Connection, _| claim::deliveries(conn, &claim, &taken);
-                self.writer.write(Durability::Relaxed, now, read).await
-            }
-        }
-    }
-
-    async fn look(&self, namespace: &str, lanes: &[i64], now: Option<Timestamp>) -> Result<Look> {
-        let (namespace, lanes, now) = (namespace.to_owned(), lanes.to_vec(), self.now(now));
-        self.read(move |conn| look::look(conn, &namespace, &lanes, now)).await
-    }
-
-    /// Every claim begins at the beginning: there are no dead rows to walk past.
-    fn rewind(&self, _lanes: &[i64]) {}
-
-    async fn run_out(
-        &self,
-        _namespace: &str,
-        lanes: &[i64],
-        limit: usize,
-        now: Option<Timestamp>,
-    ) -> Result<Vec<Live>> {
-        let (lanes, now) = (lanes.to_vec(), self.now(now));
-        self.read(move |conn| maintain::run_out(conn, &lanes, limit, now)).await
     }
 
     async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {

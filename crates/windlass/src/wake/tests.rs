@@ -1,171 +1,167 @@
-//! Bells reach those whom they concern, and nobody else.
+//! Notifications reach the waiters that they concern, and no others.
 
 use std::time::Duration;
 
 use super::*;
-use crate::clock::Timestamp;
-use crate::policy::NamespacePolicy;
-use crate::topology::{Lane, LaneKey, MAIN, Namespace, Subscription};
 
-/// A topology in which the lanes, numbered from 1, have these tags.
-fn topology(version: i64, tags: &[&str]) -> Arc<Topology> {
-    let lane = |(lane_id, tag): (i64, &&str)| {
-        let (subscription, event_type) = (MAIN.to_owned(), "t".to_owned());
-        Lane { lane_id, key: LaneKey { subscription, event_type, tags: vec![tag.to_string()], priority: 0 } }
-    };
-    let created_at = Timestamp::UNIX_EPOCH;
-    let namespace = Namespace {
-        namespace: "ns".to_owned(),
-        metadata: serde_json::value::RawValue::NULL.to_owned(),
-        policy: NamespacePolicy::default(),
-        paused: false,
-        paused_types: Vec::new(),
-        created_at,
-    };
-    let main = Subscription {
-        subscription: MAIN.to_owned(),
-        types: Vec::new(),
-        tags: Vec::new(),
-        policy: Default::default(),
-        paused: false,
-        starts_at: created_at,
-        backfill_from: None,
-        created_at,
-    };
-    Arc::new(Topology::new(namespace, version, vec![main], (1..).zip(tags).map(lane).collect()))
+const SUBSCRIPTION: i64 = 5;
+
+fn ready(lane_id: i64) -> ReadyLane {
+    ReadyLane { subscription_id: SUBSCRIPTION, lane_id }
 }
 
-/// Who waits for deliveries with this tag.
-fn waits(wakes: &Arc<Wakes>, topology: &Arc<Topology>, tag: &str) -> Place {
-    let filter = Filter::new("ns").tag(tag);
-    let place = wakes.register(&filter);
-    place.set_lanes(topology, filter.lane_ids(topology));
-    place.rest(None);
-    place
+/// A waiter whose filter selects lanes with this tag.
+fn registered(wakes: &Arc<Wakes>, tag: &'static str, interest: Interest) -> Registration {
+    let registration = wakes.register("ns", Box::new(move |key| key.tags.iter().any(|other| other == tag)));
+    registration.set_interest(interest);
+    registration.wait(false);
+    registration
 }
 
-fn rang(place: &Place) -> bool {
-    place.waiter.news().rang
+fn waits_for_lane(wakes: &Arc<Wakes>, tag: &'static str, lane_id: i64) -> Registration {
+    registered(wakes, tag, Interest::Lanes { subscription_id: SUBSCRIPTION, lanes: Arc::new([lane_id]) })
+}
+
+fn waits_for_all(wakes: &Arc<Wakes>) -> Registration {
+    registered(wakes, "", Interest::Subscription { subscription_id: SUBSCRIPTION, lanes: None })
+}
+
+fn lane(lane_id: i64) -> Lane {
+    let key = LaneKey { subscription_id: SUBSCRIPTION, event_type: "t".into(), tags: Vec::new(), priority: 0 };
+    Lane { lane_id, number: lane_id, key: key.into() }
+}
+
+fn is_notified(registration: &Registration) -> bool {
+    registration.waiter.news().ready
 }
 
 fn is_look_due(wakes: &Wakes) -> bool {
-    let (_, look_by) = wakes.watch("ns").expect("somebody is there");
+    let (_, look_by) = wakes.watch("ns").expect("a waiter is registered");
     look_by.is_some_and(|by| by <= Instant::now())
 }
 
 #[test]
-fn only_who_takes_from_the_lane_is_woken() {
-    let (wakes, topology) = (Arc::new(Wakes::default()), topology(1, &["a", "b"]));
-    let (a, b, also_a) = (waits(&wakes, &topology, "a"), waits(&wakes, &topology, "b"), waits(&wakes, &topology, "a"));
-    wakes.ring("ns", &[1]);
-    assert!(rang(&a) && !rang(&b) && rang(&also_a));
-    wakes.ring("ns", &[1, 2]);
-    assert!(rang(&a) && rang(&b));
-    wakes.ring_seen("ns", &[2, 3]);
-    assert!(!a.waiter.news().seen && b.waiter.news().seen);
-    wakes.ring("other", &[1]);
-    wakes.ring("ns", &[]);
-    drop(also_a);
-    assert!(!rang(&a) && !rang(&b) && !is_look_due(&wakes));
+fn only_waiters_of_the_lane_are_notified() {
+    let wakes = Arc::new(Wakes::default());
+    wakes.lanes_changed("ns", 1, &[], 9);
+    let (a, b, all) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2), waits_for_all(&wakes));
+    wakes.lanes_changed("ns", 1, &[lane(1), lane(2), lane(7)], 9);
+    wakes.notify("ns", [ready(1)]);
+    assert!(is_notified(&a) && !is_notified(&b) && is_notified(&all));
+    wakes.notify("ns", [ReadyLane { subscription_id: 6, lane_id: 7 }]);
+    assert!(!is_notified(&all), "another subscription");
+    wakes.notify_seen("ns", &[SUBSCRIPTION], &[2]);
+    assert!(!a.waiter.news().seen_by_watcher && b.waiter.news().seen_by_watcher);
+    assert!(all.waiter.news().seen_by_watcher);
+    wakes.notify("other", [ready(1)]);
+    assert!(!is_notified(&a) && !is_look_due(&wakes));
 }
 
 #[test]
-fn what_names_no_lane_or_a_new_one_is_for_the_watcher() {
-    let (wakes, topology) = (Arc::new(Wakes::default()), topology(1, &["a", "nobody's"]));
-    let a = waits(&wakes, &topology, "a");
-    let bells: [(&str, &dyn Fn()); 3] = [
-        ("anywhere", &|| wakes.ring_anywhere("ns")),
-        ("all", &|| wakes.ring_all()),
-        ("new", &|| wakes.ring("ns", &[3])),
+fn a_subscription_waiter_with_lanes_is_notified_for_those_only() {
+    let wakes = Arc::new(Wakes::default());
+    let lanes = Interest::Subscription { subscription_id: SUBSCRIPTION, lanes: Some(Arc::new([2, 4])) };
+    let some = registered(&wakes, "a", lanes);
+    wakes.notify("ns", [ready(3)]);
+    assert!(!is_notified(&some));
+    wakes.notify("ns", [ready(4)]);
+    assert!(is_notified(&some));
+}
+
+#[test]
+fn the_watcher_is_told_of_lanes_that_are_not_known() {
+    let wakes = Arc::new(Wakes::default());
+    let a = waits_for_lane(&wakes, "a", 1);
+    wakes.lanes_changed("ns", 1, &[lane(1), lane(2)], 2);
+    let signals: [(&str, &dyn Fn()); 3] = [
+        ("anywhere", &|| wakes.notify_anywhere("ns")),
+        ("all", &|| wakes.notify_all()),
+        ("new lane", &|| wakes.notify("ns", [ready(3)])),
     ];
-    for (name, bell) in bells {
-        bell();
+    for (name, signal) in signals {
+        signal();
         assert!(is_look_due(&wakes), "{name}");
-        assert_eq!(wakes.begin_look("ns"), Some(vec![1]), "{name}");
-        assert!(!is_look_due(&wakes) && !rang(&a), "{name}");
+        assert_eq!(wakes.begin_look("ns").unwrap().lanes, [1], "{name}");
+        assert!(!is_look_due(&wakes) && !is_notified(&a), "{name}");
     }
-    wakes.ring("ns", &[2]);
-    assert!(!is_look_due(&wakes), "nobody takes from it");
+    wakes.notify("ns", [ready(2)]);
+    assert!(!is_look_due(&wakes), "a known lane that nobody waits for");
 }
 
 #[test]
-fn a_new_lane_is_told_to_those_who_want_it() {
-    let (wakes, old, new) = (Arc::new(Wakes::default()), topology(1, &["a"]), topology(1, &["a", "b"]));
-    let (a, b) = (waits(&wakes, &old, "a"), waits(&wakes, &old, "b"));
-    wakes.tell("ns", &new);
-    assert!(!rang(&a) && rang(&b));
-    wakes.ring("ns", &[2]);
-    assert!(!rang(&a) && rang(&b));
-    wakes.tell("ns", &new);
-    wakes.tell("ns", &topology(2, &["a", "b"]));
-    assert!(!rang(&a) && !rang(&b), "nothing changed for them");
-    wakes.tell("ns", &topology(3, &["b", "b"]));
-    assert!(rang(&a) && rang(&b));
-    assert_eq!(wakes.begin_look("ns"), Some(vec![1, 2]));
+fn a_waiter_for_everything_needs_no_lanes() {
+    let wakes = Arc::new(Wakes::default());
+    let all = waits_for_all(&wakes);
+    wakes.notify("ns", [ready(3)]);
+    assert!(is_notified(&all) && !is_look_due(&wakes));
+    assert_eq!(wakes.begin_look("ns").unwrap().subscriptions, [SUBSCRIPTION]);
 }
 
 #[test]
-fn who_knows_of_a_new_lane_lets_the_others_know() {
-    let (wakes, old, new) = (Arc::new(Wakes::default()), topology(1, &["a"]), topology(1, &["a", "b"]));
-    let (a, _b) = (waits(&wakes, &old, "a"), waits(&wakes, &old, "b"));
-    assert!(!is_look_due(&wakes));
-    a.set_lanes(&new, vec![1]);
-    assert!(is_look_due(&wakes));
+fn new_lanes_are_announced_to_the_waiters_that_select_them() {
+    let wakes = Arc::new(Wakes::default());
+    let (a, b) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2));
+    wakes.lanes_changed("ns", 1, &[], 2);
+    let changed = |registration: &Registration| registration.waiter.news().lanes_changed;
+    assert!(changed(&a) && changed(&b), "another version");
+    let tags = vec!["b".to_owned()];
+    let key = LaneKey { subscription_id: SUBSCRIPTION, event_type: "t".into(), tags, priority: 0 };
+    wakes.lanes_changed("ns", 1, &[Lane { lane_id: 3, number: 3, key: key.into() }], 3);
+    assert!(!changed(&a) && changed(&b));
+    assert_eq!(wakes.told("ns"), (1, 3));
 }
 
 #[test]
-fn nobody_looks_for_who_does_not_wait() {
-    let (wakes, topology) = (Arc::new(Wakes::default()), topology(1, &["a", "b"]));
-    let (a, b) = (waits(&wakes, &topology, "a"), waits(&wakes, &topology, "b"));
-    a.rise();
-    assert_eq!(wakes.begin_look("ns"), Some(vec![2]));
-    b.rise();
-    wakes.ring_anywhere("ns");
-    assert_eq!(wakes.begin_look("ns"), None);
+fn the_watcher_does_not_look_for_waiters_that_claim() {
+    let wakes = Arc::new(Wakes::default());
+    let (a, b) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2));
+    a.stop_waiting();
+    assert_eq!(wakes.begin_look("ns").unwrap().lanes, [2]);
+    b.stop_waiting();
+    wakes.notify_anywhere("ns");
+    assert!(wakes.begin_look("ns").is_none());
     assert!(is_look_due(&wakes), "put off until somebody waits");
-    assert!(!a.rest(None), "there is a watcher");
-    assert_eq!(wakes.begin_look("ns"), Some(vec![1]));
+    assert!(!a.wait(false), "a watcher is running");
+    assert_eq!(wakes.begin_look("ns").unwrap().lanes, [1]);
 }
 
 #[test]
-fn a_look_comes_when_the_earliest_is_ready() {
-    let (wakes, topology) = (Arc::new(Wakes::default()), topology(1, &["a"]));
-    let a = waits(&wakes, &topology, "a");
+fn a_look_is_due_at_the_earliest_requested_time() {
+    let wakes = Arc::new(Wakes::default());
+    let _a = waits_for_lane(&wakes, "a", 1);
     let at = |ms| Instant::now() + Duration::from_millis(ms);
     let (early, late) = (at(100_000), at(200_000));
-    a.rest(Some(late));
-    a.rest(Some(early));
-    wakes.look_by("ns", late);
+    for by in [late, early, late] {
+        wakes.look_by("ns", by);
+    }
     assert_eq!(wakes.watch("ns").unwrap().1, Some(early));
-    // A look at something else does not undo it.
+    // A look before that does not undo it.
     wakes.begin_look("ns");
     assert_eq!(wakes.watch("ns").unwrap().1, Some(early));
 }
 
 #[test]
-fn a_failed_look_reaches_who_waits() {
-    let (wakes, topology) = (Arc::new(Wakes::default()), topology(1, &["a"]));
-    let (waiting, claiming) = (waits(&wakes, &topology, "a"), waits(&wakes, &topology, "a"));
-    claiming.rise();
+fn a_failed_look_reaches_the_waiters_only() {
+    let wakes = Arc::new(Wakes::default());
+    let (waiting, claiming) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "a", 1));
+    claiming.stop_waiting();
     wakes.fail("ns", &Error::Closed);
     assert_eq!(waiting.waiter.news().failed, Some(Error::Closed));
     assert_eq!(claiming.waiter.news().failed, None);
 }
 
 #[test]
-fn a_watcher_ends_when_the_last_one_goes_and_is_started_anew() {
-    let (wakes, topology) = (Arc::new(Wakes::default()), topology(1, &["a"]));
-    let filter = Filter::new("ns").tag("a");
+fn a_watcher_ends_with_the_last_waiter_and_can_start_again() {
+    let wakes = Arc::new(Wakes::default());
     for _ in 0..2 {
-        let place = wakes.register(&filter);
-        place.set_lanes(&topology, vec![1]);
-        assert!(place.rest(None), "it has to be started");
-        assert!(!place.rest(None), "once");
+        let registration = wakes.register("ns", Box::new(|_| true));
+        assert!(registration.wait(false), "it has to be started");
+        assert!(!registration.wait(false), "once");
         assert!(wakes.watch("ns").is_some());
-        drop(place);
+        drop(registration);
         assert!(wakes.watch("ns").is_none());
     }
-    // Without a watcher, whoever leaves last turns out the light.
-    drop(wakes.register(&filter));
+    // Without a watcher, the last registration removes the entry.
+    drop(wakes.register("ns", Box::new(|_| true)));
     assert!(lock(&wakes.0).is_empty());
 }

@@ -333,9 +333,10 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_n
                  CREATE TEMPORARY TABLE copy AS SELECT * FROM windlass.events WHERE id = {model};
                  UPDATE copy SET id = nextval('windlass.events_id_seq'), created_at = now();
                  INSERT INTO windlass.events SELECT * FROM copy;
-                 INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit,
+                 INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+                     out_of_order, ready_at, attempts_limit,
                                                    updated_at, created_at)
-                 SELECT c.id, q.lane_id, q.namespace, q.subscription, now(), q.attempts_limit, now(), now()
+                 SELECT c.id, q.subscription_id, q.lane_id, q.namespace, q.subscription, q.event_type, 0, false, now(), q.attempts_limit, now(), now()
                  FROM copy c, windlass.event_queue q WHERE q.event_id = {model};"
             );
             late.execute(AssertSqlSafe(insert)).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use windlass::{Error, NamespacePolicy, NewNode, NewToken, Queue, Report, SchemaVersion, Scope, schema_version};
+use windlass::{Error, Queue, SchemaVersion, schema_version};
 
 use crate::bed::{Database, Kind, run_on_empty};
 use crate::postgres as server;
@@ -138,80 +138,6 @@ async fn a_newer_schema_is_refused(database: &Database) {
     assert_eq!(schema_version(&database.url).await, Ok(SchemaVersion { found: 999, known }));
 }
 
-/// What the first version of the schema was made of.
-const FIRST_SQLITE: &str = include_str!("../../src/store/sqlite/migrations/0001_engine.sql");
-const FIRST_POSTGRES: &str = include_str!("../../src/store/postgres/migrations/0001_engine.sql");
-
-const REGISTRY_SQLITE: &str = "
-CREATE TABLE windlass_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL);
-INSERT INTO windlass_migrations VALUES (1, 'engine', 0);";
-const REGISTRY_POSTGRES: &str = "
-CREATE SCHEMA windlass;
-CREATE TABLE windlass.migrations (
-    version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
-INSERT INTO windlass.migrations (version, name) VALUES (1, 'engine');
-SET search_path = windlass;";
-
-/// A namespace with one event that waits and one that was given up. `{at}` is an instant.
-const DATA: &str = r#"
-INSERT INTO namespaces (namespace, policy, metadata, version, created_at) VALUES
-    ('default', '{policy}', '{}', 1, {at}), ('shop', '{policy}', '{"owner":"a"}', 7, {at});
-INSERT INTO subscriptions (namespace, subscription, starts_at, created_at) VALUES
-    ('default', 'main', {at}, {at}), ('shop', 'main', {at}, {at});
-INSERT INTO lanes (namespace, subscription, event_type, tags, priority) VALUES ('shop', 'main', 't', '', 0);
-INSERT INTO events (id, namespace, event_type, title, tags, payload, priority, created_at) VALUES
-    (1, 'shop', 't', 'waits', '', '{"n":1}', 0, {at}), (2, 'shop', 't', 'given up', '', '{"n":2}', 0, {at});
-INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, created_at, updated_at)
-    VALUES (1, 1, 'shop', 'main', {at}, 20, {at}, {at});
-INSERT INTO dead_letters (event_id, lane_id, namespace, subscription, status, reason, attempts, retry_count, failed_at,
-    created_at) VALUES (2, 1, 'shop', 'main', 'FAILED', 'rejected', 1, 0, {at}, {at});
-"#;
-
-/// A database as the first version left it, with events in it.
-async fn first_version(database: &Database) {
-    let (begin, schema, at) = match database.kind {
-        Kind::Sqlite => (REGISTRY_SQLITE, FIRST_SQLITE, "1735000000000000"),
-        Kind::Postgres => (REGISTRY_POSTGRES, FIRST_POSTGRES, "timestamptz '2024-12-24 00:26:40+00'"),
-    };
-    let policy = serde_json::to_string(&NamespacePolicy::default()).unwrap();
-    let data = DATA.replace("{at}", at).replace("{policy}", &policy);
-    database.execute(&format!("{begin}{schema}{data}")).await;
-}
-
-async fn the_first_version_is_brought_up_to_date_with_all_that_is_in_it(database: &Database) {
-    first_version(database).await;
-    let known = schema_version(&database.url).await.unwrap().known;
-    let error = Queue::options(&database.url).migrate(false).open().await.map(drop).unwrap_err();
-    assert_eq!(error, Error::SchemaTooOld { found: 1, known });
-    assert_eq!(schema_version(&database.url).await, Ok(SchemaVersion { found: 1, known }));
-
-    // All at once: one of them does it.
-    let opening: Vec<_> = (0..4)
-        .map(|_| {
-            let url = database.url.clone();
-            tokio::spawn(async move { Queue::open(&url).await })
-        })
-        .collect();
-    for opened in opening {
-        opened.await.unwrap().unwrap_or_else(|error| panic!("{error}")).close().await;
-    }
-    assert_eq!(schema_version(&database.url).await, Ok(SchemaVersion { found: known, known }));
-
-    let shop = database.open().await.in_namespace("shop").unwrap();
-    assert_eq!(shop.describe().await.unwrap().metadata.get(), r#"{"owner":"a"}"#);
-    assert_eq!(shop.namespaces().await.unwrap().len(), 2);
-    assert_eq!(shop.get(2).await.unwrap().event.title.as_deref(), Some("given up"));
-    assert_eq!(crate::support::dead(&shop).await, [2]);
-    let delivery = crate::support::take(&shop).await;
-    assert_eq!((delivery.event.id, delivery.event.payload.get()), (1, r#"{"n":1}"#));
-    crate::support::finish(&shop, &delivery, Report::done()).await;
-    assert!(shop.tokens().await.unwrap().is_empty());
-    let created = shop.create_token(NewToken::new([Scope::Read])).await.unwrap();
-    assert_eq!(shop.tokens().await.unwrap(), [created.token]);
-    shop.register_node(NewNode::new("n")).await.unwrap();
-    assert_eq!(shop.nodes().await.unwrap().len(), 1);
-}
-
 macro_rules! on_an_empty_database {
     ($($name:ident)*) => {
         mod sqlite {
@@ -229,5 +155,4 @@ on_an_empty_database! {
     many_open_an_empty_database_at_once
     an_empty_database_is_not_touched_unless_asked
     a_newer_schema_is_refused
-    the_first_version_is_brought_up_to_date_with_all_that_is_in_it
 }

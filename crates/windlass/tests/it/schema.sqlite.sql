@@ -22,10 +22,11 @@ CREATE TABLE askers (
 ) WITHOUT ROWID;
 
 CREATE TABLE dead_letters (
-    event_id     INTEGER NOT NULL,
-    lane_id      INTEGER NOT NULL,
+    event_id        INTEGER NOT NULL,
+    subscription_id INTEGER NOT NULL,
     namespace    TEXT NOT NULL,
     subscription TEXT NOT NULL,
+    event_type   TEXT NOT NULL,
     status       TEXT NOT NULL,
     reason       TEXT NOT NULL,
     error        TEXT,
@@ -34,7 +35,7 @@ CREATE TABLE dead_letters (
     max_retries  INTEGER,
     failed_at    INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
-    PRIMARY KEY (event_id, lane_id)
+    PRIMARY KEY (event_id, subscription_id)
 ) WITHOUT ROWID;
 
 CREATE TABLE duties (
@@ -54,10 +55,11 @@ CREATE TABLE duties (
 
 CREATE TABLE event_attempts (
     event_id          INTEGER NOT NULL,
-    lane_id           INTEGER NOT NULL,
+    subscription_id   INTEGER NOT NULL,
     attempt           INTEGER NOT NULL,
     namespace         TEXT NOT NULL,
     subscription      TEXT NOT NULL,
+    event_type        TEXT NOT NULL,
     lease             INTEGER,
     worker_id         TEXT,
     picked_at         INTEGER,
@@ -91,10 +93,14 @@ CREATE TABLE event_keys (
 ) WITHOUT ROWID;
 
 CREATE TABLE event_queue (
+    subscription_id  INTEGER NOT NULL,
     event_id         INTEGER NOT NULL,
     lane_id          INTEGER NOT NULL,
     namespace        TEXT NOT NULL,
     subscription     TEXT NOT NULL,
+    event_type       TEXT NOT NULL,
+    priority         INTEGER NOT NULL,
+    out_of_order     INTEGER NOT NULL,
     ready_at         INTEGER NOT NULL,
     due_at           INTEGER,
     attempts         INTEGER NOT NULL DEFAULT 0,
@@ -110,7 +116,7 @@ CREATE TABLE event_queue (
     lease_expires_at INTEGER,
     updated_at       INTEGER NOT NULL,
     created_at       INTEGER NOT NULL,
-    PRIMARY KEY (event_id, lane_id)
+    PRIMARY KEY (subscription_id, event_id)
 ) WITHOUT ROWID;
 
 CREATE TABLE events (
@@ -134,7 +140,7 @@ CREATE TABLE events (
 
 CREATE TABLE handler_results (
     event_id     INTEGER NOT NULL,
-    lane_id      INTEGER NOT NULL,
+    subscription_id INTEGER NOT NULL,
     namespace    TEXT NOT NULL,
     subscription TEXT NOT NULL,
     handler      TEXT NOT NULL,
@@ -142,17 +148,19 @@ CREATE TABLE handler_results (
     error        TEXT,
     attempt      INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
-    PRIMARY KEY (event_id, lane_id, handler)
+    PRIMARY KEY (event_id, subscription_id, handler)
 ) WITHOUT ROWID;
 
 CREATE TABLE lanes (
-    lane_id      INTEGER PRIMARY KEY AUTOINCREMENT,
-    namespace    TEXT NOT NULL,
-    subscription TEXT NOT NULL,
-    event_type   TEXT NOT NULL,
-    tags         TEXT NOT NULL,
-    priority     INTEGER NOT NULL,
-    UNIQUE (namespace, subscription, event_type, tags, priority)
+    lane_id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace       TEXT NOT NULL,
+    subscription_id INTEGER NOT NULL,
+    subscription    TEXT NOT NULL,
+    event_type      TEXT NOT NULL,
+    tags            TEXT NOT NULL,
+    priority        INTEGER NOT NULL,
+    created_at      INTEGER NOT NULL,
+    UNIQUE (subscription_id, event_type, tags, priority)
 );
 
 CREATE TABLE namespaces (
@@ -195,7 +203,7 @@ CREATE TABLE retention_marks (
     rules     INTEGER NOT NULL,
     at        INTEGER NOT NULL,
     id        INTEGER NOT NULL,
-    lane_id   INTEGER NOT NULL,
+    subscription_id INTEGER NOT NULL,
     PRIMARY KEY (namespace, walk, keep_ms)
 ) WITHOUT ROWID;
 
@@ -257,6 +265,7 @@ CREATE TABLE schedules (
 ) WITHOUT ROWID;
 
 CREATE TABLE subscriptions (
+    subscription_id INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace    TEXT NOT NULL,
     subscription TEXT NOT NULL,
     types        TEXT NOT NULL DEFAULT '[]',
@@ -266,8 +275,8 @@ CREATE TABLE subscriptions (
     starts_at    INTEGER NOT NULL,
     backfill_from INTEGER,
     created_at   INTEGER NOT NULL,
-    PRIMARY KEY (namespace, subscription)
-) WITHOUT ROWID;
+    UNIQUE (namespace, subscription)
+);
 
 CREATE TABLE windlass_migrations (
     version    INTEGER PRIMARY KEY,
@@ -275,7 +284,7 @@ CREATE TABLE windlass_migrations (
     applied_at INTEGER NOT NULL
 );
 
-CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id, status, failed_at);
+CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id, status, failed_at, event_type);
 
 CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
 
@@ -283,16 +292,25 @@ CREATE INDEX event_attempts_by_event ON event_attempts (event_id);
 
 CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
 
-CREATE INDEX event_queue_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease)
+CREATE INDEX event_queue_deadline ON event_queue (subscription_id, expires_at, event_id, lane_id, ready_at, lease)
     WHERE expires_at IS NOT NULL AND lease IS NULL;
-
-CREATE INDEX event_queue_free ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
 
 CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at, event_id) WHERE group_id IS NOT NULL;
 
-CREATE INDEX event_queue_held ON event_queue (lane_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
+CREATE INDEX event_queue_lane ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
+
+CREATE INDEX event_queue_lane_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease)
+    WHERE expires_at IS NOT NULL AND lease IS NULL;
+
+CREATE INDEX event_queue_leased ON event_queue (subscription_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
+
+CREATE INDEX event_queue_out_of_order
+    ON event_queue (subscription_id, priority, ready_at, event_id, lane_id, expires_at, out_of_order, lease)
+    WHERE out_of_order AND lease IS NULL;
 
 CREATE INDEX events_by_namespace ON events (namespace, id);
+
+CREATE INDEX lanes_by_namespace ON lanes (namespace, lane_id);
 
 CREATE INDEX retention_leftovers_by_time ON retention_leftovers (namespace, rules, look_at);
 

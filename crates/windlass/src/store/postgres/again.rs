@@ -10,10 +10,10 @@ use crate::delivery::Live;
 use crate::error::Result;
 
 pub(super) const LOCK: &str = "
-SELECT 1 FROM unnest($2::bigint[], $3::bigint[]) AS i(event_id, lane_id)
+SELECT 1 FROM unnest($2::bigint[], $3::bigint[]) AS i(event_id, subscription_id)
 CROSS JOIN LATERAL (
     SELECT 1 FROM windlass.event_queue q
-    WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+    WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.subscription_id = i.subscription_id AND q.namespace = $1
     ORDER BY q.event_id FOR UPDATE) AS locked";
 
 /// Waits until nobody else changes these deliveries, and lets nobody until the transaction ends.
@@ -22,10 +22,10 @@ pub(super) async fn lock<'a>(
     namespace: &str,
     live: impl Iterator<Item = &'a Live>,
 ) -> Result<()> {
-    let mut keys: Vec<(i64, i64)> = live.map(|live| (live.event_id, live.lane_id)).collect();
+    let mut keys: Vec<(i64, i64)> = live.map(|live| (live.event_id, live.subscription_id)).collect();
     keys.sort_unstable();
-    let (events, lanes): (Vec<i64>, Vec<i64>) = keys.into_iter().unzip();
-    let lock = sqlx::query(LOCK).bind(namespace).bind(events).bind(lanes);
+    let (events, subscriptions): (Vec<i64>, Vec<i64>) = keys.into_iter().unzip();
+    let lock = sqlx::query(LOCK).bind(namespace).bind(events).bind(subscriptions);
     lock.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 

@@ -14,16 +14,16 @@ use crate::error::Result;
 macro_rules! of_namespace {
     () => {
         "windlass.event_queue q
-    WHERE q.namespace = $1 AND q.lane_id = ANY(ARRAY(SELECT l.lane_id FROM windlass.lanes l WHERE l.namespace = $1))"
+    WHERE q.namespace = $1
+      AND q.subscription_id = ANY(ARRAY(SELECT s.subscription_id FROM windlass.subscriptions s WHERE s.namespace = $1))"
     };
 }
-pub(super) use of_namespace;
 
-// Lanes without deliveries are told, too: what is empty now is not gone.
+// Types whose lanes are empty are listed, too, until maintenance removes the lanes.
 pub(super) const BACKLOG: &str = concat!(
     "
 WITH l AS MATERIALIZED (
-    SELECT l.lane_id, l.subscription, l.event_type FROM windlass.lanes l WHERE l.namespace = $1)
+    SELECT DISTINCT l.subscription, l.event_type FROM windlass.lanes l WHERE l.namespace = $1)
 SELECT l.subscription, l.event_type, coalesce(sum(q.ready), 0)::bigint AS ready,
        coalesce(sum(q.delayed), 0)::bigint AS delayed, coalesce(sum(q.retrying), 0)::bigint AS retrying,
        coalesce(sum(q.waiting), 0)::bigint AS waiting, min(q.ready_since) AS ready_since, min(q.next_at) AS next_at,
@@ -32,7 +32,7 @@ SELECT l.subscription, l.event_type, coalesce(sum(q.ready), 0)::bigint AS ready,
              coalesce(sum(q.held), 0)]::bigint[] AS ages
 FROM l
 LEFT JOIN (
-    SELECT q.lane_id, count(*) FILTER (WHERE q.free_at <= coalesce($2, now())) AS ready,
+    SELECT q.subscription, q.event_type, count(*) FILTER (WHERE q.free_at <= coalesce($2, now())) AS ready,
            count(*) FILTER (WHERE q.free_at > coalesce($2, now()) AND q.free_at < 'infinity' AND q.retry_count = 0)
                AS delayed,
            count(*) FILTER (WHERE q.free_at > coalesce($2, now()) AND q.free_at < 'infinity' AND q.retry_count > 0)
@@ -47,13 +47,13 @@ LEFT JOIN (
            count(*) FILTER (WHERE q.age_s < ($3::bigint[])[4]) AS age_4,
            count(q.held_at) AS held
     FROM (
-        SELECT q.lane_id, q.retry_count, CASE WHEN q.lease IS NULL THEN q.ready_at END AS free_at,
+        SELECT q.subscription, q.event_type, q.retry_count, CASE WHEN q.lease IS NULL THEN q.ready_at END AS free_at,
                CASE WHEN q.lease IS NOT NULL THEN q.picked_at END AS held_at,
                CASE WHEN q.lease IS NOT NULL THEN extract(epoch FROM coalesce($2, now()) - q.picked_at) END AS age_s
         FROM ",
     of_namespace!(),
     ") AS q
-    GROUP BY q.lane_id) AS q ON q.lane_id = l.lane_id
+    GROUP BY q.subscription, q.event_type) AS q ON q.subscription = l.subscription AND q.event_type = l.event_type
 GROUP BY l.subscription, l.event_type"
 );
 

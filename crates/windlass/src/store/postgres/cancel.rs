@@ -11,7 +11,7 @@ use crate::store::FreePlace;
 
 // In the order of the hot index, lane by lane; in the first one from after a place.
 pub(super) const FREE: &str = "
-SELECT q.event_id, q.lane_id, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries, q.subscription,
+SELECT q.event_id, q.subscription_id, q.lane_id, q.event_type, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries, q.subscription,
        q.group_id, nullif(q.ready_at, 'infinity') AS ready_at
 FROM unnest($2::bigint[]) WITH ORDINALITY AS l(lane_id, n) CROSS JOIN LATERAL (
     SELECT * FROM windlass.event_queue q

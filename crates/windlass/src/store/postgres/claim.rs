@@ -1,382 +1,472 @@
-//! Taking deliveries: one statement for as much from each lane, one for the earliest of many.
+//! Claims: one statement for a subscription's streams, one for a few lanes.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 
-use sqlx::Connection as _;
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgConnection};
 
-use self::taken::Taken;
 use super::PgStore;
 use super::enqueue::column;
 use super::error::from_sqlx;
-use crate::clock::{Timestamp, micros};
-use crate::delivery::Delivery;
+use super::row::{Columns, get, json};
+use crate::clock::{Timestamp, after, micros};
+use crate::delivery::{Delivery, Lease};
 use crate::error::Result;
-use crate::store::{Claim, ClaimSlot, LaneClaim, Pick};
+use crate::event::Event;
+use crate::store::{BehindCheck, Claim, ClaimSource, Claimed, LaneSource, StreamPlace};
+use crate::wake::lock;
 
-// In the order in which they are read.
-macro_rules! event {
-    () => {
-        "e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
-           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
-           e.metadata::text AS metadata, e.created_at"
-    };
-}
-
-pub(super) mod taken;
-
-/// A claim on many lanes asks those of a priority at most so often, for what others took from under it.
-const ROUNDS_MAX: usize = 5;
-/// Every lane is asked for a little more than its share, since some have less.
-const SHARE_EXTRA: usize = 4;
-/// A claim that goes on from an event goes through so many times as many as it wants: some are for others.
-const REACH: usize = 4;
-/// The events of so many deliveries are read by a statement of their own: that costs less for each, and a round trip.
-const APART: usize = 100;
+/// A claim of at least this many deliveries reads their events by a second statement, in ranges of ids. That costs less per
+/// event, and a round trip.
+const EVENTS_APART: usize = 100;
+/// A lease that is checked later than this after it expired is found by the watcher, not by claims.
+const LEASE_CHECK_MARGIN: chrono::TimeDelta = chrono::TimeDelta::seconds(10);
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Vec<Delivery>> {
-    let mut slots = Slots::new(&claim.requests);
-    if let Pick::Onward { after } = claim.pick {
-        return Ok(onward(store, claim, after, &slots, now).await?.deliveries);
-    }
-    let mut deliveries: Vec<Delivery> = Vec::new();
-    if let Some(shares) = claim.shares() {
-        let taken = from_each(store, claim, &shares, &slots, now).await?;
-        slots.fill(taken.deliveries.len());
-        // Else one that gave all it was asked for may have what others had not.
-        let least = shares.iter().min().copied().unwrap_or(0);
-        let enough = claim.lanes.len() == 1 || claim.is_filled(taken.deliveries.len());
-        if enough || !taken.leaves_some(least) {
-            return Ok(taken.deliveries);
-        }
-        deliveries = taken.deliveries;
-    }
-    for floor in priorities(&claim.lanes) {
-        let of_class = claim.lanes.iter().filter(|lane| lane.priority >= floor).count();
-        let mut share = slots.left().div_ceil(of_class) + SHARE_EXTRA;
-        for _ in 0..ROUNDS_MAX {
-            let taken = match from_many(store, claim, floor, share, &slots, now).await {
-                Ok(taken) => taken,
-                // What was taken before is held already.
-                Err(_) if !deliveries.is_empty() => return Ok(deliveries),
-                Err(error) => return Err(error),
-            };
-            slots.fill(taken.deliveries.len());
-            let more = slots.left() > 0 && taken.leaves_some(share);
-            deliveries.extend(taken.deliveries);
-            if !more {
-                break;
-            }
-            share = slots.left() + SHARE_EXTRA;
-        }
-        if slots.left() == 0 {
-            break;
-        }
-    }
-    Ok(deliveries)
-}
-
-/// Each class of lanes, best first, by the lowest priority in it and above.
-fn priorities(lanes: &[LaneClaim]) -> Vec<i16> {
-    let mut priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
-    priorities.sort_unstable_by_key(|priority| Reverse(*priority));
-    priorities.dedup();
-    priorities
-}
-
-/// Who gets the n-th row: requests in order, each with its lease and worker.
-struct Slots {
-    leases: Vec<i64>,
-    workers: Vec<String>,
-    rooms: Vec<usize>,
-}
-
-impl Slots {
-    fn new(requests: &[ClaimSlot]) -> Slots {
-        Slots {
-            leases: requests.iter().map(|request| request.lease.0).collect(),
-            workers: requests.iter().map(|request| request.worker_id.clone()).collect(),
-            rooms: requests.iter().map(|request| request.max).collect(),
-        }
-    }
-
-    fn left(&self) -> usize {
-        self.rooms.iter().sum()
-    }
-
-    fn fill(&mut self, mut taken: usize) {
-        for room in &mut self.rooms {
-            let filled = taken.min(*room);
-            *room -= filled;
-            taken -= filled;
-        }
-    }
-
-    /// The number of the first row for each request.
-    fn starts(&self) -> Vec<i64> {
-        let before = self.rooms.iter().scan(1, |next, room| {
-            let start = *next;
-            *next += *room as i64;
-            Some(start)
-        });
-        before.collect()
-    }
-}
-
-// Takes what was picked, for the requests whose leases, workers and first rows are these arguments. $4 are lanes, in order, and $7
-// how long each lends. Changed by a list of places, not by a join with them: that would begin a scan for each row. Where there is
-// more than one request, each row is sought in the list.
+// Claims from all streams of a subscription: near deadlines; priorities above 0; priority 0, where what was published in
+// order is merged with what is out of order; priorities below 0. The parts of the UNION ALL run one after the other and only
+// until the LIMIT is reached. Rows are locked as they are picked, so concurrent claims never wait for each other.
 //
-// Then what is taken, in the order in which it is read, and its event unless there are many. Events are asked for one by one, with
-// all that their indexes begin with: joined, one could be sought in a whole month that the planner takes for empty.
-macro_rules! taken {
-    ($leases:literal, $workers:literal, $starts:literal, $chosen:literal, $apart:literal) => {
-        concat!(
-            ", taken AS (
-    UPDATE windlass.event_queue q
-    SET lease = CASE WHEN cardinality(",
-            $leases,
-            "::bigint[]) = 1 THEN (",
-            $leases,
-            "::bigint[])[1] ELSE (",
-            $leases,
-            "::bigint[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), ",
-            $starts,
-            "::bigint[])] END,
-        worker_id = CASE WHEN cardinality(",
-            $leases,
-            "::bigint[]) = 1 THEN (",
-            $workers,
-            "::text[])[1] ELSE (",
-            $workers,
-            "::text[])[width_bucket(array_position((SELECT tids FROM picked), q.ctid), ",
-            $starts,
-            "::bigint[])] END,
-        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL,
-        lease_expires_at = coalesce($3, now())
-            + ($7::bigint[])[width_bucket(q.lane_id, $4::bigint[])] * interval '1 microsecond',
-        updated_at = coalesce($3, now())
-    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
-    RETURNING q.event_id, q.lane_id, q.ready_at, q.expires_at, q.created_at, q.lease, q.attempts, q.retry_count,
-              q.max_retries, q.attempts_limit
-)
-SELECT t.event_id, t.lane_id, t.ready_at, t.expires_at, t.created_at, t.lease, t.attempts, t.retry_count,
-       t.max_retries, t.attempts_limit, coalesce($3, now()), ",
-            $chosen,
-            ", e.*
-FROM unsynced, taken t LEFT JOIN LATERAL (
-    SELECT ",
-            event!(),
-            "
-    FROM windlass.events e
-    WHERE (SELECT cardinality(tids) FROM picked) < ",
-            $apart,
-            " AND e.id = t.event_id AND e.created_at = t.created_at AND e.namespace = $1 LIMIT 1) AS e ON true"
-        )
-    };
-}
-
-// A claim need not survive a crash of the server: a lost one is only a redelivery. That is said for this
-// transaction alone, since a pooler may hand the connection to others.
+// A claim need not survive a crash of the server, because a lost claim is only a redelivery. So it is not synced.
 //
-// Of each lane near deadlines first; the second part runs only as far as the first leaves room. Locking row by row
-// as they are picked, claimers on one lane never wait for each other nor pick the same row.
-pub(super) const FROM_EACH: &str = concat!(
-    "
+// Rows are changed by a list of ctids: a join would begin an index scan for each row.
+pub(super) const CLAIM_SUBSCRIPTION: &str = "
 WITH unsynced AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
+), state AS MATERIALIZED (
+    SELECT n.version = $2 AS current, s.priorities,
+           EXISTS (SELECT FROM windlass.leases l
+                   WHERE l.subscription_id = $4 AND l.check_at > $15 AND l.check_at <= coalesce($3, now())
+                   ORDER BY l.check_at OFFSET 0) AS leases_due,
+           (SELECT q.event_id FROM windlass.event_queue q
+            WHERE q.subscription_id = $4 ORDER BY q.event_id DESC LIMIT 1) AS newest,
+           $20 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
+                  ORDER BY l.number DESC LIMIT 1) AS new_lanes
+    FROM windlass.namespaces n JOIN windlass.subscriptions s ON s.subscription_id = $4 WHERE n.namespace = $1
 ), picked AS MATERIALIZED (
-    SELECT array_agg(c.tid) AS tids
-    FROM unnest($4::bigint[], $5::timestamptz[], $6::bigint[], $8::bigint[], $9::bigint[])
-      AS l(lane_id, mark_at, mark_id, horizon_us, share)
-    CROSS JOIN LATERAL (
-        SELECT u.ctid AS tid FROM (
-            SELECT q.ctid FROM windlass.event_queue q
-            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL AND q.expires_at IS NOT NULL
-              AND q.expires_at > coalesce($3, now())
-              AND q.expires_at <= coalesce($3, now()) + l.horizon_us * interval '1 microsecond'
-              AND q.ready_at <= coalesce($3, now())
-            ORDER BY q.expires_at, q.event_id LIMIT l.share FOR UPDATE SKIP LOCKED) AS u
+    SELECT array_agg(c.tid) AS tids FROM state CROSS JOIN LATERAL (
+        SELECT d.tid FROM (
+            SELECT q.ctid AS tid FROM windlass.event_queue q
+            WHERE q.subscription_id = $4 AND q.lease IS NULL AND q.ready_at <= coalesce($3, now())
+              AND q.expires_at > coalesce($3, now()) AND q.expires_at <= coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity')
+              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+            ORDER BY q.expires_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS d
         UNION ALL
-        SELECT o.ctid FROM (
-            SELECT q.ctid FROM windlass.event_queue q
-            WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL
-              AND (q.ready_at, q.event_id) > (l.mark_at, l.mark_id) AND q.ready_at <= coalesce($3, now())
-              AND (q.expires_at IS NULL
-                   OR q.expires_at > coalesce($3, now()) + l.horizon_us * interval '1 microsecond')
-            ORDER BY q.ready_at, q.event_id LIMIT l.share FOR UPDATE SKIP LOCKED) AS o
-        LIMIT l.share) AS c
-    WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-)",
-    taken!("$10", "$11", "$12", "NULL::integer", "$13")
-);
+        SELECT h.tid FROM (SELECT p FROM unnest(state.priorities) AS p WHERE p > 0 ORDER BY p DESC) AS level
+        CROSS JOIN LATERAL (
+            SELECT q.ctid AS tid FROM windlass.event_queue q
+            WHERE q.subscription_id = $4 AND q.priority = level.p AND q.out_of_order AND q.lease IS NULL
+              AND (q.ready_at, q.event_id) > (
+                  coalesce(($10::timestamptz[])[array_position($9::smallint[], level.p)], '-infinity'),
+                  coalesce(($11::bigint[])[array_position($9::smallint[], level.p)], 0))
+              AND q.ready_at <= coalesce($3, now()) AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
+              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+            ORDER BY q.ready_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS h
+        UNION ALL
+        SELECT m.tid FROM (
+            SELECT i.tid, i.ready_at, i.event_id FROM (
+                SELECT q.ctid AS tid, q.ready_at, q.event_id FROM windlass.event_queue q
+                WHERE q.subscription_id = $4 AND q.event_id > $8 AND NOT q.out_of_order AND q.lease IS NULL
+                  AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
+                  AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+                ORDER BY q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS i
+            UNION ALL
+            SELECT o.tid, o.ready_at, o.event_id FROM (
+                SELECT q.ctid AS tid, q.ready_at, q.event_id FROM windlass.event_queue q
+                WHERE q.subscription_id = $4 AND q.priority = 0 AND q.out_of_order AND q.lease IS NULL
+                  AND (q.ready_at, q.event_id) > (
+                      coalesce(($10::timestamptz[])[array_position($9::smallint[], 0::smallint)], '-infinity'),
+                      coalesce(($11::bigint[])[array_position($9::smallint[], 0::smallint)], 0))
+                  AND q.ready_at <= coalesce($3, now()) AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
+                  AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+                ORDER BY q.ready_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS o
+            ORDER BY 2, 3) AS m
+        UNION ALL
+        SELECT w.tid FROM (SELECT p FROM unnest(state.priorities) AS p WHERE p < 0 ORDER BY p DESC) AS level
+        CROSS JOIN LATERAL (
+            SELECT q.ctid AS tid FROM windlass.event_queue q
+            WHERE q.subscription_id = $4 AND q.priority = level.p AND q.out_of_order AND q.lease IS NULL
+              AND (q.ready_at, q.event_id) > (
+                  coalesce(($10::timestamptz[])[array_position($9::smallint[], level.p)], '-infinity'),
+                  coalesce(($11::bigint[])[array_position($9::smallint[], level.p)], 0))
+              AND q.ready_at <= coalesce($3, now()) AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
+              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+            ORDER BY q.ready_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS w
+        LIMIT $6) AS c
+    WHERE state.current AND NOT state.leases_due AND state.new_lanes IS NOT TRUE
+), taken AS (
+    UPDATE windlass.event_queue q
+    SET lease = ($12::bigint[])[CASE WHEN cardinality($12::bigint[]) = 1 THEN 1 ELSE
+                    width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[]) END],
+        worker_id = ($13::text[])[CASE WHEN cardinality($12::bigint[]) = 1 THEN 1 ELSE
+                    width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[]) END],
+        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL, updated_at = coalesce($3, now()),
+        lease_expires_at = coalesce($3, now()) + windlass._lease_us(q.event_type, $16, $17, $18) * interval '1 microsecond'
+    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
+    RETURNING q.event_id, q.lane_id, q.priority, q.out_of_order, q.ready_at, q.expires_at, q.created_at, q.lease,
+              q.attempts, q.retry_count, q.max_retries, q.attempts_limit, q.lease_expires_at
+), leased AS (
+    INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
+    SELECT $4, min(t.lease_expires_at), coalesce($3, now()), t.lease, $1, min(t.event_id), max(t.event_id)
+    FROM taken t GROUP BY t.lease, t.event_id / 1000
+)
+SELECT s.current, s.leases_due, s.newest, s.new_lanes, coalesce($3, now()), NULL::bigint,
+       t.event_id, t.lane_id, t.priority, t.out_of_order, t.ready_at, t.expires_at, t.created_at, t.lease, t.attempts,
+       t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at, e.*
+FROM unsynced, state s LEFT JOIN taken t ON true
+LEFT JOIN LATERAL (
+    SELECT e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
+           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
+           e.metadata::text AS metadata, e.created_at
+    FROM windlass.events e
+    WHERE (SELECT cardinality(tids) FROM picked) < $19 AND e.id = t.event_id AND e.created_at = t.created_at
+      AND e.namespace = $1 LIMIT 1) AS e ON true";
 
-async fn from_each(
-    store: &PgStore,
-    claim: &Claim,
-    shares: &[usize],
-    slots: &Slots,
-    now: Option<Timestamp>,
-) -> Result<Taken> {
-    let (lanes, ids) = in_order(claim);
-    let marks = store.marks.read(&ids);
-    let query = sqlx::query(FROM_EACH)
-        .bind(&claim.namespace)
-        .bind(claim.version)
-        .bind(now)
-        .bind(ids)
-        .bind(&marks.ready_at)
-        .bind(&marks.event_id)
-        .bind(column(&lanes, |lane| micros(lane.lease)))
-        .bind(column(&lanes, |lane| micros(lane.deadline_horizon)))
-        .bind(column(shares, |share| *share as i64))
-        .bind(&slots.leases)
-        .bind(&slots.workers)
-        .bind(slots.starts())
-        .bind(APART as i64);
-    let taken = take(store, claim, query).await?;
-    store.marks.advance_all(&marks, &taken.last);
-    Ok(taken)
-}
-
-/// The lanes by their numbers.
-fn in_order(claim: &Claim) -> (Vec<&LaneClaim>, Vec<i64>) {
-    let mut lanes: Vec<&LaneClaim> = claim.lanes.iter().collect();
-    lanes.sort_unstable_by_key(|lane| lane.lane_id);
-    let ids = column(&lanes, |lane| lane.lane_id);
-    (lanes, ids)
-}
-
-/// A large claim may have to read its events after it: in one transaction, so that nothing is held that cannot be handed
-/// out.
-async fn take(store: &PgStore, claim: &Claim, query: Query<'_>) -> Result<Taken> {
-    let mut connection = store.claims.get().await?;
-    let taken = if claim.wanted() < APART {
-        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-        Taken::read(claim, &rows, &mut connection).await?
-    } else {
-        let mut tx = connection.begin().await.map_err(from_sqlx)?;
-        let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-        let taken = Taken::read(claim, &rows, &mut tx).await?;
-        tx.commit().await.map_err(from_sqlx)?;
-        taken
-    };
-    connection.done();
-    Ok(taken)
-}
-
-// Lanes are sought in their list by halves: as a list to compare with, it would be gone through for each row, or each of them be
-// sought in the index.
-pub(super) const ONWARD: &str = concat!(
-    "
+// Claims from a few lanes. Each lane offers its first rows without locking them, the best of all are chosen, and only those
+// are locked, with the conditions repeated because another claim may have been faster. The repeated conditions are written
+// as (…) IS TRUE so that the planner cannot use an index for them.
+pub(super) const CLAIM_LANES: &str = "
 WITH unsynced AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
-), picked AS MATERIALIZED (
-    SELECT array_agg(c.ctid) AS tids FROM (
-        SELECT q.ctid FROM windlass.event_queue q
-        WHERE q.event_id > $5 AND q.event_id <= $6 AND q.namespace = $1 AND q.lease IS NULL
-          AND ($4::bigint[])[width_bucket(q.lane_id, $4::bigint[])] = q.lane_id
-          AND (q.ready_at <= coalesce($3, now())) IS TRUE
-          AND (q.expires_at IS NULL OR q.expires_at > coalesce($3, now()))
-        ORDER BY q.event_id, q.lane_id LIMIT $8 FOR UPDATE SKIP LOCKED) AS c
-    WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-)",
-    taken!("$9", "$10", "$11", "NULL::integer", "$12")
-);
-
-/// Says nothing about how far lanes were taken: their marks stay where they are.
-async fn onward(store: &PgStore, claim: &Claim, after: i64, slots: &Slots, now: Option<Timestamp>) -> Result<Taken> {
-    let (lanes, ids) = in_order(claim);
-    let query = sqlx::query(ONWARD)
-        .bind(&claim.namespace)
-        .bind(claim.version)
-        .bind(now)
-        .bind(ids)
-        .bind(after)
-        .bind(after.saturating_add((REACH * slots.left()) as i64))
-        .bind(column(&lanes, |lane| micros(lane.lease)))
-        .bind(slots.left() as i64)
-        .bind(&slots.leases)
-        .bind(&slots.workers)
-        .bind(slots.starts())
-        .bind(APART as i64);
-    take(store, claim, query).await
-}
-
-// Each lane of at least this priority – or any, for near deadlines – offers a share without locks, the best are chosen,
-// and only those are locked – with the conditions once more, since another claimer may have been faster; in words that no
-// index serves, which would otherwise be gone through from its beginning.
-pub(super) const FROM_MANY: &str = concat!(
-    "
-WITH unsynced AS MATERIALIZED (
-    SELECT set_config('synchronous_commit', 'off', true)
+), state AS MATERIALIZED (
+    SELECT n.version = $2 AS current,
+           EXISTS (SELECT FROM windlass.leases l
+                   WHERE l.subscription_id = $4 AND l.check_at > $15 AND l.check_at <= coalesce($3, now())
+                   ORDER BY l.check_at OFFSET 0) AS leases_due,
+           $20 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
+                  ORDER BY l.number DESC LIMIT 1) AS new_lanes
+    FROM windlass.namespaces n WHERE n.namespace = $1
 ), chosen AS MATERIALIZED (
-    SELECT array_agg(b.tid) AS tids FROM (
+    SELECT array_agg(b.tid) AS tids FROM state CROSS JOIN LATERAL (
         SELECT c.tid FROM (
-            SELECT u.tid, u.expires_at AS deadline, l.priority, u.ready_at, u.event_id
-            FROM unnest($4::bigint[], $8::bigint[], $9::smallint[]) AS l(lane_id, horizon_us, priority)
+            SELECT d.tid, d.expires_at AS deadline, l.priority, d.ready_at, d.event_id
+            FROM unnest($5::bigint[], $9::smallint[]) AS l(lane_id, priority)
             CROSS JOIN LATERAL (
                 SELECT q.ctid AS tid, q.expires_at, q.ready_at, q.event_id FROM windlass.event_queue q
-                WHERE q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL AND q.expires_at IS NOT NULL
-                  AND q.expires_at > coalesce($3, now())
-                  AND q.expires_at <= coalesce($3, now()) + l.horizon_us * interval '1 microsecond'
-                  AND q.ready_at <= coalesce($3, now())
-                ORDER BY q.expires_at, q.event_id LIMIT $10) AS u
+                WHERE q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at <= coalesce($3, now())
+                  AND q.expires_at > coalesce($3, now()) AND q.expires_at <= coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity')
+                ORDER BY q.expires_at, q.event_id LIMIT $6) AS d
             UNION ALL
-            SELECT o.tid, NULL, l.priority, o.ready_at, o.event_id
-            FROM unnest($4::bigint[], $5::timestamptz[], $6::bigint[], $8::bigint[], $9::smallint[])
-              AS l(lane_id, mark_at, mark_id, horizon_us, priority)
+            SELECT r.tid, NULL, l.priority, r.ready_at, r.event_id
+            FROM unnest($5::bigint[], $9::smallint[], $10::timestamptz[], $11::bigint[])
+              AS l(lane_id, priority, after_at, after_id)
             CROSS JOIN LATERAL (
                 SELECT q.ctid AS tid, q.ready_at, q.event_id FROM windlass.event_queue q
-                WHERE l.priority >= $15 AND q.lane_id = l.lane_id AND q.namespace = $1 AND q.lease IS NULL
-                  AND (q.ready_at, q.event_id) > (l.mark_at, l.mark_id) AND q.ready_at <= coalesce($3, now())
-                  AND (q.expires_at IS NULL
-                       OR q.expires_at > coalesce($3, now()) + l.horizon_us * interval '1 microsecond')
-                ORDER BY q.ready_at, q.event_id LIMIT $10) AS o
-        ) AS c
-        WHERE EXISTS (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2)
-        ORDER BY c.deadline, c.priority DESC, c.ready_at, c.event_id LIMIT $11) AS b
+                WHERE q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at <= coalesce($3, now())
+                  AND (q.ready_at, q.event_id) > (l.after_at, l.after_id)
+                  AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
+                ORDER BY q.ready_at, q.event_id LIMIT $6) AS r) AS c
+        ORDER BY c.deadline, c.priority DESC, c.ready_at, c.event_id LIMIT $6) AS b
+    WHERE state.current AND NOT state.leases_due AND state.new_lanes IS NOT TRUE AND $8::bigint IS NULL
 ), picked AS MATERIALIZED (
-    SELECT array_agg(k.ctid ORDER BY CASE WHEN cardinality($12::bigint[]) > 1 THEN
-               array_position((SELECT tids FROM chosen), k.ctid) END) AS tids
-    FROM (
+    SELECT array_agg(k.ctid ORDER BY array_position((SELECT tids FROM chosen), k.ctid)) AS tids FROM (
         SELECT q.ctid FROM windlass.event_queue q
-        WHERE q.ctid = ANY((SELECT tids FROM chosen)::tid[]) AND q.namespace = $1 AND q.lease IS NULL
+        WHERE q.ctid = ANY((SELECT tids FROM chosen)::tid[]) AND (q.namespace = $1) IS TRUE AND (q.lease IS NULL) IS TRUE
           AND (q.ready_at <= coalesce($3, now())) IS TRUE
         FOR UPDATE SKIP LOCKED) AS k
-)",
-    taken!("$12", "$13", "$14", "(SELECT cardinality(tids) FROM chosen)", "$16")
-);
+), taken AS (
+    UPDATE windlass.event_queue q
+    SET lease = ($12::bigint[])[CASE WHEN cardinality($12::bigint[]) = 1 THEN 1 ELSE
+                    width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[]) END],
+        worker_id = ($13::text[])[CASE WHEN cardinality($12::bigint[]) = 1 THEN 1 ELSE
+                    width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[]) END],
+        attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL, updated_at = coalesce($3, now()),
+        lease_expires_at = coalesce($3, now()) + windlass._lease_us(q.event_type, $16, $17, $18) * interval '1 microsecond'
+    WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
+    RETURNING q.event_id, q.lane_id, q.priority, q.out_of_order, q.ready_at, q.expires_at, q.created_at, q.lease,
+              q.attempts, q.retry_count, q.max_retries, q.attempts_limit, q.lease_expires_at
+), leased AS (
+    INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
+    SELECT $4, min(t.lease_expires_at), coalesce($3, now()), t.lease, $1, min(t.event_id), max(t.event_id)
+    FROM taken t GROUP BY t.lease, t.event_id / 1000
+)
+SELECT s.current, s.leases_due, NULL::bigint, s.new_lanes, coalesce($3, now()),
+       (SELECT cardinality(tids) FROM chosen)::bigint,
+       t.event_id, t.lane_id, t.priority, t.out_of_order, t.ready_at, t.expires_at, t.created_at, t.lease, t.attempts,
+       t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at, e.*
+FROM unsynced, state s LEFT JOIN taken t ON true
+LEFT JOIN LATERAL (
+    SELECT e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
+           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
+           e.metadata::text AS metadata, e.created_at
+    FROM windlass.events e
+    WHERE (SELECT cardinality(tids) FROM picked) < $19 AND e.id = t.event_id AND e.created_at = t.created_at
+      AND e.namespace = $1 LIMIT 1) AS e ON true";
 
-async fn from_many(
+pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed> {
+    let checked_from = lock(&store.leases_checked).get(&claim.subscription_id).copied();
+    let query = statement(claim, checked_from.unwrap_or(Timestamp::UNIX_EPOCH), now);
+    let mut connection = store.claims.get().await?;
+    let claimed = if claim.wanted() < EVENTS_APART {
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        read(claim, &rows, &mut connection).await?
+    } else {
+        // In one transaction, so that nothing is claimed whose event cannot be read.
+        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+        let claimed = read(claim, &rows, &mut tx).await?;
+        tx.commit().await.map_err(from_sqlx)?;
+        claimed
+    };
+    connection.done();
+    if let (Some(at), false) = (claimed.1, claimed.0.leases_due) {
+        lock(&store.leases_checked).insert(claim.subscription_id, at - LEASE_CHECK_MARGIN);
+    }
+    Ok(claimed.0)
+}
+
+/// Both statements have the same parameters.
+fn statement<'q>(claim: &'q Claim, leases_from: Timestamp, now: Option<Timestamp>) -> Query<'q> {
+    let horizon = claim.deadline_horizon.map(micros);
+    let query = sqlx::query(match &claim.source {
+        ClaimSource::Subscription { .. } => CLAIM_SUBSCRIPTION,
+        ClaimSource::Lanes(_) => CLAIM_LANES,
+    });
+    let query = query.bind(&claim.namespace).bind(claim.version).bind(now).bind(claim.subscription_id);
+    let query = match &claim.source {
+        ClaimSource::Subscription { lanes, after_event, after_ready } => query
+            .bind(lanes.as_deref())
+            .bind(claim.wanted() as i64)
+            .bind(horizon)
+            .bind(Some(*after_event))
+            .bind(column(after_ready, |(priority, _)| *priority))
+            .bind(column(after_ready, |(_, (at, _))| *at))
+            .bind(column(after_ready, |(_, (_, event_id))| *event_id)),
+        ClaimSource::Lanes(lanes) => query
+            .bind(Some(column(lanes, |lane| lane.lane_id)))
+            .bind(claim.wanted() as i64)
+            .bind(horizon)
+            .bind(None::<i64>)
+            .bind(column(lanes, |lane| lane.priority))
+            .bind(column(lanes, |LaneSource { after: (at, _), .. }| *at))
+            .bind(column(lanes, |LaneSource { after: (_, event_id), .. }| *event_id)),
+    };
+    let mut next = 1;
+    let starts = column(&claim.requests, |request| {
+        let start = next;
+        next += request.max as i64;
+        start
+    });
+    query
+        .bind(column(&claim.requests, |request| request.lease.0))
+        .bind(column(&claim.requests, |request| request.worker_id.as_str()))
+        .bind(starts)
+        .bind(leases_from)
+        .bind(micros(claim.leases.default))
+        .bind(column(&claim.leases.by_type, |(pattern, _)| pattern.as_str()))
+        .bind(column(&claim.leases.by_type, |(_, duration)| micros(*duration)))
+        .bind(EVENTS_APART as i64)
+        .bind(claim.known_lanes)
+}
+
+/// A row that was claimed. Its event may still have to be read.
+struct ClaimedRow<'a> {
+    event_id: i64,
+    lane_id: i64,
+    priority: i16,
+    out_of_order: bool,
+    ready_at: Timestamp,
+    /// It was claimed for its deadline.
+    deadline: Option<Timestamp>,
+    created_at: Timestamp,
+    lease: Lease,
+    attempts: u32,
+    retry_count: u32,
+    max_retries: Option<u32>,
+    attempts_limit: u32,
+    lease_expires_at: Timestamp,
+    event: Columns<'a>,
+}
+
+/// What was claimed, and when by the database's clock.
+async fn read(claim: &Claim, rows: &[PgRow], connection: &mut PgConnection) -> Result<(Claimed, Option<Timestamp>)> {
+    let Some(first) = rows.first() else { return Ok((Claimed { outdated: true, ..Claimed::default() }, None)) };
+    let mut columns = Columns::of(first);
+    let (current, leases_due): (bool, bool) = (columns.next()?, columns.next()?);
+    let (newest, new_lanes): (Option<i64>, Option<bool>) = (columns.next()?, columns.next()?);
+    let (now, chosen): (Timestamp, Option<i64>) = (columns.next()?, columns.next()?);
+    let mut claimed = Claimed { newest, outdated: !current, ..Claimed::default() };
+    (claimed.new_lanes, claimed.leases_due) = (new_lanes == Some(true), leases_due);
+    if columns.is_null() {
+        claimed.contended = chosen.is_some_and(|chosen| chosen > 0);
+        return Ok((claimed, Some(now)));
+    }
+    let mut taken = rows.iter().map(|row| claimed_row(claim, row, now)).collect::<Result<Vec<_>>>()?;
+    claimed.contended = chosen.is_some_and(|chosen| chosen > taken.len() as i64);
+    taken.sort_by_key(|row| {
+        (row.deadline.is_none(), row.deadline, std::cmp::Reverse(row.priority), row.ready_at, row.event_id)
+    });
+    let apart = match taken.iter().all(|row| !row.event.is_null()) {
+        true => Vec::new(),
+        false => read_events(connection, &claim.namespace, &taken).await?,
+    };
+    let mut by_id: HashMap<i64, &PgRow> = HashMap::with_capacity(apart.len());
+    for row in &apart {
+        by_id.insert(Columns::of(row).next()?, row);
+    }
+    let workers: HashMap<Lease, &str> =
+        claim.requests.iter().map(|request| (request.lease, request.worker_id.as_str())).collect();
+    for mut row in taken {
+        if let Some(event) = by_id.get(&row.event_id) {
+            row.event = Columns::of(event);
+        }
+        // A delivery without its event cannot exist. If it does, it stays leased, out of the way.
+        if !row.event.is_null() {
+            claimed.places.push(row.place(&claim.source));
+            claimed.deliveries.push(row.into_delivery(claim, &workers, now)?);
+        }
+    }
+    Ok((claimed, Some(now)))
+}
+
+/// In the order of the statements' columns.
+fn claimed_row<'a>(claim: &Claim, row: &'a PgRow, now: Timestamp) -> Result<ClaimedRow<'a>> {
+    let mut columns = Columns::of(row);
+    columns.skip(6);
+    let horizon = claim.deadline_horizon.map(|horizon| after(now, horizon));
+    let (event_id, lane_id, priority, out_of_order) = (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
+    let (ready_at, expires_at): (Timestamp, Option<Timestamp>) = (columns.next()?, columns.next()?);
+    Ok(ClaimedRow {
+        event_id,
+        lane_id,
+        priority,
+        out_of_order,
+        ready_at,
+        deadline: expires_at.filter(|expires_at| horizon.is_none_or(|horizon| *expires_at <= horizon)),
+        created_at: columns.next()?,
+        lease: Lease(columns.next()?),
+        attempts: columns.next_count()?,
+        retry_count: columns.next_count()?,
+        max_retries: columns.next_count_or_none()?,
+        attempts_limit: columns.next_count()?,
+        lease_expires_at: columns.next()?,
+        event: columns,
+    })
+}
+
+impl ClaimedRow<'_> {
+    fn place(&self, source: &ClaimSource) -> StreamPlace {
+        let position = (self.ready_at, self.event_id);
+        match source {
+            _ if self.deadline.is_some() => StreamPlace::Deadline,
+            ClaimSource::Lanes(_) => StreamPlace::Lane { lane_id: self.lane_id, position },
+            _ if self.out_of_order => StreamPlace::OutOfOrder { priority: self.priority, position },
+            _ => StreamPlace::InOrder { event_id: self.event_id },
+        }
+    }
+
+    fn into_delivery(mut self, claim: &Claim, workers: &HashMap<Lease, &str>, now: Timestamp) -> Result<Delivery> {
+        Ok(Delivery {
+            event: event(&mut self.event, &claim.namespace)?,
+            subscription: claim.subscription.clone(),
+            worker_id: workers.get(&self.lease).copied().unwrap_or_default().to_owned(),
+            lease: self.lease,
+            attempts: self.attempts,
+            retry_count: self.retry_count,
+            max_retries: self.max_retries,
+            picked_at: now,
+            lease_expires_at: self.lease_expires_at,
+            subscription_id: claim.subscription_id,
+            lane_id: self.lane_id,
+            attempts_limit: self.attempts_limit,
+        })
+    }
+}
+
+// In ranges of ids, as they were published. The times leave out the partitions of all other months. OFFSET keeps the planner
+// from turning the join around.
+pub(super) const EVENTS: &str = "
+SELECT e.* FROM unnest($2::bigint[], $3::bigint[]) AS r(first, last)
+CROSS JOIN LATERAL (
+    SELECT e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
+           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
+           e.metadata::text AS metadata, e.created_at
+    FROM windlass.events e
+    WHERE e.id BETWEEN r.first AND r.last AND e.created_at BETWEEN $4 AND $5 AND e.namespace = $1 OFFSET 0) AS e";
+
+async fn read_events(
+    connection: &mut PgConnection,
+    namespace: &str,
+    taken: &[ClaimedRow<'_>],
+) -> Result<Vec<PgRow>> {
+    let created_at = || taken.iter().map(|row| row.created_at);
+    let (first, last): (Vec<i64>, Vec<i64>) = runs(taken.iter().map(|row| row.event_id).collect()).into_iter().unzip();
+    let query =
+        sqlx::query(EVENTS).bind(namespace).bind(first).bind(last).bind(created_at().min()).bind(created_at().max());
+    query.fetch_all(connection).await.map_err(from_sqlx)
+}
+
+/// Ids as ranges.
+fn runs(mut ids: Vec<i64>) -> Vec<(i64, i64)> {
+    ids.sort_unstable();
+    let mut runs: Vec<(i64, i64)> = Vec::new();
+    for id in ids {
+        match runs.last_mut() {
+            Some((_, last)) if id - *last <= 1 => *last = id,
+            _ => runs.push((id, id)),
+        }
+    }
+    runs
+}
+
+/// In the order of the columns of `EVENTS`.
+fn event(columns: &mut Columns<'_>, namespace: &str) -> Result<Event> {
+    Ok(Event {
+        id: columns.next()?,
+        namespace: namespace.to_owned(),
+        event_type: columns.next()?,
+        title: columns.next()?,
+        description: columns.next()?,
+        tags: columns.next()?,
+        payload: json(columns.next()?)?,
+        group_id: columns.next()?,
+        key: columns.next()?,
+        priority: columns.next()?,
+        producer: columns.next()?,
+        scheduled_task_id: columns.next()?,
+        run_at: columns.next()?,
+        expires_at: columns.next()?,
+        metadata: columns.next::<Option<String>>()?.map(json).transpose()?,
+        created_at: columns.next()?,
+    })
+}
+
+// Without locks: it also sees rows that another transaction has locked and may give back.
+pub(super) const CHECK_BEHIND: &str = "
+SELECT (SELECT q.event_id FROM windlass.event_queue q
+        WHERE q.subscription_id = $1 AND q.event_id > $2 AND q.event_id <= $3 AND NOT q.out_of_order AND q.lease IS NULL
+          AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()))
+          AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+        ORDER BY q.event_id LIMIT 1) AS first,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next";
+
+pub(super) async fn check_behind(
     store: &PgStore,
     claim: &Claim,
-    floor: i16,
-    share: usize,
-    slots: &Slots,
+    from: i64,
+    to: i64,
     now: Option<Timestamp>,
-) -> Result<Taken> {
-    let (lanes, ids) = in_order(claim);
-    let marks = store.marks.read(&ids);
-    let query = sqlx::query(FROM_MANY)
-        .bind(&claim.namespace)
-        .bind(claim.version)
-        .bind(now)
-        .bind(ids)
-        .bind(&marks.ready_at)
-        .bind(&marks.event_id)
-        .bind(column(&lanes, |lane| micros(lane.lease)))
-        .bind(column(&lanes, |lane| micros(lane.deadline_horizon)))
-        .bind(column(&lanes, |lane| lane.priority))
-        .bind(share as i64)
-        .bind(slots.left() as i64)
-        .bind(&slots.leases)
-        .bind(&slots.workers)
-        .bind(slots.starts())
-        .bind(floor)
-        .bind(APART as i64);
-    let taken = take(store, claim, query).await?;
-    store.marks.advance_all(&marks, &taken.last);
-    Ok(taken)
+) -> Result<BehindCheck> {
+    let lanes = match &claim.source {
+        ClaimSource::Subscription { lanes, .. } => lanes.as_deref(),
+        ClaimSource::Lanes(_) => None,
+    };
+    let mut connection = store.claims.get().await?;
+    let query = sqlx::query(CHECK_BEHIND).bind(claim.subscription_id).bind(from).bind(to).bind(now).bind(lanes);
+    let row = query.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(BehindCheck { first: get(&row, "first")?, ended: get(&row, "ended")?, next: get(&row, "next")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_in_ranges() {
+        assert_eq!(runs(vec![7, 3, 4, 1, 2, 9]), [(1, 4), (7, 7), (9, 9)]);
+        assert_eq!(runs(vec![5, 5]), [(5, 5)]);
+    }
 }

@@ -19,10 +19,9 @@ macro_rules! matching {
   AND (cardinality($2::bigint[]) = 0 OR d.event_id = ANY($2))
   AND ($3::text IS NULL OR d.subscription = $3)
   AND ($4::text IS NULL OR d.status = $4)
-  AND (cardinality($5::text[]) = 0 OR d.lane_id IN (
-        SELECT l.lane_id FROM windlass.lanes l, unnest($5::text[]) AS p
-        WHERE l.namespace = $1
-          AND (l.event_type = p OR (right(p, 1) = '*' AND starts_with(l.event_type, left(p, -1))))))
+  AND (cardinality($5::text[]) = 0 OR EXISTS (
+        SELECT FROM unnest($5::text[]) AS p
+        WHERE d.event_type = p OR (right(p, 1) = '*' AND starts_with(d.event_type, left(p, -1)))))
   AND ($6::text IS NULL OR d.reason = $6)
   AND ($7::timestamptz IS NULL OR d.failed_at < $7)"
     };
@@ -71,11 +70,10 @@ pub(super) async fn dead_letters(
 }
 
 const GROUPS: &str = "
-SELECT d.reason, l.event_type, count(*) AS count, max(d.failed_at) AS newest_at
+SELECT d.reason, d.event_type, count(*) AS count, max(d.failed_at) AS newest_at
 FROM (
-    SELECT d.reason, d.lane_id, d.failed_at FROM windlass.dead_letters d
+    SELECT d.reason, d.event_type, d.failed_at FROM windlass.dead_letters d
     WHERE d.namespace = $1 ORDER BY d.failed_at DESC, d.event_id DESC LIMIT $2) AS d
-JOIN windlass.lanes l ON l.namespace = $1 AND l.lane_id = d.lane_id
 GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT $3";
 
 pub(super) async fn groups(
@@ -139,11 +137,11 @@ WITH taken AS (
             ORDER BY d.event_id LIMIT 1) AS d
     ) AS i
     WHERE d.ctid = i.tid AND (d.namespace = $1) IS TRUE
-    RETURNING i.n, d.event_id, d.lane_id, d.subscription, d.attempts, d.max_retries
+    RETURNING i.n, d.event_id, d.subscription_id, d.event_type, d.subscription, d.attempts, d.max_retries
 ), logged AS (
-    INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action,
+    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, finished_at, action,
         retry_count, max_retries)
-    SELECT event_id, lane_id, attempts, $1, subscription, coalesce($4, now()), 'REDRIVEN', 0, max_retries FROM taken
+    SELECT event_id, subscription_id, event_type, attempts, $1, subscription, coalesce($4, now()), 'REDRIVEN', 0, max_retries FROM taken
 )
 SELECT n, coalesce($4, now()) AS now FROM taken ORDER BY n";
 
@@ -172,7 +170,7 @@ pub(super) async fn redrive(
     enqueue(&mut tx, namespace, &rows, now).await?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    store.freed_anywhere(namespace);
+    store.notify_anywhere(namespace);
     Ok(taken.len())
 }
 
@@ -182,6 +180,9 @@ fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestam
         event_id: letter.event.id,
         created_at: letter.event.created_at,
         delivery,
+        event_type: &letter.event.event_type,
+        tags: &letter.event.tags,
+        priority: letter.event.priority,
         group_id: letter.event.group_id.as_deref(),
         expires_at: letter.event.expires_at.filter(|expires_at| *expires_at > now),
         due_at: None,
@@ -193,11 +194,11 @@ fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestam
 const PURGE: &str = concat!(
     "
 WITH gone AS (
-    DELETE FROM windlass.dead_letters WHERE (event_id, lane_id) IN (
-        SELECT d.event_id, d.lane_id FROM windlass.dead_letters d WHERE ",
+    DELETE FROM windlass.dead_letters WHERE (event_id, subscription_id) IN (
+        SELECT d.event_id, d.subscription_id FROM windlass.dead_letters d WHERE ",
     matching!(),
     " ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)
-    RETURNING event_id, lane_id, subscription, failed_at
+    RETURNING event_id, subscription_id, subscription, failed_at
 ), left_over AS (
     INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, look_at)
     SELECT event_id, subscription, $1, max(failed_at), max(failed_at) FROM gone GROUP BY event_id, subscription
@@ -205,7 +206,7 @@ WITH gone AS (
     SET since = excluded.since, rules = 0, look_at = excluded.look_at
 ), cleared AS (
     DELETE FROM windlass.handler_results r USING gone
-    WHERE r.event_id = gone.event_id AND r.lane_id = gone.lane_id AND r.namespace = $1
+    WHERE r.event_id = gone.event_id AND r.subscription_id = gone.subscription_id AND r.namespace = $1
 )
 SELECT FROM gone"
 );

@@ -121,8 +121,12 @@ type Owned = (String, i64);
 // Ids lead the keys of all that refers to an event, and grow with time: those of a month are a small range of them. Each
 // is wanted once, however many deliveries it has: a list that was cut must be longer than what may stay.
 const LIVE: &str = "
-SELECT DISTINCT ON (q.event_id) q.namespace, q.event_id FROM windlass.event_queue q
-WHERE q.event_id BETWEEN $1 AND $2 AND ($3 OR q.attempts > 0) AND q.created_at < $4
+SELECT DISTINCT ON (q.event_id) q.namespace, q.event_id
+FROM windlass.subscriptions s CROSS JOIN LATERAL (
+    SELECT q.namespace, q.event_id FROM windlass.event_queue q
+    WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN $1 AND $2 AND ($3 OR q.attempts > 0)
+      AND q.created_at < $4
+    ORDER BY q.event_id LIMIT $5) AS q
 ORDER BY q.event_id LIMIT $5";
 
 const DEAD: &str = "

@@ -1,14 +1,17 @@
 //! Deliveries on their way into the queue, and those of events that are stored already.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use sqlx::PgConnection;
 
 use super::error::from_sqlx;
-use super::group::{self, Freed, Group, Groups};
+use super::group::{self, Group, Groups};
+use super::lanes::insert_lanes;
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::lanes::{LaneKey, split_tags};
 use crate::store::NewDelivery;
+use crate::wake::ReadyLane;
 
 /// For each delivery of a group, in order, whether it has to wait for others.
 pub(super) struct Waits {
@@ -62,7 +65,7 @@ impl Waits {
         connection: &mut PgConnection,
         namespace: &str,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Freed>> {
+    ) -> Result<Vec<ReadyLane>> {
         if self.passing.is_empty() {
             return Ok(Vec::new());
         }
@@ -75,6 +78,9 @@ pub(super) struct Row<'a> {
     pub event_id: i64,
     pub created_at: Timestamp,
     pub delivery: &'a NewDelivery,
+    pub event_type: &'a str,
+    pub tags: &'a str,
+    pub priority: i16,
     pub group_id: Option<&'a str>,
     pub expires_at: Option<Timestamp>,
     /// `None`: at once.
@@ -82,17 +88,19 @@ pub(super) struct Row<'a> {
     pub attempts: i32,
 }
 
+// Their events were published before, so they are out of order.
 const ENQUEUE: &str = "
-INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at, attempts,
-    attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
-SELECT d.event_id, d.lane_id, $1, d.subscription,
+INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+    out_of_order, ready_at, due_at, attempts, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
+SELECT d.event_id, d.subscription_id, d.lane_id, $1, d.subscription, d.event_type, d.priority, true,
        CASE WHEN d.waits THEN 'infinity' ELSE coalesce(d.due_at, coalesce($2, now())) END,
        CASE WHEN d.group_id IS NOT NULL THEN coalesce(d.due_at, coalesce($2, now())) END,
        d.attempts, d.attempts_limit, d.max_retries, d.group_id, d.expires_at, coalesce($2, now()), d.created_at
 FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::boolean[], $7::timestamptz[], $8::integer[],
-            $9::integer[], $10::integer[], $11::text[], $12::timestamptz[], $13::timestamptz[])
+            $9::integer[], $10::integer[], $11::text[], $12::timestamptz[], $13::timestamptz[], $14::bigint[], $15::text[],
+            $16::smallint[])
   AS d(event_id, lane_id, subscription, waits, due_at, attempts, attempts_limit, max_retries, group_id,
-       expires_at, created_at)";
+       expires_at, created_at, subscription_id, event_type, priority)";
 
 /// Adds them, in their groups' order.
 pub(super) async fn enqueue(
@@ -101,13 +109,14 @@ pub(super) async fn enqueue(
     rows: &[Row<'_>],
     now: Option<Timestamp>,
 ) -> Result<()> {
+    let lanes = existing_lanes(connection, namespace, rows).await?;
     let deliveries = rows.iter().map(|row| (row.group_id, row.delivery));
     let mut waits = Waits::enter(connection, namespace, deliveries).await?;
     let insert = sqlx::query(ENQUEUE)
         .bind(namespace)
         .bind(now)
         .bind(column(rows, |row| row.event_id))
-        .bind(column(rows, |row| row.delivery.lane_id))
+        .bind(lanes)
         .bind(column(rows, |row| row.delivery.subscription.as_str()))
         .bind(rows.iter().map(|_| waits.next()).collect::<Vec<bool>>())
         .bind(column(rows, |row| row.due_at))
@@ -116,9 +125,44 @@ pub(super) async fn enqueue(
         .bind(column(rows, |row| row.delivery.max_retries.map(signed)))
         .bind(column(rows, |row| row.group_id))
         .bind(column(rows, |row| row.expires_at))
-        .bind(column(rows, |row| row.created_at));
+        .bind(column(rows, |row| row.created_at))
+        .bind(column(rows, |row| row.delivery.subscription_id))
+        .bind(column(rows, |row| row.event_type))
+        .bind(column(rows, |row| row.priority));
     insert.execute(&mut *connection).await.map_err(from_sqlx)?;
     waits.pass(connection, namespace, now).await.map(drop)
+}
+
+const HOLD_LANES: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 FOR SHARE";
+
+const REMOVED_LANES: &str = "
+SELECT i.lane_id FROM unnest($1::bigint[]) AS i(lane_id)
+WHERE NOT EXISTS (SELECT FROM windlass.lanes l WHERE l.lane_id = i.lane_id)";
+
+/// The lanes of the deliveries. Those that were removed after the deliveries were routed are created again; from here on
+/// none is removed before this transaction ends.
+async fn existing_lanes(connection: &mut PgConnection, namespace: &str, rows: &[Row<'_>]) -> Result<Vec<i64>> {
+    sqlx::query(HOLD_LANES).bind(namespace).execute(&mut *connection).await.map_err(from_sqlx)?;
+    let mut lanes = column(rows, |row| row.delivery.lane_id);
+    let removed = sqlx::query_scalar(REMOVED_LANES).bind(&lanes).fetch_all(&mut *connection).await;
+    let removed: HashSet<i64> = removed.map_err(from_sqlx)?.into_iter().collect();
+    let missing: Vec<usize> = (0..rows.len()).filter(|at| removed.contains(&lanes[*at])).collect();
+    if !missing.is_empty() {
+        let key = |at: &usize| {
+            let row = &rows[*at];
+            let tags: BTreeSet<String> = split_tags(row.tags).iter().map(|tag| tag.trim_ascii().to_owned()).collect();
+            LaneKey {
+                subscription_id: row.delivery.subscription_id,
+                event_type: row.event_type.to_owned(),
+                tags: tags.into_iter().filter(|tag| !tag.is_empty()).collect(),
+                priority: row.priority,
+            }
+        };
+        let keys: Vec<LaneKey> = missing.iter().map(key).collect();
+        let ids = insert_lanes(connection, namespace, &keys).await?;
+        missing.into_iter().zip(ids).for_each(|(at, id)| lanes[at] = id);
+    }
+    Ok(lanes)
 }
 
 /// One field of every row, as an array to bind.

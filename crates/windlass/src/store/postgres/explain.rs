@@ -14,14 +14,16 @@ use crate::askers::{Asker, AskerView};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::store::{ExplainStore, GroupHead, Standing};
-use crate::topology::split_tags;
+use crate::lanes::split_tags;
 
 // The first of a group in its index is whoever is ready or held.
 pub(super) const STANDING: &str = "
 SELECT coalesce($4, now()) AS now, e.event_type, e.tags, q.expires_at, d.reason, a.event_id, a.worker_id, a.ready_at
 FROM (SELECT e.event_type, e.tags FROM windlass.events e WHERE e.namespace = $1 AND e.id = $3 LIMIT 1) AS e
 LEFT JOIN LATERAL (SELECT q.expires_at, q.group_id FROM windlass.event_queue q
-    WHERE q.event_id BETWEEN $3 AND $3 AND q.namespace = $1 AND q.subscription = $2
+    WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s
+                               WHERE s.namespace = $1 AND s.subscription = $2)
+      AND q.event_id BETWEEN $3 AND $3
     ORDER BY q.event_id LIMIT 1) AS q ON true
 LEFT JOIN LATERAL (SELECT d.reason FROM windlass.dead_letters d
     WHERE d.event_id BETWEEN $3 AND $3 AND d.namespace = $1 AND d.subscription = $2

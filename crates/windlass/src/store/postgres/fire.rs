@@ -7,13 +7,13 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use super::PgStore;
 use super::enqueue::{column, signed};
 use super::error::from_sqlx;
-use super::group::Freed;
 use super::publish::{self, Batch, IDS};
 use super::row::get;
 use super::schedule::changed_at;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::store::{Fires, Firing, Moved, Prepared, Stored, Tick};
+use crate::wake::ReadyLane;
 
 /// A transaction of somebody else may hold a group for as long as it likes.
 const WAIT_BRIEFLY: &str = "SET LOCAL lock_timeout = '200ms'";
@@ -40,7 +40,7 @@ pub(super) async fn fire(
     }
     connection.done();
     let Some((moved, freed)) = fired else { return Ok(Fires::OtherVersion) };
-    store.freed(namespace, freed);
+    store.notify(namespace, freed);
     Ok(Fires::Done(moved))
 }
 
@@ -107,7 +107,7 @@ impl Fire<'_> {
         &self,
         connection: &mut PgConnection,
         firings: &[Firing],
-    ) -> Result<Option<(Vec<Option<Moved>>, Vec<Freed>)>> {
+    ) -> Result<Option<(Vec<Option<Moved>>, Vec<ReadyLane>)>> {
         let places = self.lock(connection, firings).await?;
         let mut moved: Vec<Option<Moved>> = firings.iter().map(|_| None).collect();
         if places.is_empty() {
@@ -187,7 +187,7 @@ impl Fire<'_> {
         &self,
         connection: &mut PgConnection,
         new: &[&Due<'d>],
-    ) -> Result<Option<(Vec<(&'d str, usize, Stored)>, Vec<Freed>)>> {
+    ) -> Result<Option<(Vec<(&'d str, usize, Stored)>, Vec<ReadyLane>)>> {
         let with_events = || new.iter().filter_map(|due| due.tick.event.map(|place| (*due, place)));
         let events: Vec<&Prepared> = with_events().map(|(_, place)| &self.events[place]).collect();
         if events.is_empty() {

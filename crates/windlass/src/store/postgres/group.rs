@@ -8,12 +8,10 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::wake::ReadyLane;
 
 /// Subscription and group id.
 pub(super) type Group = (String, String);
-
-/// A lane where something may have become ready, and since when.
-pub(super) type Freed = (i64, Timestamp);
 
 /// Groups in the one order in which everyone locks them.
 pub(super) type Groups<T> = BTreeMap<Group, T>;
@@ -127,9 +125,9 @@ WITH next AS MATERIALIZED (
           AND q.ready_at < 'infinity' AND q.ctid <> n.tid
         OFFSET 0) AS q
 )
-UPDATE windlass.event_queue q SET ready_at = t.ready_at
+UPDATE windlass.event_queue q SET ready_at = t.ready_at, out_of_order = true
 FROM target t WHERE q.ctid = t.tid AND q.namespace = $1 AND q.ready_at <> t.ready_at
-RETURNING q.lane_id, nullif(q.ready_at, 'infinity') AS ready_at";
+RETURNING q.subscription_id, q.lane_id, q.ready_at < 'infinity' AS freed";
 
 // Under `pass`, whoever is ready may be claimed at this very moment: locking them waits for that claim.
 pub(super) const LOCK_READY: &str = "
@@ -146,7 +144,7 @@ pub(super) async fn advance(
     namespace: &str,
     pass: &Groups<bool>,
     now: Option<Timestamp>,
-) -> Result<Vec<Freed>> {
+) -> Result<Vec<ReadyLane>> {
     let (subscriptions, groups) = names(pass.keys());
     let passes: Vec<bool> = pass.values().copied().collect();
     if passes.contains(&true) {
@@ -156,8 +154,8 @@ pub(super) async fn advance(
     let advance = sqlx::query(ADVANCE).bind(namespace).bind(subscriptions).bind(groups).bind(passes).bind(now);
     let mut freed = Vec::new();
     for row in advance.fetch_all(connection).await.map_err(from_sqlx)? {
-        if let Some(ready_at) = get::<Option<Timestamp>>(&row, "ready_at")? {
-            freed.push((get(&row, "lane_id")?, ready_at));
+        if get(&row, "freed")? {
+            freed.push(ReadyLane { subscription_id: get(&row, "subscription_id")?, lane_id: get(&row, "lane_id")? });
         }
     }
     Ok(freed)

@@ -10,12 +10,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::connections::FRESH;
 use super::error::from_sqlx;
-use super::group::Freed;
 use super::{COLD, PgStore, fix_planner, results, transition};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::pool::PoolView;
 use crate::store::{Change, Closed, Closing};
+use crate::wake::ReadyLane;
 
 /// Handlers beyond this many wait for each other.
 const HANDLERS: usize = 16;
@@ -109,7 +109,7 @@ impl PgStore {
             return Ok(closed);
         }
         tx.tx.commit().await.map_err(from_sqlx)?;
-        self.freed(namespace, freed);
+        self.notify(namespace, freed);
         Ok(closed)
     }
 }
@@ -119,7 +119,7 @@ async fn close(
     namespace: &str,
     closing: &Closing,
     now: Option<Timestamp>,
-) -> Result<(Closed, Vec<Freed>)> {
+) -> Result<(Closed, Vec<ReadyLane>)> {
     match closing {
         Closing::Note(live, result) => {
             let noted = results::note(connection, namespace, live, result, now).await?;
@@ -128,9 +128,8 @@ async fn close(
         Closing::End(..) => {
             let changes: Vec<Change> = closing.change().into_iter().collect();
             let (mut attempts, freed) = transition::apply(connection, namespace, &changes, true, now).await?;
-            let lanes = freed.iter().map(|(lane, _)| *lane).collect();
             match attempts.pop().flatten() {
-                Some(attempt) => Ok((Closed::Ended(attempt, lanes), freed)),
+                Some(attempt) => Ok((Closed::Ended(attempt, freed.clone()), freed)),
                 None => Ok((Closed::Lost, Vec::new())),
             }
         }

@@ -14,7 +14,7 @@ use crate::archive::{PastAttempt, PastEvent};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
-use crate::history::{HistoryFilter, Place, StoredEvent, stand_in_lane};
+use crate::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
 use crate::retention::Ended;
 use crate::store::Imported;
 
@@ -51,9 +51,11 @@ const OVER: &str = concat!(
 WITH over AS MATERIALIZED (
     SELECT i.event_id, i.subscription
     FROM unnest($2::bigint[], $3::text[], $4::timestamptz[], $5::boolean[]) AS i(event_id, subscription, at, dead)
-    WHERE NOT EXISTS (SELECT FROM windlass.event_queue q
-                      WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.namespace = $1
-                        AND q.subscription = i.subscription ORDER BY q.event_id OFFSET 0)
+    WHERE NOT EXISTS (SELECT FROM windlass.subscriptions s CROSS JOIN LATERAL (
+                          SELECT FROM windlass.event_queue q
+                          WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN i.event_id AND i.event_id
+                          ORDER BY q.event_id LIMIT 1) AS q
+                      WHERE s.namespace = $1 AND s.subscription = i.subscription)
       AND (i.dead OR NOT EXISTS (
                       SELECT FROM windlass.dead_letters d
                       WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.namespace = $1
@@ -114,7 +116,8 @@ WHERE e.namespace = $1 AND e.id > $2
   AND (cardinality($5::text[]) = 0 OR EXISTS (
         SELECT FROM unnest($5::text[]) AS p
         WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
-  AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.event_id = e.id AND q.namespace = $1)
+  AND NOT EXISTS (SELECT FROM windlass.subscriptions s JOIN windlass.event_queue q USING (subscription_id)
+                  WHERE s.namespace = $1 AND q.event_id = e.id)
   AND NOT EXISTS (SELECT FROM windlass.dead_letters d WHERE d.event_id = e.id AND d.namespace = $1)
 ORDER BY e.id LIMIT $6";
 
@@ -259,16 +262,16 @@ async fn put_events(connection: &mut PgConnection, namespace: &str, events: &[&E
 }
 
 const PUT_ATTEMPTS: &str = "
-INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, worker_id, picked_at,
+INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, worker_id, picked_at,
     started_at, finished_at, action, status_code, execution_time_ms, error_message, detail, next_retry_at, retry_count,
     max_retries)
-SELECT i.event_id, i.lane_id, i.attempt, $1, i.subscription, i.worker_id, i.picked_at, i.started_at, i.finished_at, i.action,
+SELECT i.event_id, i.subscription_id, i.event_type, i.attempt, $1, i.subscription, i.worker_id, i.picked_at, i.started_at, i.finished_at, i.action,
        i.status_code, i.execution_time_ms, i.error_message, i.detail::json, i.next_retry_at, i.retry_count, i.max_retries
 FROM unnest($2::bigint[], $3::integer[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[],
             $8::timestamptz[], $9::text[], $10::integer[], $11::bigint[], $12::text[], $13::text[], $14::timestamptz[],
-            $15::integer[], $16::integer[], $17::bigint[]) WITH ORDINALITY
+            $15::integer[], $16::integer[], $17::bigint[], $18::text[]) WITH ORDINALITY
   AS i(event_id, attempt, subscription, worker_id, picked_at, started_at, finished_at, action, status_code,
-       execution_time_ms, error_message, detail, next_retry_at, retry_count, max_retries, lane_id, n)
+       execution_time_ms, error_message, detail, next_retry_at, retry_count, max_retries, subscription_id, event_type, n)
 WHERE NOT EXISTS (
     SELECT FROM windlass.event_attempts a
     WHERE a.event_id = i.event_id AND a.namespace = $1 AND a.subscription = i.subscription AND a.attempt = i.attempt
@@ -276,12 +279,11 @@ WHERE NOT EXISTS (
 ORDER BY i.n";
 
 async fn put_attempts(connection: &mut PgConnection, namespace: &str, events: &[&PastEvent]) -> Result<u64> {
-    let of =
-        |past: &&'_ PastEvent| past.attempts.iter().map(|attempt| (past.event.id, attempt.clone())).collect::<Vec<_>>();
-    let rows: Vec<(i64, PastAttempt)> = events.iter().flat_map(of).collect();
+    let rows: Vec<(&Event, &PastAttempt)> =
+        events.iter().flat_map(|past| past.attempts.iter().map(|attempt| (&past.event, attempt))).collect();
     let put = sqlx::query(PUT_ATTEMPTS)
         .bind(namespace)
-        .bind(column(&rows, |(event_id, _)| *event_id))
+        .bind(column(&rows, |(event, _)| event.id))
         .bind(column(&rows, |(_, attempt)| signed(attempt.attempt)))
         .bind(column(&rows, |(_, attempt)| attempt.subscription.as_str()))
         .bind(column(&rows, |(_, attempt)| attempt.worker_id.as_deref()))
@@ -296,7 +298,8 @@ async fn put_attempts(connection: &mut PgConnection, namespace: &str, events: &[
         .bind(column(&rows, |(_, attempt)| attempt.next_retry_at))
         .bind(column(&rows, |(_, attempt)| signed(attempt.retry_count)))
         .bind(column(&rows, |(_, attempt)| attempt.max_retries.map(signed)))
-        .bind(column(&rows, |(_, attempt)| stand_in_lane(&attempt.subscription)));
+        .bind(column(&rows, |(_, attempt)| stand_in_id(&attempt.subscription)))
+        .bind(column(&rows, |(event, _)| event.event_type.as_str()));
     Ok(put.execute(connection).await.map_err(from_sqlx)?.rows_affected())
 }
 

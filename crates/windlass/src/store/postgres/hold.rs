@@ -22,10 +22,13 @@ SELECT i.n, q.*
 FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[]) WITH ORDINALITY
   AS i(event_id, subscription, lease, worker_id, n)
 CROSS JOIN LATERAL (
-    SELECT q.event_id, q.lane_id, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries,
+    SELECT q.event_id, q.subscription_id, q.lane_id, q.event_type, q.lease, q.attempts, q.attempts_limit,
+           q.retry_count, q.max_retries,
            q.subscription, q.group_id, q.picked_at
     FROM windlass.event_queue q
-    WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.namespace = $1 AND q.subscription = i.subscription
+    WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s
+                               WHERE s.namespace = $1 AND s.subscription = i.subscription)
+      AND q.event_id BETWEEN i.event_id AND i.event_id AND q.namespace = $1
       AND (i.lease IS NULL OR q.lease = i.lease)
       AND (i.worker_id IS NULL OR (q.lease IS NOT NULL AND q.worker_id = i.worker_id))
     ORDER BY q.event_id LIMIT 1) AS q";
@@ -90,10 +93,10 @@ pub(super) fn by_number<T>(
 pub(super) const START: &str = "
 WITH found AS MATERIALIZED (
     SELECT i.n, i.lease, q.tid
-    FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS i(event_id, lane_id, lease, n)
+    FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS i(event_id, subscription_id, lease, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.subscription_id = i.subscription_id AND q.namespace = $1
           AND q.lease = i.lease ORDER BY q.event_id LIMIT 1) AS q
 )
 UPDATE windlass.event_queue q
@@ -130,21 +133,27 @@ async fn start_once(
         .bind(namespace)
         .bind(now)
         .bind(column(live, |live| live.event_id))
-        .bind(column(live, |live| live.lane_id))
+        .bind(column(live, |live| live.subscription_id))
         .bind(column(live, |live| live.lease.map(|lease| lease.0)));
     let rows = query.fetch_all(connection).await.map_err(from_sqlx)?;
     by_number(live.len(), &rows, |row| get(row, "at"))
 }
 
+// A lease that is shortened must be checked earlier.
 pub(super) const EXTEND: &str = "
 WITH found AS MATERIALIZED (
-    SELECT i.n, i.lease, i.lease_us, q.tid
+    SELECT i.n, i.lease, i.lease_us, q.tid, q.subscription_id, q.picked_at, q.lease_expires_at AS before
     FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
-      AS i(event_id, lane_id, lease, lease_us, n)
+      AS i(event_id, subscription_id, lease, lease_us, n)
     CROSS JOIN LATERAL (
-        SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+        SELECT q.ctid AS tid, q.subscription_id, q.picked_at, q.lease_expires_at FROM windlass.event_queue q
+        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.subscription_id = i.subscription_id AND q.namespace = $1
           AND q.lease = i.lease ORDER BY q.event_id LIMIT 1) AS q
+), shortened AS (
+    UPDATE windlass.leases l SET check_at = coalesce($2, now()) + i.lease_us * interval '1 microsecond'
+    FROM found i
+    WHERE coalesce($2, now()) + i.lease_us * interval '1 microsecond' < i.before
+      AND l.subscription_id = i.subscription_id AND l.claimed_at = i.picked_at AND l.lease = i.lease
 )
 UPDATE windlass.event_queue q
 SET lease_expires_at = coalesce($2, now()) + i.lease_us * interval '1 microsecond', updated_at = coalesce($2, now())
@@ -180,7 +189,7 @@ async fn extend_once(
         .bind(namespace)
         .bind(now)
         .bind(column(live, |(live, _)| live.event_id))
-        .bind(column(live, |(live, _)| live.lane_id))
+        .bind(column(live, |(live, _)| live.subscription_id))
         .bind(column(live, |(live, _)| live.lease.map(|lease| lease.0)))
         .bind(column(live, |(_, lease)| micros(*lease)));
     let rows = query.fetch_all(connection).await.map_err(from_sqlx)?;

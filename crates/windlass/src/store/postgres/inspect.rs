@@ -7,7 +7,6 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
-use super::backlog::of_namespace;
 use super::error::from_sqlx;
 use super::row::{count, count_or_none, event, get, json};
 use super::{PgStore, backlog, read_pages};
@@ -42,26 +41,27 @@ pub(super) async fn events(connection: &mut PgConnection, namespace: &str, ids: 
 }
 
 const LIVE: &str = "
-SELECT event_id, subscription, lease IS NOT NULL AS held, attempts, retry_count, max_retries,
-       nullif(ready_at, 'infinity') AS ready_at, worker_id, picked_at, started_at, lease_expires_at, updated_at,
+SELECT q.event_id, q.subscription, q.lease IS NOT NULL AS held, q.attempts, q.retry_count, q.max_retries,
+       nullif(q.ready_at, 'infinity') AS ready_at, q.worker_id, q.picked_at, q.started_at, q.lease_expires_at, q.updated_at,
        (SELECT a.error_message FROM windlass.event_attempts a
-        WHERE a.event_id = q.event_id AND a.lane_id = q.lane_id AND a.namespace = $1
+        WHERE a.event_id = q.event_id AND a.subscription_id = q.subscription_id AND a.namespace = $1
           AND a.error_message IS NOT NULL
         ORDER BY a.id DESC LIMIT 1) AS error_message
-FROM windlass.event_queue q WHERE namespace = $1 AND event_id = ANY($2)";
+FROM windlass.subscriptions s JOIN windlass.event_queue q ON q.subscription_id = s.subscription_id
+WHERE s.namespace = $1 AND q.event_id = ANY($2)";
 
 // The newest entry of each delivery that has left the queue.
 const ENDED: &str = "
 SELECT DISTINCT ON (a.event_id, a.subscription) a.event_id, a.subscription, a.attempt, a.action, a.retry_count,
        a.max_retries, a.finished_at,
        (SELECT e.error_message FROM windlass.event_attempts e
-        WHERE e.event_id = a.event_id AND e.lane_id = a.lane_id AND e.namespace = $1
+        WHERE e.event_id = a.event_id AND e.subscription_id = a.subscription_id AND e.namespace = $1
           AND e.error_message IS NOT NULL
         ORDER BY e.id DESC LIMIT 1) AS error_message
 FROM windlass.event_attempts a
 WHERE a.namespace = $1 AND a.event_id = ANY($2)
   AND NOT EXISTS (SELECT FROM windlass.event_queue q
-                  WHERE q.event_id = a.event_id AND q.namespace = $1 AND q.subscription = a.subscription)
+                  WHERE q.subscription_id = a.subscription_id AND q.event_id = a.event_id AND q.namespace = $1)
 ORDER BY a.event_id, a.subscription, a.id DESC";
 
 // A delivery that ends meanwhile is shown once, and one that comes back is not missed. The tables are locked before the
@@ -190,21 +190,20 @@ pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Resu
     rows.iter().map(entry).collect()
 }
 
-// What is held for longer than $2 was ready before that: the hot index bounds the search.
-pub(super) const STUCK: &str = concat!(
-    "
-SELECT q.event_id, l.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
+// Read from the table of leases, which has an index by claim time.
+pub(super) const STUCK: &str = "
+SELECT q.event_id, q.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
        q.lease_expires_at
-FROM (
-    SELECT * FROM ",
-    of_namespace!(),
-    " AND q.lease IS NOT NULL
-      AND q.ready_at <= coalesce($4, now()) - $2 * interval '1 microsecond'
-      AND q.picked_at < coalesce($4, now()) - $2 * interval '1 microsecond'
-    ORDER BY q.picked_at, q.event_id LIMIT $3) AS q
-JOIN windlass.lanes l ON l.namespace = $1 AND l.lane_id = q.lane_id
-ORDER BY q.picked_at, q.event_id"
-);
+FROM windlass.subscriptions s CROSS JOIN LATERAL (
+    SELECT l.lease, l.first_id, l.last_id FROM windlass.leases l
+    WHERE l.subscription_id = s.subscription_id AND l.claimed_at < coalesce($4, now()) - $2 * interval '1 microsecond'
+    ORDER BY l.claimed_at) AS l
+CROSS JOIN LATERAL (
+    SELECT * FROM windlass.event_queue q
+    WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN l.first_id AND l.last_id AND q.lease = l.lease
+    ORDER BY q.event_id OFFSET 0) AS q
+WHERE s.namespace = $1
+ORDER BY q.picked_at, q.event_id LIMIT $3";
 
 pub(super) async fn stuck(
     store: &PgStore,
@@ -235,21 +234,22 @@ pub(super) async fn stuck(
     rows.iter().map(delivery).collect()
 }
 
-pub(super) const WORKERS: &str = concat!(
-    "
+pub(super) const WORKERS: &str = "
 SELECT worker_id, sum(held)::bigint AS held, min(picked_at) AS oldest_picked_at, max(seen_at) AS last_seen_at
 FROM (
     SELECT q.worker_id, 1 AS held, q.picked_at, q.updated_at AS seen_at
-    FROM ",
-    of_namespace!(),
-    " AND q.lease IS NOT NULL
+    FROM windlass.subscriptions s JOIN windlass.leases l ON l.subscription_id = s.subscription_id
+    CROSS JOIN LATERAL (
+        SELECT q.worker_id, q.picked_at, q.updated_at FROM windlass.event_queue q
+        WHERE q.subscription_id = l.subscription_id AND q.event_id BETWEEN l.first_id AND l.last_id AND q.lease = l.lease
+        ORDER BY q.event_id OFFSET 0) AS q
+    WHERE s.namespace = $1
     UNION ALL
     SELECT a.worker_id, 0, NULL, a.finished_at FROM windlass.event_attempts a
     WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.worker_id IS NOT NULL
       AND a.action NOT IN ('ABANDONED', 'RESET')
 ) AS w
-GROUP BY worker_id ORDER BY worker_id"
-);
+GROUP BY worker_id ORDER BY worker_id";
 
 pub(super) async fn workers(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
     let mut connection = store.reads.get().await?;
@@ -269,18 +269,13 @@ pub(super) async fn workers(store: &PgStore, namespace: &str, since: Timestamp) 
     rows.iter().map(worker).collect()
 }
 
-// Counted by lane first: a lane knows its type, and there are few.
 const ENDED_SINCE: &str = "
-SELECT c.subscription, l.event_type, c.status, sum(c.count)::bigint AS count, min(c.oldest_at) AS oldest_at
-FROM (
-    SELECT d.subscription, d.lane_id, d.status, count(*) AS count, min(d.failed_at) AS oldest_at
-    FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3
-    UNION ALL
-    SELECT a.subscription, a.lane_id, a.action, count(*), min(a.finished_at)
-    FROM windlass.event_attempts a
-    WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
-    GROUP BY 1, 2, 3
-) AS c JOIN windlass.lanes l ON l.lane_id = c.lane_id AND l.namespace = $1
+SELECT d.subscription, d.event_type, d.status, count(*) AS count, min(d.failed_at) AS oldest_at
+FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3
+UNION ALL
+SELECT a.subscription, a.event_type, a.action, count(*), min(a.finished_at)
+FROM windlass.event_attempts a
+WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
 GROUP BY 1, 2, 3";
 
 pub(super) async fn stats(

@@ -45,7 +45,7 @@ macro_rules! of_kind {
     };
 }
 
-/// Of deliveries, the lane knows them.
+/// Of live deliveries, the lane has the tags.
 macro_rules! lanes {
     () => {
         "(
@@ -58,9 +58,16 @@ macro_rules! lanes {
     };
 }
 
-macro_rules! in_lanes {
+/// Of finished deliveries, the row has the type and the event has the tags.
+macro_rules! of_finished {
     () => {
-        concat!(" AND (cardinality($4::text[]) = 0 AND cardinality($5::text[]) = 0 OR lane_id IN ", lanes!(), ")")
+        " AND (cardinality($4::text[]) = 0 OR EXISTS (
+        SELECT FROM unnest($4::text[]) AS p
+        WHERE d.event_type = p OR (right(p, 1) = '*' AND starts_with(d.event_type, left(p, -1)))))
+  AND (cardinality($5::text[]) = 0 OR EXISTS (
+        SELECT FROM windlass.events e
+        WHERE e.namespace = $1 AND e.id = d.event_id
+          AND regexp_split_to_array(btrim(e.tags, E' \\t\\n\\f\\r'), '\\s*,\\s*') && $5::text[]))"
     };
 }
 
@@ -73,7 +80,9 @@ const ALL_OF_KIND: Source =
 const TOLD: Source = source!(
     "e.id",
     "windlass.events e WHERE e.namespace = $1
-  AND (EXISTS (SELECT FROM windlass.event_queue q WHERE q.event_id = e.id AND q.namespace = $1 AND q.subscription = $2)
+  AND (EXISTS (SELECT FROM windlass.event_queue q
+               WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s
+                                          WHERE s.namespace = $1 AND s.subscription = $2) AND q.event_id = e.id)
        OR EXISTS (SELECT FROM windlass.event_attempts a
                   WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $2))",
     of_kind!()
@@ -90,15 +99,15 @@ const LIVE: Source = source!(
 
 const DEAD: Source = source!(
     "event_id",
-    "windlass.dead_letters WHERE namespace = $1 AND subscription = $2 AND status = $3",
-    in_lanes!()
+    "windlass.dead_letters d WHERE d.namespace = $1 AND d.subscription = $2 AND d.status = $3",
+    of_finished!()
 );
 
 /// No delivery ends twice in one of these states.
 const ENDED: Source = source!(
     "event_id",
-    "windlass.event_attempts WHERE namespace = $1 AND subscription = $2 AND action = $3",
-    in_lanes!()
+    "windlass.event_attempts d WHERE d.namespace = $1 AND d.subscription = $2 AND d.action = $3",
+    of_finished!()
 );
 
 fn source(filter: &ListFilter, subscription: &str) -> Source {

@@ -1,4 +1,4 @@
-//! What there is to take, without taking it.
+//! What waiting claims could take.
 
 use std::time::Duration;
 
@@ -9,11 +9,10 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::store::{LaneLook, Look};
+use crate::store::{Look, LookRequest};
 
-// From each lane wanted to the next one that has deliveries, and from there to the next one wanted: so of
-// many empty lanes hardly any is visited, nor any of other namespaces, although the first step names none.
-// The order, which OFFSET 0 keeps, leaves the planner the hot index alone; see `transition::END`.
+// Lanes: from each wanted lane to the next one that has deliveries, and from there to the next wanted one. So hardly any of
+// many empty lanes is visited. The ORDER BY clauses, which OFFSET 0 keeps, leave the planner one index.
 pub(super) const LOOK: &str = "
 WITH RECURSIVE present AS (
     SELECT (SELECT q.lane_id FROM windlass.event_queue q
@@ -24,48 +23,82 @@ WITH RECURSIVE present AS (
             ORDER BY q.lane_id LIMIT 1)
     FROM present p WHERE p.lane_id IS NOT NULL
 ), found AS (
-    SELECT p.lane_id,
+    SELECT NULL::bigint AS subscription_id, p.lane_id,
         EXISTS (
             SELECT FROM windlass.event_queue q
-            WHERE q.lane_id = p.lane_id AND q.namespace = $1 AND q.ready_at <= coalesce($3, now())
-              AND q.lease IS NULL AND (q.expires_at IS NULL OR q.expires_at > coalesce($3, now()))
-            ORDER BY q.ready_at OFFSET 0) AS claimable,
-        EXISTS (
-            SELECT FROM windlass.event_queue q
-            WHERE q.lane_id = p.lane_id AND q.namespace = $1 AND q.ready_at <= coalesce($3, now())
-              AND q.lease IS NOT NULL AND q.lease_expires_at <= coalesce($3, now())
-            ORDER BY q.ready_at OFFSET 0) AS run_out,
-        (SELECT (extract(epoch FROM q.ready_at - coalesce($3, now())) * 1000000)::bigint
-         FROM windlass.event_queue q
-         WHERE q.lane_id = p.lane_id AND q.namespace = $1 AND q.ready_at > coalesce($3, now())
+            WHERE q.lane_id = p.lane_id AND q.namespace = $1 AND q.ready_at <= coalesce($4, now())
+              AND q.lease IS NULL AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()))
+            ORDER BY q.ready_at OFFSET 0) AS ready,
+        (SELECT q.ready_at FROM windlass.event_queue q
+         WHERE q.lane_id = p.lane_id AND q.namespace = $1 AND q.ready_at > coalesce($4, now())
            AND q.ready_at < 'infinity' AND q.lease IS NULL
-         ORDER BY q.ready_at LIMIT 1) AS next_ready_us
+         ORDER BY q.ready_at LIMIT 1) AS next_at
     FROM present p WHERE p.lane_id = ($2::bigint[])[width_bucket(p.lane_id, $2::bigint[])]
+    UNION ALL
+    SELECT s.subscription_id, NULL,
+        EXISTS (
+            SELECT FROM windlass.event_queue q
+            WHERE q.subscription_id = s.subscription_id AND NOT q.out_of_order AND q.lease IS NULL
+              AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()))
+            ORDER BY q.event_id OFFSET 0)
+        OR EXISTS (
+            SELECT FROM unnest(s.priorities || 0::smallint) AS p CROSS JOIN LATERAL (
+                SELECT FROM windlass.event_queue q
+                WHERE q.subscription_id = s.subscription_id AND q.priority = p AND q.out_of_order
+                  AND q.ready_at <= coalesce($4, now()) AND q.lease IS NULL
+                  AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()))
+                ORDER BY q.ready_at LIMIT 1) AS q),
+        (SELECT min(q.ready_at) FROM unnest(s.priorities || 0::smallint) AS p CROSS JOIN LATERAL (
+             SELECT q.ready_at FROM windlass.event_queue q
+             WHERE q.subscription_id = s.subscription_id AND q.priority = p AND q.out_of_order
+               AND q.ready_at > coalesce($4, now()) AND q.ready_at < 'infinity' AND q.lease IS NULL
+             ORDER BY q.ready_at LIMIT 1) AS q)
+    FROM windlass.subscriptions s WHERE s.subscription_id = ANY($3) AND s.namespace = $1
+), next_lease AS (
+    SELECT min(l.check_at) AS at FROM windlass.subscriptions s CROSS JOIN LATERAL (
+        SELECT l.check_at FROM windlass.leases l
+        WHERE l.subscription_id = s.subscription_id ORDER BY l.check_at LIMIT 1) AS l
+    WHERE s.namespace = $1
 )
-SELECT n.version, (SELECT count(*) FROM windlass.lanes l WHERE l.namespace = $1) AS lanes, f.*
-FROM windlass.namespaces n LEFT JOIN found f ON true WHERE n.namespace = $1";
+SELECT n.version, (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
+        ORDER BY l.number DESC LIMIT 1) AS newest_lane,
+       coalesce(next_lease.at <= coalesce($4, now()), false) AS leases_due,
+       (extract(epoch FROM next_lease.at - coalesce($4, now())) * 1000000)::bigint AS lease_us,
+       f.subscription_id, f.lane_id, f.ready,
+       (extract(epoch FROM f.next_at - coalesce($4, now())) * 1000000)::bigint AS next_us
+FROM windlass.namespaces n CROSS JOIN next_lease LEFT JOIN found f ON true WHERE n.namespace = $1";
 
+/// `None` if there is no such namespace.
 pub(super) async fn look(
     store: &PgStore,
     namespace: &str,
-    lanes: &[i64],
+    request: &LookRequest,
     now: Option<Timestamp>,
 ) -> Result<Option<Look>> {
     let mut connection = store.claims.get().await?;
-    let query = sqlx::query(LOOK).bind(namespace).bind(lanes).bind(now);
+    let query = sqlx::query(LOOK).bind(namespace).bind(&request.lanes).bind(&request.subscriptions).bind(now);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let Some(first) = rows.first() else { return Ok(None) };
-    let lanes = get::<i64>(first, "lanes")?.unsigned_abs() as usize;
-    let mut look = Look { version: get(first, "version")?, lanes, found: Vec::new() };
+    let mut look = Look {
+        version: get(first, "version")?,
+        newest_lane: get::<Option<i64>>(first, "newest_lane")?.unwrap_or(0),
+        leases_due: get(first, "leases_due")?,
+        next_in: duration(first, "lease_us")?,
+        ..Look::default()
+    };
     for row in &rows {
-        look.found.extend(lane_look(row)?);
+        let (subscription_id, lane_id): (Option<i64>, Option<i64>) = (get(row, "subscription_id")?, get(row, "lane_id")?);
+        if get::<Option<bool>>(row, "ready")? == Some(true) {
+            look.ready_subscriptions.extend(subscription_id);
+            look.ready_lanes.extend(lane_id);
+        }
+        look.next_in = look.next_in.into_iter().chain(duration(row, "next_us")?).min();
     }
     Ok(Some(look))
 }
 
-fn lane_look(row: &PgRow) -> Result<Option<LaneLook>> {
-    let Some(lane_id) = get(row, "lane_id")? else { return Ok(None) };
-    let next_ready_in = get::<Option<i64>>(row, "next_ready_us")?.map(|us| Duration::from_micros(us.unsigned_abs()));
-    Ok(Some(LaneLook { lane_id, claimable: get(row, "claimable")?, run_out: get(row, "run_out")?, next_ready_in }))
+fn duration(row: &PgRow, column: &'static str) -> Result<Option<Duration>> {
+    let us: Option<i64> = get(row, column)?;
+    Ok(us.map(|us| Duration::from_micros(us.max(0).unsigned_abs())))
 }

@@ -9,19 +9,9 @@ use crate::policy::NamespacePolicy;
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// Number, name, statements.
-const MIGRATIONS: [(i64, &str, &str); 12] = [
-    (1, "engine", include_str!("migrations/0001_engine.sql")),
-    (2, "tokens", include_str!("migrations/0002_tokens.sql")),
-    (3, "activity", include_str!("migrations/0003_activity.sql")),
-    (4, "nodes", include_str!("migrations/0004_nodes.sql")),
-    (5, "functions", include_str!("migrations/0005_functions.sql")),
-    (6, "duties", include_str!("migrations/0006_duties.sql")),
-    (7, "schedules", include_str!("migrations/0007_schedules.sql")),
-    (8, "retention", include_str!("migrations/0008_retention.sql")),
-    (9, "samples", include_str!("migrations/0009_samples.sql")),
-    (10, "publish", include_str!("migrations/0010_publish.sql")),
-    (11, "askers", include_str!("migrations/0011_askers.sql")),
-    (12, "indexes", include_str!("migrations/0012_indexes.sql")),
+const MIGRATIONS: [(i64, &str, &str); 2] = [
+    (1, "schema", include_str!("migrations/0001_schema.sql")),
+    (2, "functions", include_str!("migrations/0002_functions.sql")),
 ];
 
 pub(super) const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;

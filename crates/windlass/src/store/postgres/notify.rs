@@ -1,5 +1,5 @@
-//! Telling other processes that something is ready, and hearing it from them. Only ever a hint: who
-//! hears nothing finds it by looking.
+//! Notifies other processes that deliveries are ready, and receives their notifications. A notification is only a hint: a
+//! process that misses one finds the deliveries at its next poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,18 +11,15 @@ use tokio::sync::{mpsc, watch};
 
 use super::connections::Connections;
 use super::error::from_sqlx;
-use super::group::Freed;
-use super::marks::Marks;
-use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
-use crate::wake::Wakes;
+use crate::wake::{ReadyLane, Wakes};
 
 pub(super) const CHANNEL: &str = "windlass";
 /// Who tells in somebody else's transaction: everyone has to hear it, also the process it came from.
 pub(super) const NOBODY: u64 = 0;
 /// At most one notification per namespace in this time.
 const EVERY: Duration = Duration::from_millis(5);
-/// More lanes than this are not named: who hears it looks at all of his.
+/// If there are more lanes than this, the message names none and the receivers look at all of theirs.
 const LANES_MAX: usize = 100;
 /// After a lost connection.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -36,43 +33,38 @@ const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// Something is ready in a namespace.
 pub(super) struct Ready {
     pub namespace: String,
-    /// Where and since when; anywhere, if empty.
-    pub freed: Vec<Freed>,
+    /// Where; anywhere, if empty.
+    pub lanes: Vec<ReadyLane>,
 }
 
 impl Ready {
     /// What to notify everyone of on [`CHANNEL`].
     pub fn into_message(self, sender: u64) -> String {
         let mut news = News::default();
-        news.add(self.freed);
+        news.add(self.lanes);
         news.to_message(sender, &self.namespace)
     }
 }
 
-/// What is to be told of one namespace.
+/// What is to be sent about one namespace.
 #[derive(Default)]
 struct News {
-    lanes: BTreeSet<i64>,
-    since: Option<Timestamp>,
+    lanes: BTreeSet<ReadyLane>,
     anywhere: bool,
 }
 
 impl News {
-    fn add(&mut self, freed: Vec<Freed>) {
-        self.anywhere |= freed.is_empty();
-        for (lane, ready_at) in freed {
-            self.lanes.insert(lane);
-            self.since = Some(self.since.map_or(ready_at, |since| since.min(ready_at)));
-        }
+    fn add(&mut self, lanes: Vec<ReadyLane>) {
+        self.anywhere |= lanes.is_empty();
+        self.lanes.extend(lanes);
     }
 
-    /// `sender namespace since lane,lane…`; a `-` stands for "any".
+    /// `sender namespace subscription:lane,subscription:lane…`; a `-` stands for "any".
     fn to_message(&self, sender: u64, namespace: &str) -> String {
         let named = !self.anywhere && self.lanes.len() <= LANES_MAX;
-        let lanes = self.lanes.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
-        let since = self.since.filter(|_| !self.anywhere).map(|since| since.timestamp_micros().to_string());
-        let (since, lanes) = (since.unwrap_or_else(|| "-".into()), if named { lanes } else { "-".into() });
-        format!("{sender:x} {namespace} {since} {lanes}")
+        let lanes = self.lanes.iter().map(|lane| format!("{}:{}", lane.subscription_id, lane.lane_id));
+        let lanes = if named { lanes.collect::<Vec<_>>().join(",") } else { "-".to_owned() };
+        format!("{sender:x} {namespace} {lanes}")
     }
 }
 
@@ -80,9 +72,9 @@ impl News {
 pub(super) async fn send(mut ready: mpsc::UnboundedReceiver<Ready>, connections: Arc<Connections>, sender: u64) {
     while let Some(first) = ready.recv().await {
         let mut news: BTreeMap<String, News> = BTreeMap::new();
-        news.entry(first.namespace).or_default().add(first.freed);
+        news.entry(first.namespace).or_default().add(first.lanes);
         while let Ok(more) = ready.try_recv() {
-            news.entry(more.namespace).or_default().add(more.freed);
+            news.entry(more.namespace).or_default().add(more.lanes);
         }
         let messages: Vec<String> = news.iter().map(|(namespace, news)| news.to_message(sender, namespace)).collect();
         if let Ok(mut connection) = connections.get().await {
@@ -123,12 +115,11 @@ pub(super) async fn probe(connections: &Connections, heard: &watch::Sender<u64>)
 pub(super) async fn listen(
     options: PgConnectOptions,
     wakes: Arc<Wakes>,
-    marks: Arc<Marks>,
     own: u64,
     heard: Arc<watch::Sender<u64>>,
 ) {
     loop {
-        if let Err(error) = listen_once(&options, &wakes, &marks, own, &heard).await {
+        if let Err(error) = listen_once(&options, &wakes, own, &heard).await {
             tracing::debug!(%error, "not listening for notifications; trying again");
         }
         tokio::time::sleep(RECONNECT).await;
@@ -138,52 +129,42 @@ pub(super) async fn listen(
 async fn listen_once(
     options: &PgConnectOptions,
     wakes: &Wakes,
-    marks: &Marks,
     own: u64,
     heard: &watch::Sender<u64>,
 ) -> sqlx::Result<()> {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(CHANNEL).await?;
-    // Whatever was said before is found now.
-    marks.rewind_all(None);
-    wakes.ring_all();
+    // Notifications that were sent before are lost.
+    wakes.notify_all();
     loop {
         match listener.try_recv().await? {
             Some(message) => match message.payload().split_once(' ') {
                 Some((PROBE, number)) => drop(u64::from_str_radix(number, 16).map(|number| heard.send_replace(number))),
-                _ => hear(message.payload(), wakes, marks, own),
+                _ => receive(message.payload(), wakes, own),
             },
-            // The connection was lost, and with it whatever was said meanwhile.
-            None => {
-                marks.rewind_all(None);
-                wakes.ring_all();
-            }
+            // The connection was lost, and with it the notifications that were sent meanwhile.
+            None => wakes.notify_all(),
         }
     }
 }
 
-fn hear(message: &str, wakes: &Wakes, marks: &Marks, own: u64) {
+fn receive(message: &str, wakes: &Wakes, own: u64) {
     let mut words = message.split(' ');
-    let (Some(sender), Some(namespace), Some(since), Some(lanes)) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        return;
-    };
+    let (Some(sender), Some(namespace), Some(lanes)) = (words.next(), words.next(), words.next()) else { return };
     if u64::from_str_radix(sender, 16) == Ok(own) {
         return;
     }
-    let since = since.parse().ok().map(from_micros);
-    let lanes: Vec<i64> = lanes.split(',').filter_map(|lane| lane.parse().ok()).collect();
-    match (since, lanes.is_empty()) {
-        (Some(since), false) => lanes.iter().for_each(|lane| marks.rewind(*lane, since)),
-        _ => marks.rewind_all(since),
+    let lanes: Vec<ReadyLane> = lanes.split(',').filter_map(lane).collect();
+    match lanes.is_empty() {
+        true => wakes.notify_anywhere(namespace),
+        false => wakes.notify(namespace, lanes),
     }
-    if lanes.is_empty() {
-        wakes.ring_anywhere(namespace);
-    } else {
-        wakes.ring(namespace, &lanes);
-    }
+}
+
+fn lane(text: &str) -> Option<ReadyLane> {
+    let (subscription_id, lane_id) = text.split_once(':')?;
+    Some(ReadyLane { subscription_id: subscription_id.parse().ok()?, lane_id: lane_id.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -191,14 +172,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_name_their_lanes_unless_there_are_too_many() {
-        let at = |micros| from_micros(micros);
+    fn messages_name_their_lanes_unless_there_are_too_many() {
+        let at = |lane_id| ReadyLane { subscription_id: 2, lane_id };
         let mut news = News::default();
-        news.add(vec![(7, at(20)), (3, at(10)), (7, at(30))]);
-        assert_eq!(news.to_message(0xab, "orders"), "ab orders 10 3,7");
-        news.add((0..200).map(|lane| (lane, at(5))).collect());
-        assert_eq!(news.to_message(0xab, "orders"), "ab orders 5 -");
-        news.add(Vec::new());
-        assert_eq!(news.to_message(0xab, "orders"), "ab orders - -");
+        news.add(vec![at(7), at(3), at(7)]);
+        assert_eq!(news.to_message(0xab, "orders"), "ab orders 2:3,2:7");
+        assert_eq!(lane("2:7"), Some(at(7)));
+        news.add((0..200).map(at).collect());
+        assert_eq!(news.to_message(0xab, "orders"), "ab orders -");
+        assert_eq!(lane("-"), None);
     }
 }

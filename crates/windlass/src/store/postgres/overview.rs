@@ -9,16 +9,11 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::overview::{Counts, DeadCount, Reasons};
 
-// Counted by lane first: a lane knows its type, and there are few. A lane goes only with its dead letters.
 const DEAD: &str = "
-SELECT d.subscription, l.event_type, d.reason, sum(d.count)::bigint AS count
-FROM (
-    SELECT d.subscription, d.lane_id,
-           CASE WHEN d.reason = ANY($2) THEN d.reason WHEN starts_with(d.reason, $3) THEN $3 ELSE '' END AS reason,
-           count(*) AS count
-    FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3) AS d
-JOIN windlass.lanes l ON l.namespace = $1 AND l.lane_id = d.lane_id
-GROUP BY 1, 2, 3";
+SELECT d.subscription, d.event_type,
+       CASE WHEN d.reason = ANY($2) THEN d.reason WHEN starts_with(d.reason, $3) THEN $3 ELSE '' END AS reason,
+       count(*) AS count
+FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3";
 
 const NEXT_TICK: &str = "
 SELECT coalesce($2, now()) AS at,

@@ -13,10 +13,10 @@ DELETE FROM windlass.handler_results WHERE ctid = ANY(ARRAY(
     SELECT r.ctid FROM windlass.handler_results r
     WHERE r.namespace = $1
       AND NOT EXISTS (SELECT FROM windlass.event_queue q
-                      WHERE q.event_id BETWEEN r.event_id AND r.event_id AND q.lane_id = r.lane_id
+                      WHERE q.event_id BETWEEN r.event_id AND r.event_id AND q.subscription_id = r.subscription_id
                       ORDER BY q.event_id OFFSET 0)
       AND NOT EXISTS (SELECT FROM windlass.dead_letters d
-                      WHERE d.event_id BETWEEN r.event_id AND r.event_id AND d.lane_id = r.lane_id
+                      WHERE d.event_id BETWEEN r.event_id AND r.event_id AND d.subscription_id = r.subscription_id
                       ORDER BY d.event_id OFFSET 0)
     LIMIT $2 FOR UPDATE OF r SKIP LOCKED)) AND namespace = $1";
 

@@ -7,12 +7,12 @@ use sqlx::{Connection as _, PgConnection};
 use super::PgStore;
 use super::enqueue::{Waits, column, flags, optional, signed};
 use super::error::from_sqlx;
-use super::group::Freed;
 use super::publish_one::{insert_one, plain};
 use super::row::get;
 use crate::clock::{Timestamp, micros};
 use crate::error::Result;
 use crate::store::{NewDelivery, Prepared, Stored};
+use crate::wake::ReadyLane;
 
 pub(super) async fn publish(
     store: &PgStore,
@@ -35,14 +35,14 @@ pub(super) async fn publish(
     };
     connection.done();
     let Some(published) = published else { return Ok(None) };
-    store.freed(namespace, published.freed);
+    store.notify(namespace, published.freed);
     Ok(Some(published.stored))
 }
 
 /// What was stored for each event, and where something became ready.
 pub(super) struct Published {
     pub stored: Vec<Stored>,
-    pub freed: Vec<Freed>,
+    pub freed: Vec<ReadyLane>,
 }
 
 /// Without keys and groups one statement stores them all, and needs no transaction around it.
@@ -86,7 +86,7 @@ pub(super) async fn store_new(
     let inserted = match plain(&batch) {
         Some((event, delivery)) => {
             let stored = insert_one(connection, (namespace, batch.version), (event, delivery), now).await?;
-            stored.map(|stored| Published { stored: vec![stored], freed: freed([delivery], stored.created_at) })
+            stored.map(|stored| Published { stored: vec![stored], freed: unclaimed([delivery]) })
         }
         None => insert(connection, batch, &mut waits, now).await?,
     };
@@ -103,7 +103,10 @@ fn deliveries<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = (Option<&'
     events.iter().flat_map(each)
 }
 
-pub(super) const IDS: &str = "SELECT nextval('windlass.events_id_seq') FROM generate_series(1, $1)";
+// The transaction gets its id before the events get theirs: claims rely on it to know which events may still be committed.
+pub(super) const IDS: &str = "
+WITH tx AS MATERIALIZED (SELECT pg_current_xact_id() AS id)
+SELECT nextval('windlass.events_id_seq') FROM tx, generate_series(1, $1) WHERE tx.id IS NOT NULL";
 
 // A key that was seen within its window keeps its event. In a fixed order, so that two batches with
 // the same keys wait for each other instead of locking each other out.
@@ -195,10 +198,11 @@ WITH ids AS MATERIALIZED (
                            run_at, delay_us, expires_at, metadata, expires_in_us, scheduled_task_id, n)
     WHERE ids.id IS NOT NULL
 ), queued AS (
-    INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at,
-        attempts_limit, max_retries, group_id, expires_at, updated_at, created_at,
+    INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+        out_of_order, ready_at, due_at, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at,
         attempts, lease, worker_id, picked_at, lease_expires_at)
-    SELECT ids.id[d.n], d.lane_id, $1, d.subscription,
+    SELECT ids.id[d.n], d.subscription_id, d.lane_id, $1, d.subscription, d.event_type, d.priority,
+           d.priority <> 0 OR d.waits IS TRUE OR due.at > coalesce($4, now()),
            CASE WHEN d.waits THEN 'infinity' ELSE due.at END, CASE WHEN d.group_id IS NOT NULL THEN due.at END,
            d.attempts_limit, d.max_retries, d.group_id,
            coalesce(d.expires_at, due.at + d.expires_in_us * interval '1 microsecond'),
@@ -207,12 +211,18 @@ WITH ids AS MATERIALIZED (
            coalesce($4, now()) + d.lease_us * interval '1 microsecond'
     FROM ids, unnest($18::integer[], $19::bigint[], $20::text[], $21::boolean[], $22::integer[], $23::integer[],
                      $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[], $29::bigint[],
-                     $31::bigint[], $32::text[], $33::bigint[])
+                     $31::bigint[], $32::text[], $33::bigint[], $34::bigint[], $35::text[], $36::smallint[])
            AS d(n, lane_id, subscription, waits, attempts_limit, max_retries, group_id, expires_at, run_at,
-                delay_us, expires_in_us, lease, worker_id, lease_us),
+                delay_us, expires_in_us, lease, worker_id, lease_us, subscription_id, event_type, priority),
          LATERAL (SELECT greatest(coalesce($4, now()), d.run_at,
                                   coalesce($4, now()) + d.delay_us * interval '1 microsecond') AS at) AS due
     WHERE ids.id IS NOT NULL
+), leased AS (
+    INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
+    SELECT d.subscription_id, coalesce($4, now()) + d.lease_us * interval '1 microsecond', coalesce($4, now()), d.lease,
+           $1, ids.id[d.n], ids.id[d.n]
+    FROM ids, unnest($18::integer[], $31::bigint[], $33::bigint[], $34::bigint[]) AS d(n, lease, lease_us, subscription_id)
+    WHERE ids.id IS NOT NULL AND d.lease IS NOT NULL
 )
 SELECT ids.id, coalesce($4, now()) AS created_at FROM ids";
 
@@ -258,19 +268,22 @@ async fn insert(
         .bind(optional(events, |p| p.expires_in.map(micros)))
         .bind(optional(&deliveries, |(_, p, _)| p.expires_in.map(micros)))
         .bind(optional(events, |p| p.event.scheduled_task_id.as_deref()))
-        .bind(optional(&deliveries, |(.., d)| d.hold.as_ref().map(|hold| hold.lease.0)))
-        .bind(optional(&deliveries, |(.., d)| d.hold.as_ref().map(|hold| hold.worker_id.as_str())))
-        .bind(optional(&deliveries, |(.., d)| d.hold.as_ref().map(|hold| micros(hold.lease_for))));
+        .bind(optional(&deliveries, |(.., d)| d.claimed_by.as_ref().map(|by| by.lease.0)))
+        .bind(optional(&deliveries, |(.., d)| d.claimed_by.as_ref().map(|by| by.worker_id.as_str())))
+        .bind(optional(&deliveries, |(.., d)| d.claimed_by.as_ref().map(|by| micros(by.duration))))
+        .bind(column(&deliveries, |(.., d)| d.subscription_id))
+        .bind(column(&deliveries, |(_, p, _)| p.event.event_type.as_str()))
+        .bind(column(&deliveries, |(_, p, _)| p.event.priority));
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;
     let stored = ids.into_iter().map(|event_id| Stored { event_id, created_at, duplicate: false }).collect();
-    let freed = freed(deliveries.into_iter().map(|(.., delivery)| delivery), created_at);
+    let freed = unclaimed(deliveries.into_iter().map(|(.., delivery)| delivery));
     Ok(Some(Published { stored, freed }))
 }
 
-/// Where somebody may take something now.
-fn freed<'a>(deliveries: impl IntoIterator<Item = &'a NewDelivery>, at: Timestamp) -> Vec<Freed> {
-    let free = deliveries.into_iter().filter(|delivery| delivery.hold.is_none());
-    free.map(|delivery| (delivery.lane_id, at)).collect()
+/// The lanes of the deliveries that were not stored as claimed.
+fn unclaimed<'a>(deliveries: impl IntoIterator<Item = &'a NewDelivery>) -> Vec<ReadyLane> {
+    let unclaimed = deliveries.into_iter().filter(|delivery| delivery.claimed_by.is_none());
+    unclaimed.map(NewDelivery::ready_lane).collect()
 }

@@ -3,16 +3,16 @@
 use sqlx::{Connection as _, PgConnection};
 
 use super::error::from_sqlx;
-use super::group::Freed;
 use super::notify::{CHANNEL, NOBODY, Ready};
 use super::row::get;
-use super::{PgStore, inspect, publish, topology};
+use super::{PgStore, inspect, lanes, publish};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::samples::{SampleRow, published_rows};
 use crate::store::{Prepared, Stored};
-use crate::topology::{LaneKey, Topology};
+use crate::lanes::LaneKey;
+use crate::wake::ReadyLane;
 
 /// A transaction that somebody else began, and will end.
 pub(crate) struct Transaction<'a> {
@@ -62,20 +62,15 @@ fn passes_groups(events: &[&Prepared]) -> bool {
 }
 
 impl Transaction<'_> {
-    /// As this transaction sees it: nobody else may rely on that.
-    pub async fn topology(&mut self, namespace: &str) -> Result<Option<Topology>> {
-        topology::load(self.connection, namespace).await
+    /// Creates lanes on another connection; their ids. `None` if another transaction is creating lanes and does not end
+    /// soon.
+    pub async fn add_lanes_apart(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>> {
+        lanes::add_lanes_soon(self.store, namespace, lanes).await
     }
 
-    /// Creates lanes for everybody, before this transaction is committed; says whether that was possible
-    /// without waiting for somebody else.
-    pub async fn add_lanes_apart(&self, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
-        topology::add_lanes_soon(self.store, namespace, lanes).await
-    }
-
-    /// Creates lanes in this transaction. Others who need one of them wait for its end.
-    pub async fn add_lanes(&mut self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-        topology::insert_lanes(self.connection, namespace, lanes).await
+    /// Creates lanes in this transaction; their ids. Other transactions that need new lanes wait for its end.
+    pub async fn add_lanes(&mut self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
+        lanes::insert_lanes(self.connection, namespace, lanes).await
     }
 
     /// Stores all events, or none where `version` is not the namespace's. Who waits hears of it after the commit.
@@ -100,10 +95,10 @@ impl Transaction<'_> {
     }
 
     /// What follows when the transaction is committed: it is counted, and who waits is told.
-    async fn tell(&mut self, namespace: &str, rows: &[SampleRow], freed: Vec<Freed>) -> Result<()> {
+    async fn tell(&mut self, namespace: &str, rows: &[SampleRow], freed: Vec<ReadyLane>) -> Result<()> {
         // All have the instant of the transaction.
         let Some(SampleRow { at, .. }) = rows.first() else { return Ok(()) };
-        let ready = (!freed.is_empty()).then(|| Ready { namespace: namespace.to_owned(), freed });
+        let ready = (!freed.is_empty()).then(|| Ready { namespace: namespace.to_owned(), lanes: freed });
         let tell = sqlx::query(TELL)
             .bind(namespace)
             .bind(rows.iter().map(|row| row.event_type.as_str()).collect::<Vec<_>>())

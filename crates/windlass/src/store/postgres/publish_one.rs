@@ -21,22 +21,27 @@ pub(super) fn plain<'a>(batch: &Batch<'a>) -> Option<(&'a Prepared, &'a NewDeliv
     (at_once && forever && alone).then_some((*prepared, delivery))
 }
 
-// As `publish::INSERT`, and so is what it leaves behind.
+// Stores the same rows as `publish::INSERT`. The subquery makes the lock come before `nextval`: see `publish::IDS`.
 pub(super) const INSERT_ONE: &str = "
 WITH new AS MATERIALIZED (
-    SELECT nextval('windlass.events_id_seq') AS id FROM windlass.namespaces n
-    WHERE n.namespace = $1 AND n.version = $2 FOR SHARE
+    SELECT nextval('windlass.events_id_seq') AS id
+    FROM (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2 FOR SHARE) AS current
 ), stored AS (
     INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, priority, producer,
         scheduled_task_id, metadata, created_at)
     SELECT id, $1, $4, $5, $6, $7, $8::json, $9, $10, $11::uuid, $12::json, coalesce($3, now()) FROM new
 ), queued AS (
-    INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, max_retries,
-        updated_at, created_at, attempts, lease, worker_id, picked_at, lease_expires_at)
-    SELECT id, $13, $1, $14, coalesce($3, now()), $15, $16, coalesce($3, now()), coalesce($3, now()),
-           ($17::bigint IS NOT NULL)::integer, $17, $18, CASE WHEN $17 IS NOT NULL THEN coalesce($3, now()) END,
-           coalesce($3, now()) + $19 * interval '1 microsecond'
+    INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+        out_of_order, ready_at, attempts_limit, max_retries, updated_at, created_at, attempts, lease, worker_id, picked_at,
+        lease_expires_at)
+    SELECT id, $20, $13, $1, $14, $4, $9, $9 <> 0, coalesce($3, now()), $15, $16, coalesce($3, now()),
+           coalesce($3, now()), ($17::bigint IS NOT NULL)::integer, $17, $18,
+           CASE WHEN $17 IS NOT NULL THEN coalesce($3, now()) END, coalesce($3, now()) + $19 * interval '1 microsecond'
     FROM new
+), leased AS (
+    INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
+    SELECT $20, coalesce($3, now()) + $19 * interval '1 microsecond', coalesce($3, now()), $17, $1, id, id
+    FROM new WHERE $17 IS NOT NULL
 )
 SELECT id, coalesce($3, now()) AS created_at FROM new";
 
@@ -47,7 +52,7 @@ pub(super) async fn insert_one(
     (prepared, delivery): (&Prepared, &NewDelivery),
     now: Option<Timestamp>,
 ) -> Result<Option<Stored>> {
-    let (event, hold) = (&prepared.event, delivery.hold.as_ref());
+    let (event, claimed_by) = (&prepared.event, delivery.claimed_by.as_ref());
     let query = sqlx::query(INSERT_ONE)
         .bind(namespace)
         .bind(version)
@@ -65,9 +70,10 @@ pub(super) async fn insert_one(
         .bind(&delivery.subscription)
         .bind(signed(delivery.attempts_limit))
         .bind(delivery.max_retries.map(signed))
-        .bind(hold.map(|hold| hold.lease.0))
-        .bind(hold.map(|hold| hold.worker_id.as_str()))
-        .bind(hold.map(|hold| micros(hold.lease_for)));
+        .bind(claimed_by.map(|by| by.lease.0))
+        .bind(claimed_by.map(|by| by.worker_id.as_str()))
+        .bind(claimed_by.map(|by| micros(by.duration)))
+        .bind(delivery.subscription_id);
     let Some(row) = query.fetch_optional(connection).await.map_err(from_sqlx)? else { return Ok(None) };
     Ok(Some(Stored { event_id: get(&row, "id")?, created_at: get(&row, "created_at")?, duplicate: false }))
 }

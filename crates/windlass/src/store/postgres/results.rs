@@ -34,12 +34,12 @@ pub(super) async fn write(
 }
 
 const PUT: &str = "
-INSERT INTO windlass.handler_results (event_id, lane_id, namespace, subscription, handler, succeeded, error, attempt,
+INSERT INTO windlass.handler_results (event_id, subscription_id, namespace, subscription, handler, succeeded, error, attempt,
     created_at)
-SELECT i.event_id, i.lane_id, $1, i.subscription, i.handler, i.succeeded, i.error, i.attempt, coalesce($2, now())
+SELECT i.event_id, i.subscription_id, $1, i.subscription, i.handler, i.succeeded, i.error, i.attempt, coalesce($2, now())
 FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::boolean[], $8::text[], $9::integer[])
-  AS i(event_id, lane_id, subscription, handler, succeeded, error, attempt)
-ON CONFLICT (event_id, lane_id, handler) DO UPDATE SET succeeded = excluded.succeeded, error = excluded.error,
+  AS i(event_id, subscription_id, subscription, handler, succeeded, error, attempt)
+ON CONFLICT (event_id, subscription_id, handler) DO UPDATE SET succeeded = excluded.succeeded, error = excluded.error,
     attempt = excluded.attempt, created_at = excluded.created_at";
 
 async fn put(
@@ -52,7 +52,7 @@ async fn put(
         .bind(namespace)
         .bind(now)
         .bind(column(results, |(live, _)| live.event_id))
-        .bind(column(results, |(live, _)| live.lane_id))
+        .bind(column(results, |(live, _)| live.subscription_id))
         .bind(column(results, |(live, _)| live.subscription.as_str()))
         .bind(column(results, |(_, result)| result.handler.as_str()))
         .bind(column(results, |(_, result)| result.succeeded))
@@ -64,10 +64,10 @@ async fn put(
 // OFFSET 0, like a LIMIT, keeps the planner from turning the join around.
 pub(super) const CLEAR: &str = "
 DELETE FROM windlass.handler_results r
-USING unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS i(event_id, lane_id, all_of_them)
+USING unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS i(event_id, subscription_id, all_of_them)
 CROSS JOIN LATERAL (
     SELECT f.ctid AS tid FROM windlass.handler_results f
-    WHERE f.event_id = i.event_id AND f.lane_id = i.lane_id AND f.namespace = $1 AND (i.all_of_them OR NOT f.succeeded)
+    WHERE f.event_id = i.event_id AND f.subscription_id = i.subscription_id AND f.namespace = $1 AND (i.all_of_them OR NOT f.succeeded)
     OFFSET 0) AS f
 WHERE r.ctid = f.tid AND r.namespace = $1";
 
@@ -75,7 +75,7 @@ async fn clear(connection: &mut PgConnection, namespace: &str, changes: &[&Chang
     let clear = sqlx::query(CLEAR)
         .bind(namespace)
         .bind(column(changes, |change| change.live.event_id))
-        .bind(column(changes, |change| change.live.lane_id))
+        .bind(column(changes, |change| change.live.subscription_id))
         .bind(column(changes, |change| change.clears_results() == Clear::All));
     clear.execute(connection).await.map_err(from_sqlx).map(drop)
 }
@@ -83,7 +83,7 @@ async fn clear(connection: &mut PgConnection, namespace: &str, changes: &[&Chang
 // Shared, so that handlers of one delivery, each in its own transaction, do not wait for each other; whoever would
 // take the delivery away does.
 pub(super) const HOLD: &str = "
-SELECT FROM windlass.event_queue WHERE event_id BETWEEN $2 AND $2 AND lane_id = $3 AND namespace = $1 AND lease = $4
+SELECT FROM windlass.event_queue WHERE event_id BETWEEN $2 AND $2 AND subscription_id = $3 AND namespace = $1 AND lease = $4
 ORDER BY event_id FOR SHARE";
 
 /// Keeps one result while its attempt is under way, in the caller's transaction; `false`: the lease is lost, and
@@ -97,7 +97,7 @@ pub(super) async fn note(
     now: Option<Timestamp>,
 ) -> Result<bool> {
     let lease = live.lease.map(|lease| lease.0);
-    let hold = sqlx::query(HOLD).bind(namespace).bind(live.event_id).bind(live.lane_id).bind(lease);
+    let hold = sqlx::query(HOLD).bind(namespace).bind(live.event_id).bind(live.subscription_id).bind(lease);
     let holds = hold.fetch_optional(&mut *connection).await.map_err(from_sqlx)?.is_some();
     if holds {
         put(connection, namespace, &[(live, result)], now).await?;
@@ -107,10 +107,10 @@ pub(super) async fn note(
 
 pub(super) const OF: &str = "
 SELECT i.n, r.handler, r.succeeded, r.error
-FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS i(event_id, lane_id, n)
+FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS i(event_id, subscription_id, n)
 CROSS JOIN LATERAL (
     SELECT r.handler, r.succeeded, r.error FROM windlass.handler_results r
-    WHERE r.event_id = i.event_id AND r.lane_id = i.lane_id AND r.namespace = $1
+    WHERE r.event_id = i.event_id AND r.subscription_id = i.subscription_id AND r.namespace = $1
     ORDER BY r.handler) AS r";
 
 pub(super) async fn of(store: &PgStore, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {
@@ -118,7 +118,7 @@ pub(super) async fn of(store: &PgStore, namespace: &str, live: &[Live]) -> Resul
     let query = sqlx::query(OF)
         .bind(namespace)
         .bind(column(live, |live| live.event_id))
-        .bind(column(live, |live| live.lane_id));
+        .bind(column(live, |live| live.subscription_id));
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let mut results = vec![Vec::new(); live.len()];

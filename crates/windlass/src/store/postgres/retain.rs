@@ -45,7 +45,7 @@ fn parsed<T: serde::de::DeserializeOwned>(row: &PgRow, column: &'static str) -> 
 }
 
 const MARKS: &str =
-    "SELECT keep_ms, rules, at, id, lane_id FROM windlass.retention_marks WHERE namespace = $1 AND walk = $2";
+    "SELECT keep_ms, rules, at, id, subscription_id FROM windlass.retention_marks WHERE namespace = $1 AND walk = $2";
 
 pub(super) async fn marks(store: &PgStore, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
     let mut connection = store.sweeps.get().await?;
@@ -63,24 +63,26 @@ pub(super) async fn marks(store: &PgStore, namespace: &str, walk: Walk) -> Resul
 }
 
 fn place(row: &PgRow, at: &'static str) -> Result<Place> {
-    let (at, id, lane_id) = (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "lane_id")?);
-    Ok(Place { at, id, lane_id })
+    let (at, id, subscription_id) = (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "subscription_id")?);
+    Ok(Place { at, id, subscription_id })
 }
 
 // The first condition on the instant lets the index begin there, which a comparison of pairs would not.
 pub(super) const ATTEMPTS: &str = "
-SELECT a.event_id, a.lane_id AS lane, a.subscription, NULL::text AS status, a.finished_at AS at, a.id, 0::bigint AS lane_id
+SELECT a.event_id, a.subscription_id AS of_subscription, a.subscription, a.event_type, NULL::text AS status,
+       a.finished_at AS at, a.id, 0::bigint AS subscription_id
 FROM windlass.event_attempts a
 WHERE a.namespace = $1 AND a.finished_at >= $2 AND (a.finished_at, a.id) > ($2, $3) AND a.finished_at < $5
   AND $4::bigint IS NOT NULL
 ORDER BY a.finished_at, a.id LIMIT $6";
 
 pub(super) const DEAD_LETTERS: &str = "
-SELECT d.event_id, d.lane_id AS lane, d.subscription, d.status, d.failed_at AS at, d.event_id AS id, d.lane_id
+SELECT d.event_id, d.subscription_id AS of_subscription, d.subscription, d.event_type, d.status, d.failed_at AS at,
+       d.event_id AS id, d.subscription_id
 FROM windlass.dead_letters d
-WHERE d.namespace = $1 AND d.failed_at >= $2 AND (d.failed_at, d.event_id, d.lane_id) > ($2, $3, $4)
+WHERE d.namespace = $1 AND d.failed_at >= $2 AND (d.failed_at, d.event_id, d.subscription_id) > ($2, $3, $4)
   AND d.failed_at < $5
-ORDER BY d.failed_at, d.event_id, d.lane_id LIMIT $6";
+ORDER BY d.failed_at, d.event_id, d.subscription_id LIMIT $6";
 
 pub(super) async fn ended(
     store: &PgStore,
@@ -95,7 +97,7 @@ pub(super) async fn ended(
         Walk::DeadLetters => DEAD_LETTERS,
     };
     let mut connection = store.sweeps.get().await?;
-    let query = sqlx::query(sql).bind(namespace).bind(from_micros(from.at)).bind(from.id).bind(from.lane_id);
+    let query = sqlx::query(sql).bind(namespace).bind(from_micros(from.at)).bind(from.id).bind(from.subscription_id);
     let query = query.bind(until).bind(limit as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
@@ -107,8 +109,9 @@ fn end(row: &PgRow) -> Result<Ended> {
     let status: Option<String> = get(row, "status")?;
     Ok(Ended {
         event_id: get(row, "event_id")?,
-        lane_id: get(row, "lane")?,
+        subscription_id: get(row, "of_subscription")?,
         subscription: get(row, "subscription")?,
+        event_type: get(row, "event_type")?,
         status: status.map(|status| status.parse()).transpose()?,
         at: get(row, "at")?,
     })
@@ -162,21 +165,21 @@ pub(super) async fn retain(store: &PgStore, namespace: &str, retain: &Retain) ->
 }
 
 const FIRST_STEP: &str = "
-INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id)
+INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, subscription_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
 
 const STEP: &str = "
-UPDATE windlass.retention_marks SET rules = $4, at = $5, id = $6, lane_id = $7
-WHERE namespace = $1 AND walk = $2 AND keep_ms = $3 AND rules = $8 AND at = $9 AND id = $10 AND lane_id = $11";
+UPDATE windlass.retention_marks SET rules = $4, at = $5, id = $6, subscription_id = $7
+WHERE namespace = $1 AND walk = $2 AND keep_ms = $3 AND rules = $8 AND at = $9 AND id = $10 AND subscription_id = $11";
 
 /// Whether the mark stood where it was thought to; now it stands where the step goes.
 async fn go_on(connection: &mut PgConnection, namespace: &str, step: Option<&Step>) -> Result<bool> {
     let Some(Step { walk, from, to }) = step else { return Ok(true) };
     let query = sqlx::query(if from.is_some() { STEP } else { FIRST_STEP });
     let query = query.bind(namespace).bind(walk.as_str()).bind(to.keep_ms as i64).bind(to.rules);
-    let mut query = query.bind(from_micros(to.place.at)).bind(to.place.id).bind(to.place.lane_id);
+    let mut query = query.bind(from_micros(to.place.at)).bind(to.place.id).bind(to.place.subscription_id);
     if let Some(Mark { rules, place, .. }) = from {
-        query = query.bind(rules).bind(from_micros(place.at)).bind(place.id).bind(place.lane_id);
+        query = query.bind(rules).bind(from_micros(place.at)).bind(place.id).bind(place.subscription_id);
     }
     Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() == 1)
 }
@@ -209,19 +212,19 @@ pub(super) async fn lock(connection: &mut PgConnection, namespace: &str, event_i
 
 pub(super) const DELETE_LETTERS: &str = "
 WITH found AS MATERIALIZED (
-    SELECT d.tid FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[]) AS i(event_id, lane_id, failed_at)
+    SELECT d.tid FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[]) AS i(event_id, subscription_id, failed_at)
     CROSS JOIN LATERAL (
         SELECT d.ctid AS tid FROM windlass.dead_letters d
-        WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.lane_id = i.lane_id AND d.namespace = $1
+        WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.subscription_id = i.subscription_id AND d.namespace = $1
           AND d.failed_at = i.failed_at
         ORDER BY d.event_id LIMIT 1) AS d
 ), gone AS (
     DELETE FROM windlass.dead_letters d USING found WHERE d.ctid = found.tid AND (d.namespace = $1) IS TRUE
-    RETURNING d.event_id, d.lane_id
+    RETURNING d.event_id, d.subscription_id
 ), results AS MATERIALIZED (
     SELECT r.tid FROM gone CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM windlass.handler_results r
-        WHERE r.event_id = gone.event_id AND r.lane_id = gone.lane_id AND r.namespace = $1 OFFSET 0) AS r
+        WHERE r.event_id = gone.event_id AND r.subscription_id = gone.subscription_id AND r.namespace = $1 OFFSET 0) AS r
 ), cleared AS (
     DELETE FROM windlass.handler_results r USING results WHERE r.ctid = results.tid AND r.namespace = $1
 )
@@ -235,7 +238,7 @@ async fn delete_letters(connection: &mut PgConnection, namespace: &str, due: &[E
     let query = sqlx::query(DELETE_LETTERS)
         .bind(namespace)
         .bind(column(&letters, |letter| letter.event_id))
-        .bind(column(&letters, |letter| letter.lane_id))
+        .bind(column(&letters, |letter| letter.subscription_id))
         .bind(column(&letters, |letter| letter.at));
     Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() as usize)
 }
@@ -247,9 +250,11 @@ pub(super) const DELETE_ATTEMPTS: &str = "
 WITH over AS MATERIALIZED (
     SELECT i.event_id, i.subscription
     FROM unnest($2::bigint[], $3::text[], $4::timestamptz[]) AS i(event_id, subscription, at)
-    WHERE NOT EXISTS (SELECT FROM windlass.event_queue q
-                      WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.namespace = $1
-                        AND q.subscription = i.subscription ORDER BY q.event_id OFFSET 0)
+    WHERE NOT EXISTS (SELECT FROM windlass.subscriptions s CROSS JOIN LATERAL (
+                          SELECT FROM windlass.event_queue q
+                          WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN i.event_id AND i.event_id
+                          ORDER BY q.event_id LIMIT 1) AS q
+                      WHERE s.namespace = $1 AND s.subscription = i.subscription)
       AND NOT EXISTS (SELECT FROM windlass.dead_letters d
                       WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.namespace = $1
                         AND d.subscription = i.subscription ORDER BY d.event_id OFFSET 0)
@@ -282,8 +287,11 @@ WITH found AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT e.tableoid AS part, e.ctid AS tid FROM windlass.events e WHERE e.id = i.id AND e.namespace = $1
         LIMIT 1) AS e
-    WHERE NOT EXISTS (SELECT FROM windlass.event_queue q
-                      WHERE q.event_id BETWEEN i.id AND i.id AND q.namespace = $1 ORDER BY q.event_id OFFSET 0)
+    WHERE NOT EXISTS (SELECT FROM windlass.subscriptions s CROSS JOIN LATERAL (
+                          SELECT FROM windlass.event_queue q
+                          WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN i.id AND i.id
+                          ORDER BY q.event_id LIMIT 1) AS q
+                      WHERE s.namespace = $1)
       AND NOT EXISTS (SELECT FROM windlass.dead_letters d
                       WHERE d.event_id BETWEEN i.id AND i.id AND d.namespace = $1 ORDER BY d.event_id OFFSET 0)
       AND NOT EXISTS (SELECT FROM windlass.event_attempts a

@@ -35,6 +35,10 @@ impl<'r> Columns<'r> {
         self.row.try_get_unchecked(self.next - 1).map_err(from_sqlx)
     }
 
+    pub fn skip(&mut self, columns: usize) {
+        self.next += columns;
+    }
+
     /// Whether the next one is.
     pub fn is_null(&self) -> bool {
         self.row.try_get_raw(self.next).is_ok_and(|value| value.is_null())
@@ -88,7 +92,9 @@ pub(super) fn event(row: &PgRow) -> Result<Event> {
 pub(super) fn live(row: &PgRow) -> Result<Live> {
     Ok(Live {
         event_id: get(row, "event_id")?,
+        subscription_id: get(row, "subscription_id")?,
         lane_id: get(row, "lane_id")?,
+        event_type: get(row, "event_type")?,
         lease: get::<Option<i64>>(row, "lease")?.map(Lease),
         attempts: count(row, "attempts")?,
         attempts_limit: count(row, "attempts_limit")?,

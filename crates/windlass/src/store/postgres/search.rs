@@ -9,13 +9,12 @@ use sqlx::{Connection as _, PgConnection, Postgres};
 use super::error::from_sqlx;
 use super::inspect::{SNAPSHOT, deliveries};
 use super::row::get;
-use super::{PgStore, fix_planner, read_pages};
+use super::{PgStore, fix_planner};
 use crate::error::Result;
 use crate::search::FoundEvent;
 use crate::store::{Contents, SearchStore, Source, Walked};
 
 const BY_INDEX: &str = concat!("BEGIN; ", fix_planner!("SET LOCAL"));
-const BY_PAGES: &str = concat!("BEGIN; ", read_pages!("SET LOCAL"));
 
 macro_rules! events_below {
     () => {
@@ -31,7 +30,8 @@ pub(super) const TOLD: &str = concat!(
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
-    WHERE q.event_id BETWEEN e.id AND e.id AND q.namespace = $1 AND q.subscription = $4
+    WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s WHERE s.namespace = $1 AND s.subscription = $4)
+      AND q.event_id BETWEEN e.id AND e.id
     ORDER BY q.event_id LIMIT 1) AS q ON true
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
     WHERE a.event_id BETWEEN e.id AND e.id AND a.namespace = $1 AND a.subscription = $4
@@ -44,7 +44,8 @@ pub(super) const LIVE: &str = concat!(
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
-    WHERE q.event_id BETWEEN e.id AND e.id AND q.namespace = $1 AND q.subscription = $4
+    WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s WHERE s.namespace = $1 AND s.subscription = $4)
+      AND q.event_id BETWEEN e.id AND e.id
       AND (q.lease IS NOT NULL) = ($5 = 'PROCESSING')
     ORDER BY q.event_id LIMIT 1) AS q ON true
 ORDER BY e.id DESC"
@@ -65,18 +66,23 @@ pub(super) const DEAD: &str = "
 SELECT d.event_id, d.status = $5 AS meant FROM windlass.dead_letters d
 WHERE d.namespace = $1 AND d.subscription = $4 AND d.event_id < $2 ORDER BY d.event_id DESC LIMIT $3";
 
-// No more rows are read than are asked for: what is held among them is told apart here.
+// No more rows are read than are asked for; leased rows among them are sorted out by the caller.
 pub(super) const FREE_IDS: &str = "
-SELECT q.event_id, q.lease IS NULL AS meant FROM windlass.lanes l CROSS JOIN LATERAL (
-    SELECT q.event_id, q.lease FROM windlass.event_queue q
-    WHERE q.lane_id = l.lane_id AND q.namespace = $1 LIMIT $3) AS q
-WHERE l.namespace = $1 AND l.subscription = $2 LIMIT $3";
+SELECT q.event_id, q.lease IS NULL AS meant FROM windlass.event_queue q
+WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s
+                           WHERE s.namespace = $1 AND s.subscription = $2)
+ORDER BY q.event_id LIMIT $3";
 
-// No index knows what is held: all that is live is looked at.
-pub(super) const HELD_IDS: &str = "
-SELECT q.event_id, true AS meant FROM windlass.event_queue q
-WHERE q.namespace = $1 AND q.lease IS NOT NULL
-  AND q.lane_id = ANY(ARRAY(SELECT l.lane_id FROM windlass.lanes l WHERE l.namespace = $1 AND l.subscription = $2))
+pub(super) const LEASED_IDS: &str = "
+SELECT q.event_id, true AS meant
+FROM (SELECT s.subscription_id FROM windlass.subscriptions s WHERE s.namespace = $1 AND s.subscription = $2) AS s
+CROSS JOIN LATERAL (
+    SELECT l.lease, l.first_id, l.last_id FROM windlass.leases l
+    WHERE l.subscription_id = s.subscription_id ORDER BY l.claimed_at OFFSET 0) AS l
+CROSS JOIN LATERAL (
+    SELECT q.event_id FROM windlass.event_queue q
+    WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN l.first_id AND l.last_id AND q.lease = l.lease
+    ORDER BY q.event_id OFFSET 0) AS q
 LIMIT $3";
 
 const EVENT_OF_KEY: &str = "SELECT event_id FROM windlass.event_keys WHERE namespace = $1 AND key = $2";
@@ -115,12 +121,8 @@ fn pattern(text: &str) -> String {
 type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
 
 async fn by_index(store: &PgStore, query: Query<'_>) -> Result<Vec<PgRow>> {
-    rows(store, BY_INDEX, query).await
-}
-
-async fn rows(store: &PgStore, begin: &'static str, query: Query<'_>) -> Result<Vec<PgRow>> {
     let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin_with(begin).await.map_err(from_sqlx)?;
+    let mut tx = connection.begin_with(BY_INDEX).await.map_err(from_sqlx)?;
     let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
@@ -157,9 +159,9 @@ impl SearchStore for PgStore {
     }
 
     async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>> {
-        let (begin, sql) = if held { (BY_PAGES, HELD_IDS) } else { (BY_INDEX, FREE_IDS) };
+        let sql = if held { LEASED_IDS } else { FREE_IDS };
         let query = sqlx::query(sql).bind(namespace).bind(subscription).bind(most as i64 + 1);
-        let found = rows(self, begin, query).await?;
+        let found = by_index(self, query).await?;
         if found.len() > most {
             return Ok(None);
         }

@@ -10,14 +10,14 @@ use crate::error::Result;
 use crate::seen::Seen;
 
 const SEEN: &str = "
-SELECT at, id, lane_id FROM windlass.retention_marks WHERE namespace = '' AND walk = 'clock' AND keep_ms = 0";
+SELECT at, id, subscription_id FROM windlass.retention_marks WHERE namespace = '' AND walk = 'clock' AND keep_ms = 0";
 
 pub(super) async fn seen(store: &PgStore) -> Result<Option<Seen>> {
     let mut connection = store.sweeps.get().await?;
     let row = sqlx::query(SEEN).fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let seen = |row: &PgRow| {
-        let (resume_at, latest) = (get::<i64>(row, "id")?, from_micros(get(row, "lane_id")?));
+        let (resume_at, latest) = (get::<i64>(row, "id")?, from_micros(get(row, "subscription_id")?));
         let resume_at = (resume_at != 0).then(|| from_micros(resume_at));
         Ok(Seen { believed: get::<Timestamp>(row, "at")?, latest, resume_at })
     };
@@ -25,9 +25,9 @@ pub(super) async fn seen(store: &PgStore) -> Result<Option<Seen>> {
 }
 
 const NOTE: &str = "
-INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id)
+INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, subscription_id)
 VALUES ('', 'clock', 0, 0, $1, $2, $3)
-ON CONFLICT (namespace, walk, keep_ms) DO UPDATE SET at = excluded.at, id = excluded.id, lane_id = excluded.lane_id";
+ON CONFLICT (namespace, walk, keep_ms) DO UPDATE SET at = excluded.at, id = excluded.id, subscription_id = excluded.subscription_id";
 
 pub(super) async fn note(store: &PgStore, seen: Seen) -> Result<()> {
     let mut connection = store.writes.get().await?;

@@ -4,15 +4,15 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
-    HOT, PgStore, activity, again, cancel, claim, complete, dead_letters, drop_month, fire, group, hold, look,
-    maintain, partitions, prune, results, retain, schedule, transition,
+    HOT, PgStore, activity, again, cancel, claim, complete, dead_letters, drop_month, fire, group, hold, inspect, lanes,
+    lease, look, maintain, partitions, prune, results, retain, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
 use crate::months::Kept;
 use crate::outcome::HandlerResult;
 use crate::store::Store as _;
-use crate::topology::LaneKey;
+use crate::lanes::LaneKey;
 
 mod counts;
 mod search;
@@ -48,23 +48,28 @@ async fn database(name: &str) -> Database {
     Database { name, url, admin, hot, plain }
 }
 
-/// Ten lanes; every tenth row is held.
+/// Ten lanes; every tenth row is leased, every third is out of order.
 const FILL: &str = "
 INSERT INTO windlass.events (id, namespace, event_type, tags, payload, priority, created_at)
 SELECT n, 'default', 't', '', '{}', 0, now() FROM generate_series(1, 20000) n;
-INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
-SELECT 'default', 'main', 't', n::text, 0 FROM generate_series(1, 10) n ON CONFLICT DO NOTHING;
-INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, updated_at,
-    created_at, lease, worker_id, picked_at, lease_expires_at, expires_at, group_id, due_at)
-SELECT n, 1 + n % 10, 'default', 'main', now() - interval '1 minute', 20, now(), now(),
-    CASE WHEN n % 10 = 0 THEN 7 END, 'w', now() - interval '1 minute', now() - interval '1 second',
-    CASE WHEN n % 7 = 0 THEN now() + interval '10 seconds' END, CASE WHEN n % 5 = 0 THEN 'g' || n END, now()
-FROM generate_series(1, 20000) n";
+INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
+SELECT 'default', 1, 'main', 't', n::text, 0 FROM generate_series(1, 10) n ON CONFLICT DO NOTHING;
+UPDATE windlass.subscriptions SET priorities = '{5,-5}';
+INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+    out_of_order, ready_at, attempts_limit, updated_at, created_at, lease, worker_id, picked_at, lease_expires_at,
+    expires_at, group_id, due_at)
+SELECT n, 1, 1 + n % 10, 'default', 'main', 't', CASE WHEN n % 6 = 0 THEN 5 ELSE 0 END, n % 3 = 0,
+    now() - interval '1 minute', 20, now(), now(), CASE WHEN n % 10 = 0 THEN 7 END, 'w', now() - interval '1 minute',
+    now() - interval '1 second', CASE WHEN n % 7 = 0 THEN now() + interval '10 seconds' END,
+    CASE WHEN n % 5 = 0 THEN 'g' || n END, now()
+FROM generate_series(1, 20000) n;
+INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
+SELECT 1, now() + interval '1 hour', now() - interval '1 minute', 7, 'default', n * 10, n * 10
+FROM generate_series(1, 2000) n";
 
 /// The statements of the hot path, with what they are asked for in these tests.
 fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let lanes = "'{1,2,3}'";
-    let marks = ["'{2000-01-01,2000-01-01,2000-01-01}'", "'{0,0,0}'"];
     let change = [
         "'default'",
         "NULL",
@@ -79,60 +84,37 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         "'{1,1}'",
     ];
     let with = |more: &[&'static str]| [&change[..], more].concat();
+    let claim = |source: [&'static str; 7]| {
+        let slots = ["'{9}'", "'{w}'", "'{1}'", "'2000-01-01'", "60000000", "'{}'", "'{}'", "1000", "NULL"];
+        [&["'default'", "1", "NULL", "1"][..], &source, &slots].concat()
+    };
     vec![
         (
-            "claim from each lane",
-            claim::FROM_EACH,
-            vec![
-                "'default'",
-                "1",
-                "NULL",
-                "'{1}'",
-                "'{2000-01-01}'",
-                "'{0}'",
-                "'{60000000}'",
-                "'{60000000}'",
-                "'{100}'",
-                "'{9}'",
-                "'{w}'",
-                "'{1}'",
-                "1000",
-            ],
+            "claim lanes",
+            claim::CLAIM_LANES,
+            claim([lanes, "100", "60000000", "NULL", "'{0,0,0}'", "'{2000-01-01,2000-01-01,2000-01-01}'", "'{0,0,0}'"]),
         ),
         (
-            "claim from many lanes",
-            claim::FROM_MANY,
-            vec![
-                "'default'",
-                "1",
-                "NULL",
-                lanes,
-                marks[0],
-                marks[1],
-                "'{1,1,1}'",
-                "'{1,1,1}'",
-                "'{0,0,0}'",
-                "40",
-                "100",
-                "'{9}'",
-                "'{w}'",
-                "'{1}'",
-                "0",
-                "1000",
-            ],
+            "claim subscription",
+            claim::CLAIM_SUBSCRIPTION,
+            claim(["NULL", "100", "60000000", "0", "'{0}'", "'{2000-01-01}'", "'{0}'"]),
         ),
         (
-            "claim onward",
-            claim::ONWARD,
-            vec!["'default'", "1", "NULL", lanes, "101", "500", "'{1,1,1}'", "100", "'{9}'", "'{w}'", "'{1}'", "1000"],
+            "claim many lanes",
+            claim::CLAIM_SUBSCRIPTION,
+            claim([lanes, "100", "NULL", "10", "'{}'", "'{}'", "'{}'"]),
         ),
+        ("check behind", claim::CHECK_BEHIND, vec!["1", "10", "500", "NULL", "NULL"]),
         (
-            "events of what was taken",
-            claim::taken::EVENTS,
+            "events of a claim",
+            claim::EVENTS,
             vec!["'default'", "'{10,20}'", "'{13,20}'", "now() - interval '1 hour'", "now() + interval '1 hour'"],
         ),
-        ("look", look::LOOK, vec!["'default'", lanes, "NULL"]),
-        ("sweep", maintain::RUN_OUT, vec!["'default'", lanes, marks[0], marks[1], "NULL", "500", "10000"]),
+        ("look", look::LOOK, vec!["'default'", lanes, "'{1}'", "NULL"]),
+        ("expired leases", lease::EXPIRED, vec!["'default'", "'{1}'", "NULL", "500", "1000"]),
+        ("finished leases", lease::REMOVE_FINISHED, vec!["'{1}'", "'{2025-01-01}'", "'{7}'"]),
+        ("stuck", inspect::STUCK, vec!["'default'", "60000000", "100", "NULL"]),
+        ("empty lanes", lanes::REMOVE_EMPTY, vec!["'default'", "NULL", "0", "100"]),
         ("cancel", cancel::FREE, vec!["'default'", lanes, "'2000-01-01'", "0", "1000000", "500"]),
         ("expire", maintain::EXPIRED, vec!["'default'", "NULL", "500"]),
         (
@@ -142,12 +124,10 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
                 "'default'",
                 "NULL",
                 "'{10,20}'",
-                "'{1,1}'",
+                "1",
                 "'{7,7}'",
                 "'{10,20}'",
                 "'{10,20}'",
-                "'{1,1}'",
-                "'{1,1}'",
                 "'{200,200}'",
                 "'{1,1}'",
                 "-1",
@@ -171,7 +151,8 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
         ("lock again", again::LOCK, vec!["'default'", "'{10,20}'", "'{1,1}'"]),
         ("hold", results::HOLD, vec!["'default'", "10", "1", "7"]),
-        ("forget", transition::FORGET, vec!["'default'", "'{10,20}'", "'{2025-12-24,2025-12-24}'", "'{main,main}'"]),
+        ("forget attempts", transition::FORGET_ATTEMPTS, vec!["'default'", "'{10,20}'", "'{main,main}'"]),
+        ("forget events", transition::FORGET_EVENTS, vec!["'default'", "'{10,20}'", "'{2025-12-24,2025-12-24}'"]),
         (
             "delete attempts",
             retain::DELETE_ATTEMPTS,
@@ -228,7 +209,7 @@ fn assert_by_index(what: &str, plan: &Value) {
     let mut found = Vec::new();
     reads(plan, &mut found);
     let reads = |table: &'static str| found.iter().filter(move |read| read.table.starts_with(table));
-    let tables = ["event_queue", "events_", "event_attempts_", "event_groups", "dead_letters"];
+    let tables = ["event_queue", "leases", "events_", "event_attempts_", "event_groups", "dead_letters"];
     assert!(tables.into_iter().flat_map(reads).count() > 0, "{what}: it reads nothing in {plan:#}");
     for Read { kind, index, condition, .. } in tables.into_iter().flat_map(reads) {
         let keyed = condition.contains("ctid") || serves(index, condition);
@@ -240,12 +221,16 @@ fn assert_by_index(what: &str, plan: &Value) {
 /// read.
 fn serves(index: &str, condition: &str) -> bool {
     let columns: &[&str] = match index {
-        "event_queue_pkey" => &["event_id", "lane_id"],
-        "event_queue_hot" => &["lane_id", "ready_at", "event_id"],
-        "event_queue_deadline" => &["lane_id", "expires_at", "event_id"],
+        "event_queue_pkey" => &["subscription_id", "event_id"],
+        "event_queue_lane" => &["lane_id", "ready_at", "event_id"],
+        "event_queue_out_of_order" => &["subscription_id", "priority", "ready_at", "event_id"],
+        "event_queue_deadline" => &["subscription_id", "expires_at", "event_id"],
+        "event_queue_lane_deadline" => &["lane_id", "expires_at", "event_id"],
+        "leases_by_check" => &["subscription_id", "check_at"],
+        "leases_by_claim" => &["subscription_id", "claimed_at"],
         "event_queue_group" => &["group_id", "subscription", "namespace", "ready_at", "event_id"],
         "event_groups_pkey" => &["group_id", "subscription", "namespace"],
-        "dead_letters_pkey" => &["event_id", "lane_id"],
+        "dead_letters_pkey" => &["event_id", "subscription_id"],
         // All of a namespace is too much, here and below.
         "dead_letters_by_event" if condition.contains("event_id") => &["namespace", "subscription", "event_id"],
         "dead_letters_by_time" if condition.contains("event_id") => &["namespace", "failed_at", "event_id"],
@@ -276,13 +261,13 @@ async fn the_hot_path_goes_by_index_whatever_the_statistics_say() {
     assert_all_by_index(hot, "empty, analysed").await;
     plain.execute(FILL).await.unwrap();
     assert_all_by_index(hot, "full, analysed while empty").await;
-    plain.execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.events; ANALYZE").await.unwrap();
+    plain.execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.leases; DELETE FROM windlass.events; ANALYZE").await.unwrap();
     assert_all_by_index(hot, "emptied, analysed only while empty").await;
     plain.execute(FILL).await.unwrap();
     assert_all_by_index(hot, "full, analysed while emptied").await;
     plain.execute("ANALYZE").await.unwrap();
     assert_all_by_index(hot, "full, analysed").await;
-    plain.execute("DELETE FROM windlass.event_queue").await.unwrap();
+    plain.execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.leases").await.unwrap();
     assert_all_by_index(hot, "emptied, analysed while full").await;
     plain.execute("ANALYZE").await.unwrap();
     assert_all_by_index(hot, "emptied, analysed").await;
@@ -354,7 +339,7 @@ async fn a_group_goes_on_by_index_in_a_transaction_of_somebody_else() {
     plain.execute("ANALYZE").await.unwrap();
     assert_cold_by_index(&url, "empty, analysed").await;
     plain.execute(FILL).await.unwrap();
-    plain.execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.events; ANALYZE").await.unwrap();
+    plain.execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.leases; DELETE FROM windlass.events; ANALYZE").await.unwrap();
     assert_cold_by_index(&url, "emptied, analysed").await;
     plain.execute(FILL).await.unwrap();
     plain.execute(PASSING).await.unwrap();
@@ -366,13 +351,14 @@ async fn a_group_goes_on_by_index_in_a_transaction_of_somebody_else() {
 
 /// A million deliveries in one lane, and ten in another.
 const CROWD: &str = "
-INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
-VALUES ('default', 'main', 't', 'common', 0), ('default', 'main', 't', 'rare', 0);
+INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
+VALUES ('default', 1, 'main', 't', 'common', 0), ('default', 1, 'main', 't', 'rare', 0);
 INSERT INTO windlass.events (id, namespace, event_type, tags, payload, priority, created_at)
 SELECT n, 'default', 't', '', '{}', 0, now() FROM generate_series(1, 10) n;
-INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, updated_at,
-    created_at)
-SELECT n, CASE WHEN n <= 10 THEN 2 ELSE 1 END, 'default', 'main', now() - interval '1 minute', 20, now(), now()
+INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+    out_of_order, ready_at, attempts_limit, updated_at, created_at)
+SELECT n, 1, CASE WHEN n <= 10 THEN 2 ELSE 1 END, 'default', 'main', 't', 0, false, now() - interval '1 minute', 20, now(),
+    now()
 FROM generate_series(1, 1000010) n";
 
 // H15, B4
@@ -382,7 +368,8 @@ async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
     let Database { hot, plain, .. } = &mut database;
     plain.execute(CROWD).await.unwrap();
     let (_, sql, mut arguments) = statements().swap_remove(0);
-    arguments[3] = "'{2}'";
+    (arguments[4], arguments[8]) = ("'{2}'", "'{0}'");
+    (arguments[9], arguments[10]) = ("'{2000-01-01}'", "'{0}'");
     let plan = explain(hot, sql, &arguments, true).await;
     let taken = plan[0]["Plan"]["Actual Rows"].as_f64().unwrap();
     let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap()
@@ -398,9 +385,9 @@ const PAST: &str = "
 INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
 SELECT CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 't', '', '{}', 0, now() - interval '1 minute'
 FROM generate_series(1, 100000) n;
-INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action,
-    retry_count)
-SELECT n, 1, 1, CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 'main',
+INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, finished_at,
+    action, retry_count)
+SELECT n, 1, 't', 1, CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 'main',
        now() - interval '100 seconds' + n * interval '1 millisecond', 'COMPLETED', 0
 FROM generate_series(1, 100000) n";
 
@@ -458,12 +445,13 @@ fn of_retention() -> Vec<(&'static str, &'static str, Vec<&'static str>, u64)> {
 const HISTORY: &str = "
 INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
 SELECT 'busy', 't', '', '{}', 0, date_trunc('month', now()) + (n % 3) * interval '1 month' FROM generate_series(1, 100002) n;
-INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action, retry_count)
-SELECT n, 1, 1, 'busy', 'main', date_trunc('month', now()) + n * interval '1 millisecond', 'COMPLETED', 0
+INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, finished_at,
+    action, retry_count)
+SELECT n, 1, 't', 1, 'busy', 'main', date_trunc('month', now()) + n * interval '1 millisecond', 'COMPLETED', 0
 FROM generate_series(1, 100000) n;
-INSERT INTO windlass.dead_letters (event_id, lane_id, namespace, subscription, status, reason, attempts, retry_count, failed_at,
-    created_at)
-SELECT n, 2, 'busy', 'second', 'FAILED', 'x', 1, 0, date_trunc('month', now()) + n * interval '1 millisecond', now()
+INSERT INTO windlass.dead_letters (event_id, subscription_id, event_type, namespace, subscription, status, reason, attempts,
+    retry_count, failed_at, created_at)
+SELECT n, 2, 't', 'busy', 'second', 'FAILED', 'x', 1, 0, date_trunc('month', now()) + n * interval '1 millisecond', now()
 FROM generate_series(100, 20000) n;
 INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, rules, look_at)
 SELECT n, 'main', 'busy', now(), 7, now() + interval '1 day' FROM generate_series(1, 20000) n";
@@ -532,7 +520,9 @@ async fn a_month_to_come_is_made_without_reading_the_default_partition() {
 fn held(lease: i64) -> Live {
     Live {
         event_id: 10,
+        subscription_id: 1,
         lane_id: 1,
+        event_type: "t".into(),
         lease: Some(Lease(lease)),
         attempts: 1,
         attempts_limit: 20,
@@ -625,17 +615,17 @@ async fn schedules_that_are_due_are_found_without_reading_the_others() {
 }
 
 #[tokio::test]
-async fn lanes_are_numbered_in_the_order_in_which_they_come() {
+async fn lanes_are_numbered_in_the_order_of_their_keys() {
     let mut database = database("lanes").await;
     let store = PgStore::open(&database.url, Clock::system(), false).await.unwrap();
     let lane = |tag: &str| LaneKey {
-        subscription: "main".into(),
+        subscription_id: 1,
         event_type: "t".into(),
         tags: vec![tag.to_owned()],
         priority: 0,
     };
-    store.add_lanes("default", &["c", "a"].map(lane)).await.unwrap();
-    store.add_lanes("default", &["d", "a", "b"].map(lane)).await.unwrap();
+    assert_eq!(store.add_lanes("default", &["c", "a"].map(lane)).await, Ok(vec![1, 2]));
+    assert_eq!(store.add_lanes("default", &["d", "a", "b"].map(lane)).await, Ok(vec![3, 2, 4]));
     let lanes = "SELECT string_agg(tags, ' ' ORDER BY lane_id) FROM windlass.lanes";
     let found: String = sqlx::query_scalar(lanes).fetch_one(&mut database.plain).await.unwrap();
     assert_eq!(found, "c a d b");

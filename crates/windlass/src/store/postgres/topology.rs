@@ -1,4 +1,4 @@
-//! Namespaces, subscriptions and lanes.
+//! Namespaces and subscriptions.
 
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, Executor, PgConnection};
@@ -10,18 +10,15 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::policy::NamespacePolicy;
 use crate::store::NewSubscription;
-use crate::topology::{Lane, LaneKey, MAIN, Namespace, Subscription, Topology, join_tags, split_tags};
+use crate::topology::{MAIN, Namespace, Subscription, Topology};
 
 const NAMESPACE: &str = "
 SELECT namespace, metadata::text AS metadata, policy::text AS policy, paused, paused_types, version, created_at
 FROM windlass.namespaces WHERE namespace = $1";
 
 const SUBSCRIPTIONS: &str = "
-SELECT subscription, types, tags, policy::text AS policy, paused, starts_at, backfill_from, created_at
+SELECT subscription_id, subscription, types, tags, policy::text AS policy, paused, starts_at, backfill_from, created_at
 FROM windlass.subscriptions WHERE namespace = $1 ORDER BY subscription";
-
-const LANES: &str = "
-SELECT lane_id, subscription, event_type, tags, priority FROM windlass.lanes WHERE namespace = $1 ORDER BY lane_id";
 
 pub(super) async fn topology(store: &PgStore, namespace: &str) -> Result<Option<Topology>> {
     let mut connection = store.reads.get().await?;
@@ -34,12 +31,10 @@ pub(super) async fn topology(store: &PgStore, namespace: &str) -> Result<Option<
 pub(super) async fn load(connection: &mut PgConnection, namespace: &str) -> Result<Option<Topology>> {
     let row = sqlx::query(NAMESPACE).bind(namespace).fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
     let Some(row) = row else { return Ok(None) };
-    let subscriptions = sqlx::query(SUBSCRIPTIONS).bind(namespace).fetch_all(&mut *connection);
+    let subscriptions = sqlx::query(SUBSCRIPTIONS).bind(namespace).fetch_all(connection);
     let subscriptions = subscriptions.await.map_err(from_sqlx)?;
-    let lanes = sqlx::query(LANES).bind(namespace).fetch_all(connection).await.map_err(from_sqlx)?;
     let subscriptions = subscriptions.iter().map(subscription).collect::<Result<Vec<_>>>()?;
-    let lanes = lanes.iter().map(lane).collect::<Result<Vec<_>>>()?;
-    Ok(Some(Topology::new(to_namespace(&row)?, get(&row, "version")?, subscriptions, lanes)))
+    Ok(Some(Topology { namespace: to_namespace(&row)?, version: get(&row, "version")?, subscriptions }))
 }
 
 fn to_namespace(row: &PgRow) -> Result<Namespace> {
@@ -56,6 +51,7 @@ fn to_namespace(row: &PgRow) -> Result<Namespace> {
 fn subscription(row: &PgRow) -> Result<Subscription> {
     Ok(Subscription {
         subscription: get(row, "subscription")?,
+        subscription_id: get(row, "subscription_id")?,
         types: get(row, "types")?,
         tags: get(row, "tags")?,
         policy: from_json(row, "policy")?,
@@ -64,16 +60,6 @@ fn subscription(row: &PgRow) -> Result<Subscription> {
         backfill_from: get(row, "backfill_from")?,
         created_at: get(row, "created_at")?,
     })
-}
-
-fn lane(row: &PgRow) -> Result<Lane> {
-    let key = LaneKey {
-        subscription: get(row, "subscription")?,
-        event_type: get(row, "event_type")?,
-        tags: split_tags(&get::<String>(row, "tags")?),
-        priority: get(row, "priority")?,
-    };
-    Ok(Lane { lane_id: get(row, "lane_id")?, key })
 }
 
 fn from_json<T: serde::de::DeserializeOwned>(row: &PgRow, column: &'static str) -> Result<T> {
@@ -156,7 +142,7 @@ INSERT INTO windlass.subscriptions (namespace, subscription, types, tags, policy
 VALUES ($1, $2, $3, $4, $5::json, coalesce($6, $7, clock_timestamp()), CASE WHEN $6 IS NOT NULL THEN 0 END,
     coalesce($7, clock_timestamp()))
 ON CONFLICT DO NOTHING
-RETURNING subscription, types, tags, policy::text AS policy, paused, starts_at, backfill_from, created_at";
+RETURNING subscription_id, subscription, types, tags, policy::text AS policy, paused, starts_at, backfill_from, created_at";
 
 pub(super) async fn add_subscription(
     store: &PgStore,
@@ -196,7 +182,9 @@ pub(super) async fn pause_subscription(store: &PgStore, namespace: &str, name: &
 }
 
 // What it was told of may be left in the history without anybody to refer to it: retention must look at that again.
-const REMOVE_SUBSCRIPTION: [&str; 7] = [
+const REMOVE_SUBSCRIPTION: [&str; 8] = [
+    "DELETE FROM windlass.leases l USING windlass.subscriptions s
+     WHERE s.namespace = $1 AND s.subscription = $2 AND l.subscription_id = s.subscription_id",
     "DELETE FROM windlass.subscriptions WHERE namespace = $1 AND subscription = $2",
     "INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, look_at)
      SELECT event_id, $2, $1, max(at), max(at) FROM (
@@ -226,53 +214,5 @@ pub(super) async fn remove_subscription(store: &PgStore, namespace: &str, name: 
     }
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    Ok(removed[0] == 1)
-}
-
-pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-    let mut connection = store.writes.get().await?;
-    insert_lanes(&mut connection, namespace, lanes).await?;
-    connection.done();
-    Ok(())
-}
-
-/// How long a lane may take to be made on a connection of our own. Whoever is making it at this moment may be waiting
-/// for a transaction of this process, or be it.
-const WAIT_FOR_LANES: &str = "SET LOCAL lock_timeout = '200ms'";
-
-/// Says whether that was possible without waiting long for somebody else.
-pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<bool> {
-    // Not one of those that write: all of them may be waiting for the end of the same transaction.
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    tx.execute(WAIT_FOR_LANES).await.map_err(from_sqlx)?;
-    match insert_lanes(&mut tx, namespace, lanes).await {
-        Ok(()) => tx.commit().await.map_err(from_sqlx)?,
-        Err(Error::DatabaseLocked { .. }) => return Ok(false),
-        Err(error) => return Err(error),
-    }
-    connection.done();
-    Ok(true)
-}
-
-// Numbered in the order in which they come, which is that of their events; added in one order, so that two processes
-// that need the same lanes wait for each other.
-const ADD_LANES: &str = "
-WITH i AS MATERIALIZED (
-    SELECT nextval('windlass.lanes_lane_id_seq') AS lane_id, i.*
-    FROM unnest($2::text[], $3::text[], $4::text[], $5::smallint[]) AS i(subscription, event_type, tags, priority)
-)
-INSERT INTO windlass.lanes (lane_id, namespace, subscription, event_type, tags, priority)
-SELECT i.lane_id, $1, i.subscription, i.event_type, i.tags, i.priority FROM i
-ORDER BY i.subscription, i.event_type, i.tags, i.priority
-ON CONFLICT DO NOTHING";
-
-pub(super) async fn insert_lanes(connection: &mut PgConnection, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-    let add = sqlx::query(ADD_LANES)
-        .bind(namespace)
-        .bind(lanes.iter().map(|lane| lane.subscription.as_str()).collect::<Vec<_>>())
-        .bind(lanes.iter().map(|lane| lane.event_type.as_str()).collect::<Vec<_>>())
-        .bind(lanes.iter().map(|lane| join_tags(&lane.tags)).collect::<Vec<_>>())
-        .bind(lanes.iter().map(|lane| lane.priority).collect::<Vec<_>>());
-    add.execute(connection).await.map_err(from_sqlx).map(drop)
+    Ok(removed[1] == 1)
 }

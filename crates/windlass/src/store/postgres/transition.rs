@@ -5,10 +5,10 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
 use super::again::{self, despite_deadlocks, fill, missed};
-use super::complete::{complete, is_plain, layers};
+use super::complete::{by_subscription, complete, is_plain};
 use super::enqueue::{column, flags, optional};
 use super::error::from_sqlx;
-use super::group::{self, Freed, Groups};
+use super::group::{self, Groups};
 use super::results;
 use super::row::Columns;
 use crate::clock::{Timestamp, micros};
@@ -16,6 +16,7 @@ use crate::decide::{Transition, When};
 use crate::error::Result;
 use crate::outcome::Attempt;
 use crate::store::{Applied, Change, Guard};
+use crate::wake::ReadyLane;
 
 pub(super) async fn transition(
     store: &PgStore,
@@ -53,9 +54,9 @@ async fn once(
         applied
     };
     connection.done();
-    let lanes = freed.iter().map(|(lane, _)| *lane).collect();
-    store.freed(namespace, freed);
-    Ok(Applied { attempts, freed: lanes })
+    store.notify(namespace, freed.clone());
+    store.note_finished_leases(changes.iter());
+    Ok(Applied { attempts, freed })
 }
 
 /// Whether one statement, which needs no transaction around it, does all.
@@ -71,7 +72,7 @@ pub(super) async fn apply(
     changes: &[Change],
     locking: bool,
     now: Option<Timestamp>,
-) -> Result<(Vec<Option<Attempt>>, Vec<Freed>)> {
+) -> Result<(Vec<Option<Attempt>>, Vec<ReadyLane>)> {
     let groups: Groups<bool> =
         changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
     if !groups.is_empty() {
@@ -141,7 +142,7 @@ impl<'a> Done<'a> {
 /// The changes, sorted by the statement that applies them.
 #[derive(Default)]
 struct Kinds<'a> {
-    /// In layers.
+    /// By subscription.
     completions: Vec<Vec<Asked<'a>>>,
     ends: Vec<Asked<'a>>,
     requeues: Vec<Asked<'a>>,
@@ -160,7 +161,7 @@ impl<'a> Kinds<'a> {
             };
             kind.push(asked);
         }
-        kinds.completions = layers(&plain);
+        kinds.completions = by_subscription(&plain);
         kinds
     }
 
@@ -213,7 +214,7 @@ fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp
         .bind(namespace)
         .bind(now)
         .bind(column(asked, |(_, change)| change.live.event_id))
-        .bind(column(asked, |(_, change)| change.live.lane_id))
+        .bind(column(asked, |(_, change)| change.live.subscription_id))
         .bind(optional(asked, |(_, change)| lease_of(change)))
         .bind(flags(asked, |(_, change)| matches!(change.guard, Guard::RunOut(_))))
         .bind(column(asked, |(_, change)| change.action.as_str()))
@@ -232,24 +233,24 @@ WITH gone AS (
     DELETE FROM windlass.event_queue q
     USING unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[], $8::integer[], $9::bigint[],
                  $10::text[], $11::text[], $12::boolean[]) WITH ORDINALITY
-      AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, forget, n)
+      AS i(event_id, subscription_id, lease, run_out, action, status_code, execution_time_ms, error, detail, forget, n)
     WHERE q.ctid = (
         SELECT f.ctid FROM windlass.event_queue f
-        WHERE f.event_id BETWEEN i.event_id AND i.event_id AND f.lane_id = i.lane_id AND f.namespace = $1
+        WHERE f.event_id BETWEEN i.event_id AND i.event_id AND f.subscription_id = i.subscription_id AND f.namespace = $1
           AND f.lease IS NOT DISTINCT FROM i.lease ORDER BY f.event_id LIMIT 1)
       AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
       AND (i.run_out IS NOT TRUE OR q.lease_expires_at <= coalesce($2, now()))
-    RETURNING i.n, q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, q.lease,
+    RETURNING i.n, q.event_id, q.subscription_id, q.event_type, q.subscription, q.attempts AS attempt, q.lease,
         CASE WHEN q.lease IS NOT NULL THEN q.worker_id END AS worker_id,
         CASE WHEN q.lease IS NOT NULL THEN q.picked_at END AS picked_at,
         CASE WHEN q.lease IS NOT NULL THEN q.started_at END AS started_at,
         i.action, i.status_code, i.execution_time_ms, i.error AS error_message, i.detail, i.forget,
         q.retry_count, q.max_retries, q.created_at
 ), logged AS (
-    INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id,
+    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease, worker_id,
         picked_at, started_at, finished_at, action, status_code, execution_time_ms, error_message, detail,
         retry_count, max_retries)
-    SELECT event_id, lane_id, attempt, $1, subscription, lease, worker_id, picked_at, started_at,
+    SELECT event_id, subscription_id, event_type, attempt, $1, subscription, lease, worker_id, picked_at, started_at,
            coalesce($2, now()), action, status_code, execution_time_ms, error_message, detail::json,
            retry_count, max_retries
     FROM gone WHERE forget IS NOT TRUE
@@ -271,15 +272,15 @@ WITH found AS MATERIALIZED (
                                   $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::bigint[],
                                   $13::boolean[], $14::boolean[], $15::boolean[])
       WITH ORDINALITY
-      AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, delay_us,
+      AS i(event_id, subscription_id, lease, run_out, action, status_code, execution_time_ms, error, detail, delay_us,
            failed, free, pass_group, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.subscription_id = i.subscription_id AND q.namespace = $1
           AND q.lease IS NOT DISTINCT FROM i.lease ORDER BY q.event_id LIMIT 1) AS q
 ), changed AS (
     UPDATE windlass.event_queue q
-    SET lease = NULL,
+    SET lease = NULL, out_of_order = true,
         ready_at = CASE WHEN i.pass_group THEN 'infinity' WHEN i.delay_us IS NULL THEN q.ready_at
                         ELSE coalesce($2, now()) + i.delay_us * interval '1 microsecond' END,
         due_at = CASE WHEN q.group_id IS NULL THEN NULL WHEN i.delay_us IS NULL THEN q.due_at
@@ -290,7 +291,7 @@ WITH found AS MATERIALIZED (
     FROM found i
     WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
       AND (i.run_out IS NOT TRUE OR q.lease_expires_at <= coalesce($2, now()))
-    RETURNING i.n, q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, i.lease,
+    RETURNING i.n, q.event_id, q.subscription_id, q.event_type, q.subscription, q.attempts AS attempt, i.lease,
         CASE WHEN i.lease IS NOT NULL THEN q.worker_id END AS worker_id,
         CASE WHEN i.lease IS NOT NULL THEN q.picked_at END AS picked_at,
         CASE WHEN i.lease IS NOT NULL THEN q.started_at END AS started_at,
@@ -298,10 +299,10 @@ WITH found AS MATERIALIZED (
         CASE WHEN q.ready_at = 'infinity' THEN q.due_at ELSE q.ready_at END AS next_retry_at,
         q.retry_count, q.max_retries, q.created_at
 ), logged AS (
-    INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id,
+    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease, worker_id,
         picked_at, started_at, finished_at, action, status_code, execution_time_ms, error_message, detail,
         next_retry_at, retry_count, max_retries)
-    SELECT event_id, lane_id, attempt, $1, subscription, lease, worker_id, picked_at, started_at,
+    SELECT event_id, subscription_id, event_type, attempt, $1, subscription, lease, worker_id, picked_at, started_at,
            coalesce($2, now()), action, status_code, execution_time_ms, error_message, detail::json,
            next_retry_at, retry_count, max_retries
     FROM changed
@@ -344,34 +345,34 @@ WITH found AS MATERIALIZED (
                                   $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[],
                                   $14::boolean[])
       WITH ORDINALITY
-      AS i(event_id, lane_id, lease, run_out, action, status_code, execution_time_ms, error, detail, status,
+      AS i(event_id, subscription_id, lease, run_out, action, status_code, execution_time_ms, error, detail, status,
            reason, failed, n)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.lane_id = i.lane_id AND q.namespace = $1
+        WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.subscription_id = i.subscription_id AND q.namespace = $1
           AND q.lease IS NOT DISTINCT FROM i.lease ORDER BY q.event_id LIMIT 1) AS q
 ), gone AS (
     DELETE FROM windlass.event_queue q USING found i
     WHERE q.ctid = i.tid AND q.namespace = $1 AND q.lease IS NOT DISTINCT FROM i.lease
       AND (i.run_out IS NOT TRUE OR q.lease_expires_at <= coalesce($2, now()))
-    RETURNING i.n, q.event_id, q.lane_id, q.subscription, q.attempts AS attempt, q.lease,
+    RETURNING i.n, q.event_id, q.subscription_id, q.event_type, q.subscription, q.attempts AS attempt, q.lease,
         CASE WHEN q.lease IS NOT NULL THEN q.worker_id END AS worker_id,
         CASE WHEN q.lease IS NOT NULL THEN q.picked_at END AS picked_at,
         CASE WHEN q.lease IS NOT NULL THEN q.started_at END AS started_at,
         i.action, i.status_code, i.execution_time_ms, i.error AS error_message, i.detail, i.status, i.reason,
         q.retry_count + i.failed::integer AS retry_count, q.max_retries, q.created_at
 ), logged AS (
-    INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id,
+    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease, worker_id,
         picked_at, started_at, finished_at, action, status_code, execution_time_ms, error_message, detail,
         retry_count, max_retries)
-    SELECT event_id, lane_id, attempt, $1, subscription, lease, worker_id, picked_at, started_at,
+    SELECT event_id, subscription_id, event_type, attempt, $1, subscription, lease, worker_id, picked_at, started_at,
            coalesce($2, now()), action, status_code, execution_time_ms, error_message, detail::json,
            retry_count, max_retries
     FROM gone
 ), buried AS (
-    INSERT INTO windlass.dead_letters (event_id, lane_id, namespace, subscription, status, reason, error,
+    INSERT INTO windlass.dead_letters (event_id, subscription_id, event_type, namespace, subscription, status, reason, error,
         attempts, retry_count, max_retries, failed_at, created_at)
-    SELECT event_id, lane_id, $1, subscription, status, reason, error_message, attempt, retry_count, max_retries,
+    SELECT event_id, subscription_id, event_type, $1, subscription, status, reason, error_message, attempt, retry_count, max_retries,
            coalesce($2, now()), created_at
     FROM gone
 )
@@ -391,30 +392,34 @@ fn bury<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> 
         .bind(column(&burials, |(.., failed)| *failed))
 }
 
-// By partition and place, as in `retain::DELETE_ATTEMPTS`.
-pub(super) const FORGET: &str = "
+// By partition and ctid, as in `retain::DELETE_ATTEMPTS`.
+pub(super) const FORGET_ATTEMPTS: &str = "
 WITH attempts AS MATERIALIZED (
-    SELECT a.part, a.tid FROM unnest($2::bigint[], $4::text[]) AS i(id, subscription)
+    SELECT a.part, a.tid FROM unnest($2::bigint[], $3::text[]) AS i(id, subscription)
     CROSS JOIN LATERAL (
         SELECT a.tableoid AS part, a.ctid AS tid FROM windlass.event_attempts a
         WHERE a.event_id BETWEEN i.id AND i.id AND a.namespace = $1 AND a.subscription = i.subscription
         ORDER BY a.event_id OFFSET 0) AS a
-), gone AS (
-    DELETE FROM windlass.event_attempts a USING attempts
-    WHERE a.ctid = attempts.tid AND a.tableoid = attempts.part AND (a.namespace = $1) IS TRUE
-), events AS MATERIALIZED (
-    SELECT e.part, e.tid
-    FROM unnest($2::bigint[], $3::timestamptz[], $4::text[]) AS i(id, created_at, subscription)
+)
+DELETE FROM windlass.event_attempts a USING attempts
+WHERE a.ctid = attempts.tid AND a.tableoid = attempts.part AND (a.namespace = $1) IS TRUE";
+
+// A statement of its own, so that it sees which attempts the one before has left.
+pub(super) const FORGET_EVENTS: &str = "
+WITH events AS MATERIALIZED (
+    SELECT e.part, e.tid FROM unnest($2::bigint[], $3::timestamptz[]) AS i(id, created_at)
     CROSS JOIN LATERAL (
         SELECT e.tableoid AS part, e.ctid AS tid FROM windlass.events e
         WHERE e.id = i.id AND e.created_at = i.created_at AND e.namespace = $1 LIMIT 1) AS e
-    WHERE NOT EXISTS (SELECT FROM windlass.event_queue q
-                      WHERE q.event_id BETWEEN i.id AND i.id ORDER BY q.event_id OFFSET 0)
+    WHERE NOT EXISTS (SELECT FROM windlass.subscriptions s CROSS JOIN LATERAL (
+                          SELECT FROM windlass.event_queue q
+                          WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN i.id AND i.id
+                          ORDER BY q.event_id LIMIT 1) AS q
+                      WHERE s.namespace = $1)
       AND NOT EXISTS (SELECT FROM windlass.dead_letters d
                       WHERE d.event_id BETWEEN i.id AND i.id ORDER BY d.event_id OFFSET 0)
       AND NOT EXISTS (SELECT FROM windlass.event_attempts a
-                      WHERE a.event_id BETWEEN i.id AND i.id AND a.namespace = $1 AND a.subscription <> i.subscription
-                      ORDER BY a.event_id OFFSET 0)
+                      WHERE a.event_id BETWEEN i.id AND i.id AND a.namespace = $1 ORDER BY a.event_id OFFSET 0)
 )
 DELETE FROM windlass.events e USING events
 WHERE e.ctid = events.tid AND e.tableoid = events.part AND (e.namespace = $1) IS TRUE";
@@ -443,9 +448,11 @@ async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>
     let (ids, created) = (column(&forgotten, |(id, ..)| *id), column(&forgotten, |(_, created, _)| *created));
     let hold = sqlx::query(HOLD_EVENTS).bind(namespace).bind(&ids).bind(&created);
     hold.execute(&mut *connection).await.map_err(from_sqlx)?;
-    let query = sqlx::query(FORGET).bind(namespace).bind(ids).bind(created);
-    let query = query.bind(column(&forgotten, |(.., subscription)| *subscription));
-    query.execute(connection).await.map_err(from_sqlx).map(drop)
+    let attempts = sqlx::query(FORGET_ATTEMPTS).bind(namespace).bind(&ids);
+    let attempts = attempts.bind(column(&forgotten, |(.., subscription)| *subscription));
+    attempts.execute(&mut *connection).await.map_err(from_sqlx)?;
+    let events = sqlx::query(FORGET_EVENTS).bind(namespace).bind(ids).bind(created);
+    events.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
 async fn move_groups_on(
@@ -454,7 +461,7 @@ async fn move_groups_on(
     groups: &Groups<bool>,
     done: &[Done<'_>],
     now: Option<Timestamp>,
-) -> Result<Vec<Freed>> {
+) -> Result<Vec<ReadyLane>> {
     if groups.is_empty() {
         return Ok(Vec::new());
     }
@@ -506,7 +513,8 @@ impl Done<'_> {
     }
 }
 
-/// Lanes that got a delivery back, and when it is ready.
-fn requeued(done: &[Done<'_>]) -> Vec<Freed> {
-    done.iter().filter_map(|done| Some((done.change.live.lane_id, done.next_retry_at?))).collect()
+/// The lanes that got a delivery back.
+fn requeued(done: &[Done<'_>]) -> Vec<ReadyLane> {
+    let requeued = done.iter().filter(|done| done.next_retry_at.is_some());
+    requeued.map(|done| done.change.live.ready_lane()).collect()
 }

@@ -7,8 +7,8 @@ use crate::backlog::{LiveCount, PROCESSING_AGES};
 use crate::clock::micros;
 use crate::error::Result;
 
-// Those that are ready or behind others, and they may be many, are counted in the index alone. Lanes without any are told,
-// too: what is empty now is not gone.
+// Deliveries that are ready or wait for their group may be many, and are counted in the index alone. Lanes without
+// deliveries are included: a type whose deliveries are all done has a depth of 0.
 const BACKLOG: &str = "
 SELECT subscription, event_type, sum(ready), sum(delayed), sum(retrying), sum(waiting), min(ready_since), min(next_at),
        min(held_since), sum(age_1), sum(age_2), sum(age_3), sum(age_4), sum(age_5)
@@ -18,30 +18,30 @@ FROM (
     FROM lanes WHERE namespace = ?1
     UNION ALL
     SELECT l.subscription, l.event_type, count(*), 0, 0, 0, min(q.ready_at), NULL, NULL, 0, 0, 0, 0, 0
-    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
+    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_lane
     WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at <= ?2
     GROUP BY l.lane_id
     UNION ALL
     SELECT l.subscription, l.event_type, 0, sum(q.retry_count = 0), sum(q.retry_count > 0), 0, NULL, min(q.ready_at), NULL,
            0, 0, 0, 0, 0
-    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
+    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_lane
     WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at > ?2 AND q.ready_at < ?3
     GROUP BY l.lane_id
     UNION ALL
     SELECT l.subscription, l.event_type, 0, 0, 0, count(*), NULL, NULL, NULL, 0, 0, 0, 0, 0
-    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
+    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_lane
     WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at = ?3
     GROUP BY l.lane_id
     UNION ALL
-    SELECT l.subscription, l.event_type, 0, 0, 0, 0, NULL, NULL, min(q.picked_at),
+    SELECT q.subscription, q.event_type, 0, 0, 0, 0, NULL, NULL, min(q.picked_at),
            sum(q.picked_at > ?2 - ?4),
            sum(q.picked_at <= ?2 - ?4 AND q.picked_at > ?2 - ?5),
            sum(q.picked_at <= ?2 - ?5 AND q.picked_at > ?2 - ?6),
            sum(q.picked_at <= ?2 - ?6 AND q.picked_at > ?2 - ?7),
            sum(q.picked_at <= ?2 - ?7)
-    FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-    WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL
-    GROUP BY l.lane_id)
+    FROM subscriptions s CROSS JOIN event_queue q INDEXED BY event_queue_leased
+    WHERE s.namespace = ?1 AND q.subscription_id = s.subscription_id AND q.lease IS NOT NULL
+    GROUP BY q.subscription, q.event_type)
 GROUP BY subscription, event_type";
 
 pub(super) fn backlog(conn: &Connection, namespace: &str, now: i64) -> Result<Vec<LiveCount>> {

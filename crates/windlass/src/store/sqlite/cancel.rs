@@ -1,4 +1,4 @@
-//! Finding what waits, to call it off.
+//! Finding pending deliveries to cancel.
 
 use rusqlite::Connection;
 
@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::store::FreePlace;
 
 const FREE: &str = "
-SELECT event_id, lane_id, lease, attempts, attempts_limit, retry_count, max_retries, subscription, group_id, ready_at
-FROM event_queue INDEXED BY event_queue_free
+SELECT event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count, max_retries,
+       subscription, group_id, ready_at
+FROM event_queue INDEXED BY event_queue_lane
 WHERE lane_id = ?1 AND lease IS NULL AND event_id <= ?2 AND (ready_at, event_id) > (?3, ?4)
 ORDER BY ready_at, event_id LIMIT ?5";
 
@@ -28,7 +29,7 @@ pub(super) fn free(
         let mut rows = select.query((lane_id, newest, ready_at, event_id, left))?;
         while let Some(row) = rows.next()? {
             let live = row::live(row)?;
-            let place = (row::instant_if_any(row, 9)?, live.event_id);
+            let place = (row::instant_if_any(row, 11)?, live.event_id);
             found.push((live, place));
         }
         if found.len() == limit {

@@ -13,7 +13,7 @@ use crate::wake::lock;
 /// How long a statement waits for another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than there are statements in this store.
-const STATEMENTS_MAX: usize = 128;
+const STATEMENTS_MAX: usize = 256;
 /// Reading connections that are kept open while nobody reads.
 const IDLE_MAX: usize = 4;
 

@@ -5,9 +5,11 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::enqueue::{ENQUEUE, Entry, enqueue};
 use super::error::from_json;
+use super::lanes::existing_lane;
 use super::record::{self, Ended};
 use super::{results, row};
 use crate::error::Result;
+use crate::event::Event;
 use crate::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
 use crate::outcome::Action;
 use crate::results::Clear;
@@ -24,10 +26,9 @@ macro_rules! matching {
             " AND (?3 IS NULL OR subscription = ?3) AND (?4 IS NULL OR status = ?4) AND ",
             $reason,
             " AND (?6 IS NULL OR failed_at < ?6)
-              AND (?7 IS NULL OR lane_id IN (
-                  SELECT l.lane_id FROM lanes l, json_each(?7) p WHERE l.namespace = ?1 AND (
-                      l.event_type = p.value OR (substr(p.value, -1) = '*' AND substr(p.value, 1, length(p.value) - 1)
-                          = substr(l.event_type, 1, length(p.value) - 1))))) ",
+              AND (?7 IS NULL OR EXISTS (
+                  SELECT 1 FROM json_each(?7) p WHERE event_type = p.value OR (substr(p.value, -1) = '*'
+                      AND substr(p.value, 1, length(p.value) - 1) = substr(event_type, 1, length(p.value) - 1)))) ",
             $rest
         )
     };
@@ -47,8 +48,12 @@ macro_rules! source {
     ($meant:literal) => {
         Source {
             total: matching!("count(*)", $meant, ""),
-            newest: matching!("event_id, lane_id", $meant, "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9"),
-            oldest: matching!("event_id, lane_id", $meant, "ORDER BY failed_at, event_id LIMIT ?8 OFFSET ?9"),
+            newest: matching!(
+                "event_id, subscription_id",
+                $meant,
+                "ORDER BY failed_at DESC, event_id DESC LIMIT ?8 OFFSET ?9"
+            ),
+            oldest: matching!("event_id, subscription_id", $meant, "ORDER BY failed_at, event_id LIMIT ?8 OFFSET ?9"),
         }
     };
 }
@@ -85,11 +90,10 @@ fn values(namespace: &str, filter: &DeadLetterFilter) -> Result<Vec<Value>> {
 }
 
 const GROUPS: &str = "
-SELECT d.reason, l.event_type, count(*), max(d.failed_at)
+SELECT reason, event_type, count(*), max(failed_at)
 FROM (
-    SELECT reason, lane_id, failed_at FROM dead_letters
-    WHERE namespace = ?1 ORDER BY failed_at DESC, event_id DESC LIMIT ?2) AS d
-JOIN lanes l ON l.lane_id = d.lane_id
+    SELECT reason, event_type, failed_at FROM dead_letters
+    WHERE namespace = ?1 ORDER BY failed_at DESC, event_id DESC LIMIT ?2)
 GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT ?3";
 
 pub(super) fn groups(conn: &Connection, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>> {
@@ -126,27 +130,27 @@ pub(super) fn list(conn: &Connection, namespace: &str, filter: &DeadLetterFilter
     let total = if by_index { COUNT_WITHOUT_REASON } else { source(filter).total };
     let total = conn.prepare_cached(total)?.query_row(values, |row| row::count(row, 0))?;
     let mut items = Vec::new();
-    for (event_id, lane_id) in matching(conn, namespace, filter, filter.limit, filter.offset)? {
-        items.extend(letter(conn, namespace, event_id, lane_id, filter.without_payloads)?);
+    for (event_id, subscription_id) in matching(conn, namespace, filter, filter.limit, filter.offset)? {
+        items.extend(letter(conn, namespace, event_id, subscription_id, filter.without_payloads)?);
     }
     Ok(Page { items, total })
 }
 
 const LETTER: &str = "
 SELECT subscription, status, reason, error, attempts, retry_count, max_retries, failed_at
-FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2";
+FROM dead_letters WHERE event_id = ?1 AND subscription_id = ?2";
 
 fn letter(
     conn: &Connection,
     namespace: &str,
     event_id: i64,
-    lane_id: i64,
+    subscription_id: i64,
     without_payload: bool,
 ) -> Result<Option<DeadLetter>> {
     let event = if without_payload { row::event_without_payload } else { row::event };
     let Some(event) = event(conn, namespace, event_id)? else { return Ok(None) };
     let mut select = conn.prepare_cached(LETTER)?;
-    let found = select.query_row((event_id, lane_id), |row| {
+    let found = select.query_row((event_id, subscription_id), |row| {
         Ok(DeadLetter {
             event,
             subscription: row.get(0)?,
@@ -192,24 +196,29 @@ fn redrive_one(
     let Some((attempts, created_at)) = found.optional()? else { return Ok(false) };
     let entry = Entry {
         event_id: event.id,
+        event_type: &event.event_type,
+        priority: event.priority,
         group_id: event.group_id.as_deref(),
         // A deadline that has passed would only bury it again.
         expires_at: row::micros(event.expires_at).filter(|expires_at| *expires_at > now),
         due_at: now,
         attempts,
         created_at,
+        is_new: false,
     };
-    enqueue(conn, &mut *conn.prepare_cached(ENQUEUE)?, namespace, &entry, delivery, now)?;
+    let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
+    enqueue(conn, &mut *conn.prepare_cached(ENQUEUE)?, namespace, &entry, &delivery, now)?;
     let mut insert = conn.prepare_cached(record::INSERT)?;
-    record::insert(&mut insert, namespace, &redriven(event.id, delivery, attempts, now))?;
+    record::insert(&mut insert, namespace, &redriven(event, &delivery, attempts, now))?;
     Ok(true)
 }
 
-fn redriven(event_id: i64, delivery: &NewDelivery, attempts: u32, now: i64) -> Ended<'_> {
+fn redriven<'a>(event: &'a Event, delivery: &'a NewDelivery, attempts: u32, now: i64) -> Ended<'a> {
     Ended {
-        event_id,
-        lane_id: delivery.lane_id,
+        event_id: event.id,
+        subscription_id: delivery.subscription_id,
         subscription: &delivery.subscription,
+        event_type: &event.event_type,
         attempt: attempts,
         lease: None,
         worker_id: None,
@@ -230,17 +239,18 @@ fn redriven(event_id: i64, delivery: &NewDelivery, attempts: u32, now: i64) -> E
 /// Its event stays, and retention must look at it again.
 const LEAVE: &str = "
 INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
-SELECT event_id, subscription, namespace, failed_at, failed_at FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2
+SELECT event_id, subscription, namespace, failed_at, failed_at FROM dead_letters
+WHERE event_id = ?1 AND subscription_id = ?2
 ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at";
-const DELETE: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2";
+const DELETE: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND subscription_id = ?2";
 
 pub(super) fn purge(conn: &Connection, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
     let found = matching(conn, namespace, filter, limit, 0)?;
     let (mut leave, mut delete) = (conn.prepare_cached(LEAVE)?, conn.prepare_cached(DELETE)?);
-    for (event_id, lane_id) in &found {
-        leave.execute((event_id, lane_id))?;
-        delete.execute((event_id, lane_id))?;
-        results::clear(conn, *event_id, *lane_id, Clear::All)?;
+    for (event_id, subscription_id) in &found {
+        leave.execute((event_id, subscription_id))?;
+        delete.execute((event_id, subscription_id))?;
+        results::clear(conn, *event_id, *subscription_id, Clear::All)?;
     }
     Ok(found.len())
 }

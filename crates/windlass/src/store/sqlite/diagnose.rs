@@ -43,23 +43,23 @@ fn indexes(found: &[String]) -> Indexes {
     Indexes { expected: listed(EXPECTED).count(), missing: missing.collect(), invalid: Vec::new() }
 }
 
-// Of what ran out, the index knows; of what is silent, the beginning of each lane tells.
+// The leases of each subscription that end first: they are those that were not renewed.
 const HELD: &str = "
-SELECT l.namespace, q.event_id, l.event_type, q.worker_id, q.updated_at, q.lease_expires_at
-FROM lanes l CROSS JOIN event_queue q
-WHERE (q.event_id, q.lane_id) IN (
-        SELECT h.event_id, h.lane_id FROM event_queue h INDEXED BY event_queue_held
-        WHERE h.lane_id = l.lane_id AND h.lease IS NOT NULL ORDER BY h.lease_expires_at LIMIT ?4)
+SELECT q.namespace, q.event_id, q.event_type, q.worker_id, q.updated_at, q.lease_expires_at
+FROM subscriptions s CROSS JOIN event_queue q
+WHERE (q.subscription_id, q.event_id) IN (
+        SELECT h.subscription_id, h.event_id FROM event_queue h INDEXED BY event_queue_leased
+        WHERE h.subscription_id = s.subscription_id AND h.lease IS NOT NULL ORDER BY h.lease_expires_at LIMIT ?4)
   AND (q.lease_expires_at < ?1 OR q.updated_at < ?2)
 ORDER BY q.updated_at LIMIT ?3";
 
 const WORKERS: &str = "
-SELECT l.namespace, q.worker_id, count(*), max(q.updated_at) AS seen_at
-FROM lanes l CROSS JOIN event_queue q
-WHERE (q.event_id, q.lane_id) IN (
-        SELECT h.event_id, h.lane_id FROM event_queue h INDEXED BY event_queue_held
-        WHERE h.lane_id = l.lane_id AND h.lease IS NOT NULL ORDER BY h.lease_expires_at LIMIT ?3)
-GROUP BY l.namespace, q.worker_id HAVING max(q.updated_at) < ?1
+SELECT q.namespace, q.worker_id, count(*), max(q.updated_at) AS seen_at
+FROM subscriptions s CROSS JOIN event_queue q
+WHERE (q.subscription_id, q.event_id) IN (
+        SELECT h.subscription_id, h.event_id FROM event_queue h INDEXED BY event_queue_leased
+        WHERE h.subscription_id = s.subscription_id AND h.lease IS NOT NULL ORDER BY h.lease_expires_at LIMIT ?3)
+GROUP BY q.namespace, q.worker_id HAVING max(q.updated_at) < ?1
 ORDER BY seen_at LIMIT ?2";
 
 const NODES: &str = "
@@ -69,7 +69,7 @@ WHERE stopped_at IS NULL AND last_heartbeat < ?1 ORDER BY last_heartbeat DESC LI
 const WAITING: &str = "
 SELECT namespace, subscription, event_type, ready_at FROM (
     SELECT l.namespace, l.subscription, l.event_type,
-           (SELECT q.ready_at FROM event_queue q INDEXED BY event_queue_free
+           (SELECT q.ready_at FROM event_queue q INDEXED BY event_queue_lane
             WHERE q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at < ?1
             ORDER BY q.ready_at LIMIT 1) AS ready_at
     FROM lanes l)
@@ -81,8 +81,8 @@ SELECT l.namespace, q.group_id, q.event_id, q.retry_count, q.ready_at, g.depth -
 FROM lanes l
 CROSS JOIN event_queue q
 JOIN event_groups g ON g.group_id = q.group_id AND g.subscription = q.subscription AND g.namespace = q.namespace
-WHERE (q.event_id, q.lane_id) IN (
-        SELECT f.event_id, f.lane_id FROM event_queue f INDEXED BY event_queue_free
+WHERE (q.subscription_id, q.event_id) IN (
+        SELECT f.subscription_id, f.event_id FROM event_queue f INDEXED BY event_queue_lane
         WHERE f.lane_id = l.lane_id AND f.lease IS NULL AND f.ready_at > ?1 AND f.ready_at < ?4
         ORDER BY f.ready_at LIMIT ?3)
   AND q.retry_count > 0 AND g.depth > 1

@@ -1,20 +1,23 @@
 //! New rows of the queue: for what is published, and for what was published before.
 
-use rusqlite::{Connection, Statement};
+use rusqlite::{Connection, Statement, params};
 
-use super::claim::TAKE;
+use super::claim::LEASE;
 use super::group::{self, Group};
+use super::lanes::existing_lane;
 use super::row::{self, INFINITY};
 use crate::clock::micros;
 use crate::error::Result;
 use crate::event::Event;
-use crate::store::{NewDelivery, Past};
+use crate::store::{HandoffLease, NewDelivery, Past};
 use crate::topology::Subscription;
 
 /// What a delivery has from its event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
     pub event_id: i64,
+    pub event_type: &'a str,
+    pub priority: i16,
     pub group_id: Option<&'a str>,
     pub expires_at: Option<i64>,
     /// When it may be taken, but for its group.
@@ -23,12 +26,15 @@ pub(super) struct Entry<'a> {
     pub attempts: u32,
     /// When the event was published.
     pub created_at: i64,
+    /// The event is being published now, not redriven or backfilled.
+    pub is_new: bool,
 }
 
 pub(super) const ENQUEUE: &str = "
-INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at, attempts, attempts_limit,
-                         max_retries, group_id, expires_at, updated_at, created_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+INSERT INTO event_queue (subscription_id, event_id, lane_id, namespace, subscription, event_type, priority, out_of_order,
+                         ready_at, due_at, attempts, attempts_limit, max_retries, group_id, expires_at, updated_at,
+                         created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
 
 pub(super) fn enqueue(
     conn: &Connection,
@@ -45,11 +51,16 @@ pub(super) fn enqueue(
         _ => None,
     };
     let ready_at = if waiting.is_some() { INFINITY } else { entry.due_at };
-    insert.execute((
+    let in_order = entry.is_new && entry.priority == 0 && ready_at <= now;
+    insert.execute(params![
+        delivery.subscription_id,
         entry.event_id,
         delivery.lane_id,
         namespace,
         subscription,
+        entry.event_type,
+        entry.priority,
+        !in_order,
         ready_at,
         group.map(|_| entry.due_at),
         entry.attempts,
@@ -59,11 +70,11 @@ pub(super) fn enqueue(
         entry.expires_at,
         now,
         entry.created_at,
-    ))?;
-    if let Some(hold) = &delivery.hold {
-        let end = now.saturating_add(micros(hold.lease_for));
-        let taken = (entry.event_id, delivery.lane_id, hold.lease.0, &hold.worker_id, now, end);
-        conn.prepare_cached(TAKE)?.execute(taken)?;
+    ])?;
+    if let Some(HandoffLease { lease, worker_id, duration }) = &delivery.claimed_by {
+        let end = now.saturating_add(micros(*duration));
+        let values = (delivery.subscription_id, entry.event_id, lease.0, worker_id, now, end);
+        conn.prepare_cached(LEASE)?.execute(values)?;
     }
     match waiting {
         Some(group) if delivery.pass_group => group::advance(conn, group, true, now).map(drop),
@@ -95,7 +106,8 @@ pub(super) fn past_events(
 }
 
 const NOTE_PLACE: &str = "
-UPDATE subscriptions SET backfill_from = ?4 WHERE namespace = ?1 AND subscription = ?2 AND backfill_from = ?3";
+UPDATE subscriptions SET backfill_from = ?4
+WHERE namespace = ?1 AND subscription = ?2 AND backfill_from = ?3 AND (?5 IS NULL OR subscription_id = ?5)";
 
 pub(super) fn backfill(
     conn: &Connection,
@@ -106,36 +118,41 @@ pub(super) fn backfill(
     next: Option<i64>,
     now: i64,
 ) -> Result<bool> {
-    if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, from, next))? == 0 {
+    let subscription_id = deliveries.first().map(|(_, delivery)| delivery.subscription_id);
+    if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, from, next, subscription_id))? == 0 {
         return Ok(false);
     }
     let mut insert = conn.prepare_cached(ENQUEUE)?;
     for (event, delivery) in deliveries {
-        if is_new(conn, event, delivery)? {
+        if has_no_delivery(conn, event, delivery)? {
             let created_at = event.created_at.timestamp_micros();
             let entry = Entry {
                 event_id: event.id,
+                event_type: &event.event_type,
+                priority: event.priority,
                 group_id: event.group_id.as_deref(),
                 expires_at: row::micros(event.expires_at),
                 due_at: row::micros(event.run_at).map_or(created_at, |run_at| run_at.max(created_at)),
                 attempts: 0,
                 created_at,
+                is_new: false,
             };
-            enqueue(conn, &mut insert, namespace, &entry, delivery, now)?;
+            let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
+            enqueue(conn, &mut insert, namespace, &entry, &delivery, now)?;
         }
     }
     Ok(true)
 }
 
-const IS_NEW: &str = "
+const HAS_NO_DELIVERY: &str = "
 SELECT EXISTS (SELECT 1 FROM events WHERE id = ?1)
-   AND EXISTS (SELECT 1 FROM lanes WHERE lane_id = ?3)
-   AND NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription = ?2)
+   AND NOT EXISTS (SELECT 1 FROM event_queue WHERE subscription_id = ?3 AND event_id = ?1)
    AND NOT EXISTS (SELECT 1 FROM event_attempts WHERE event_id = ?1 AND subscription = ?2)
    AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1 AND subscription = ?2)";
 
-/// The event and the lane are still there, and the subscription was never told of it.
-fn is_new(conn: &Connection, event: &Event, delivery: &NewDelivery) -> Result<bool> {
-    let mut select = conn.prepare_cached(IS_NEW)?;
-    Ok(select.query_row((event.id, &delivery.subscription, delivery.lane_id), |row| row.get(0))?)
+/// The event still exists, and the subscription has not, and had not, a delivery of it.
+fn has_no_delivery(conn: &Connection, event: &Event, delivery: &NewDelivery) -> Result<bool> {
+    let mut select = conn.prepare_cached(HAS_NO_DELIVERY)?;
+    let values = (event.id, &delivery.subscription, delivery.subscription_id);
+    Ok(select.query_row(values, |row| row.get(0))?)
 }

@@ -12,12 +12,14 @@ use super::{SqliteStore, inspect};
 use crate::askers::{Asker, AskerView};
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::error::Result;
+use crate::lanes::split_tags;
 use crate::store::{ExplainStore, GroupHead, Standing};
-use crate::topology::split_tags;
 
 const HEAD: &str = "SELECT event_type, tags FROM events WHERE id = ?1 AND namespace = ?2";
 const LIVE: &str = "
-SELECT expires_at, group_id FROM event_queue WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3";
+SELECT expires_at, group_id FROM event_queue
+WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?2 AND subscription = ?3)
+  AND event_id = ?1";
 const DEAD: &str = "SELECT reason FROM dead_letters WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3";
 /// The first of a group in its index is whoever is ready or held.
 const AHEAD: &str = "

@@ -8,13 +8,14 @@ use super::row;
 use crate::archive::{PastAttempt, PastEvent};
 use crate::error::Result;
 use crate::event::Event;
-use crate::history::{HistoryFilter, Place, StoredEvent, stand_in_lane};
+use crate::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
 use crate::retention::Ended;
 use crate::store::Imported;
 
 /// Whether a delivery is over is asked as in `retain.rs`, but for the dead letters that will go with it.
 const IS_OVER: &str = "
-SELECT NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription = ?2)
+SELECT NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription_id =
+                   (SELECT subscription_id FROM subscriptions WHERE namespace = ?5 AND subscription = ?2))
    AND (?4 OR NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1 AND subscription = ?2))
    AND NOT EXISTS (SELECT 1 FROM event_attempts INDEXED BY event_attempts_by_event
                    WHERE event_id = ?1 AND subscription = ?2 AND finished_at > ?3)";
@@ -22,7 +23,7 @@ SELECT NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscriptio
 pub(super) fn history_of(conn: &Connection, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {
     let mut found: Vec<PastEvent> = Vec::new();
     for due in due {
-        let over = (due.event_id, &due.subscription, due.at.timestamp_micros(), due.status.is_some());
+        let over = (due.event_id, &due.subscription, due.at.timestamp_micros(), due.status.is_some(), namespace);
         if !conn.prepare_cached(IS_OVER)?.query_row(over, |row| row.get(0))? {
             continue;
         }
@@ -77,7 +78,9 @@ WHERE e.namespace = ?1 AND e.id > ?2 AND (?3 IS NULL OR e.created_at >= ?3) AND 
   AND (?5 IS NULL OR EXISTS (
       SELECT 1 FROM json_each(?5) p WHERE e.event_type = p.value OR (substr(p.value, -1) = '*'
           AND substr(p.value, 1, length(p.value) - 1) = substr(e.event_type, 1, length(p.value) - 1))))
-  AND NOT EXISTS (SELECT 1 FROM event_queue q WHERE q.event_id = e.id)
+  AND NOT EXISTS (SELECT 1 FROM subscriptions s
+                  CROSS JOIN event_queue q ON q.subscription_id = s.subscription_id AND q.event_id = e.id
+                  WHERE s.namespace = ?1)
   AND NOT EXISTS (SELECT 1 FROM dead_letters d WHERE d.event_id = e.id)
 ORDER BY e.id LIMIT ?6";
 
@@ -175,10 +178,10 @@ SELECT EXISTS (SELECT 1 FROM event_attempts INDEXED BY event_attempts_by_event
 const FIRST: &str = "SELECT min(coalesce(min(rowid), 0), 0) FROM event_attempts";
 
 const PUT_ATTEMPT: &str = "
-INSERT INTO event_attempts (rowid, event_id, lane_id, attempt, namespace, subscription, worker_id, picked_at, started_at,
-                            finished_at, action, status_code, execution_time_ms, error_message, detail, next_retry_at,
-                            retry_count, max_retries)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+INSERT INTO event_attempts (rowid, event_id, subscription_id, attempt, namespace, subscription, event_type, worker_id,
+                            picked_at, started_at, finished_at, action, status_code, execution_time_ms, error_message,
+                            detail, next_retry_at, retry_count, max_retries)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
 
 fn put_attempts(conn: &Connection, namespace: &str, past: &PastEvent) -> Result<u64> {
     let event_id = past.event.id;
@@ -194,10 +197,11 @@ fn put_attempts(conn: &Connection, namespace: &str, past: &PastEvent) -> Result<
         conn.prepare_cached(PUT_ATTEMPT)?.execute(params![
             rowid,
             event_id,
-            stand_in_lane(&attempt.subscription),
+            stand_in_id(&attempt.subscription),
             attempt.attempt,
             namespace,
             attempt.subscription,
+            past.event.event_type,
             attempt.worker_id,
             row::micros(attempt.picked_at),
             row::micros(attempt.started_at),

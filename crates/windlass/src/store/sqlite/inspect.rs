@@ -71,9 +71,10 @@ fn ended(row: &Row) -> rusqlite::Result<DeliveryView> {
 }
 
 const LIVE: &str = "
-SELECT subscription, lease IS NOT NULL, attempts, retry_count, max_retries, ready_at, worker_id, picked_at, started_at,
-       lease_expires_at, updated_at
-FROM event_queue WHERE event_id = ?1 AND namespace = ?2";
+SELECT q.subscription, q.lease IS NOT NULL, q.attempts, q.retry_count, q.max_retries, q.ready_at, q.worker_id, q.picked_at,
+       q.started_at, q.lease_expires_at, q.updated_at
+FROM subscriptions s CROSS JOIN event_queue q ON q.subscription_id = s.subscription_id AND q.event_id = ?1
+WHERE s.namespace = ?2";
 
 fn add_live(conn: &Connection, namespace: &str, event_id: i64, views: &mut Views) -> Result<()> {
     let mut select = conn.prepare_cached(LIVE)?;
@@ -112,8 +113,9 @@ SELECT subscription, attempt, worker_id, picked_at, started_at, finished_at, act
 FROM event_attempts INDEXED BY event_attempts_by_event
 WHERE event_id = ?1 AND namespace = ?2 ORDER BY rowid";
 const RUNNING: &str = "
-SELECT subscription, attempts, worker_id, picked_at, started_at
-FROM event_queue WHERE event_id = ?1 AND namespace = ?2 AND lease IS NOT NULL";
+SELECT q.subscription, q.attempts, q.worker_id, q.picked_at, q.started_at
+FROM subscriptions s CROSS JOIN event_queue q ON q.subscription_id = s.subscription_id AND q.event_id = ?1
+WHERE s.namespace = ?2 AND q.lease IS NOT NULL";
 
 /// All that happened, in order. Attempts of one delivery are stored in their order, which the sort
 /// keeps where instants are equal.

@@ -11,9 +11,11 @@ use crate::error::Result;
 use crate::store::{HeldBy, Holder};
 
 const HELD: &str = "
-SELECT event_id, lane_id, lease, attempts, attempts_limit, retry_count, max_retries, subscription, group_id, picked_at
+SELECT event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count, max_retries,
+       subscription, group_id, picked_at
 FROM event_queue
-WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3
+WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?2 AND subscription = ?3)
+  AND event_id = ?1
   AND (?4 IS NULL OR lease = ?4) AND (?5 IS NULL OR (worker_id = ?5 AND lease IS NOT NULL))";
 
 pub(super) fn held(conn: &Connection, namespace: &str, holder: &Holder) -> Result<Option<Live>> {
@@ -24,23 +26,23 @@ pub(super) fn held(conn: &Connection, namespace: &str, holder: &Holder) -> Resul
     };
     let mut select = conn.prepare_cached(HELD)?;
     let values = (holder.event_id, namespace, &holder.subscription, lease, worker_id);
-    let live = |row: &Row| Ok(Live { picked_at: row::instant_if_any(row, 9)?, ..row::live(row)? });
+    let live = |row: &Row| Ok(Live { picked_at: row::instant_if_any(row, 11)?, ..row::live(row)? });
     Ok(select.query_row(values, live).optional()?)
 }
 
 const START: &str = "
 UPDATE event_queue SET started_at = coalesce(started_at, ?5), updated_at = ?5
-WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3 AND lease = ?4
+WHERE subscription_id = ?1 AND event_id = ?2 AND namespace = ?3 AND lease = ?4
 RETURNING started_at";
 
 pub(super) fn start(conn: &Connection, namespace: &str, live: &Live, now: i64) -> Result<Option<Timestamp>> {
-    let values = (live.event_id, live.lane_id, namespace, live.lease.map(|lease| lease.0), now);
+    let values = (live.subscription_id, live.event_id, namespace, live.lease.map(|lease| lease.0), now);
     Ok(conn.prepare_cached(START)?.query_row(values, |row| row::instant(row, 0)).optional()?)
 }
 
 const EXTEND: &str = "
 UPDATE event_queue SET lease_expires_at = ?5, updated_at = ?6
-WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3 AND lease = ?4";
+WHERE subscription_id = ?1 AND event_id = ?2 AND namespace = ?3 AND lease = ?4";
 
 pub(super) fn extend(
     conn: &Connection,
@@ -50,7 +52,7 @@ pub(super) fn extend(
     now: i64,
 ) -> Result<Option<Timestamp>> {
     let end = now.saturating_add(micros(by));
-    let values = (live.event_id, live.lane_id, namespace, live.lease.map(|lease| lease.0), end, now);
+    let values = (live.subscription_id, live.event_id, namespace, live.lease.map(|lease| lease.0), end, now);
     let held = conn.prepare_cached(EXTEND)?.execute(values)? > 0;
     Ok(held.then(|| from_micros(end)))
 }

@@ -10,7 +10,8 @@ use crate::delivery::Status;
 use crate::error::Result;
 use crate::inspect::EventView;
 use crate::inspect::{ListFilter, Page};
-use crate::topology::{MAIN, split_tags, wants};
+use crate::lanes::split_tags;
+use crate::topology::{MAIN, wants};
 
 /// Where the events in some state are found: how many, and their ids, the newest first. The parameters
 /// are namespace, subscription, status, limit and offset, as far as they are needed.
@@ -28,27 +29,38 @@ const ALL: Source = Source {
 /// Of a subscription other than `main`, which is told of everything. A dead letter has an attempt.
 const TOLD: Source = Source {
     total: "SELECT count(*) FROM events e WHERE namespace = ?1
-            AND (EXISTS (SELECT 1 FROM event_queue WHERE event_id = e.id AND subscription = ?2)
+            AND (EXISTS (SELECT 1 FROM event_queue WHERE event_id = e.id AND subscription_id =
+                         (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2))
               OR EXISTS (SELECT 1 FROM event_attempts WHERE event_id = e.id AND subscription = ?2))",
     ids: "SELECT id FROM events e INDEXED BY events_by_namespace WHERE namespace = ?1
-          AND (EXISTS (SELECT 1 FROM event_queue WHERE event_id = e.id AND subscription = ?2)
+          AND (EXISTS (SELECT 1 FROM event_queue WHERE event_id = e.id AND subscription_id =
+                       (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2))
             OR EXISTS (SELECT 1 FROM event_attempts WHERE event_id = e.id AND subscription = ?2))
           ORDER BY id DESC LIMIT ?4 OFFSET ?5",
 };
 
+/// Counted in the index of lanes, listed by primary key.
 const FREE: Source = Source {
-    total: "SELECT count(*) FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
-            WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NULL",
-    ids: "SELECT q.event_id FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
-          WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NULL
+    total:
+        "SELECT count(*) FROM subscriptions s CROSS JOIN lanes l CROSS JOIN event_queue q INDEXED BY event_queue_lane
+            WHERE s.namespace = ?1 AND s.subscription = ?2 AND l.subscription_id = s.subscription_id
+              AND q.lane_id = l.lane_id AND q.lease IS NULL",
+    ids: "SELECT q.event_id FROM event_queue q
+          WHERE q.subscription_id =
+                (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
+            AND q.lease IS NULL
           ORDER BY q.event_id DESC LIMIT ?4 OFFSET ?5",
 };
 
 const HELD: Source = Source {
-    total: "SELECT count(*) FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-            WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL",
-    ids: "SELECT q.event_id FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-          WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL
+    total: "SELECT count(*) FROM event_queue q INDEXED BY event_queue_leased
+            WHERE q.subscription_id =
+                  (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
+              AND q.lease IS NOT NULL",
+    ids: "SELECT q.event_id FROM event_queue q INDEXED BY event_queue_leased
+          WHERE q.subscription_id =
+                (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
+            AND q.lease IS NOT NULL
           ORDER BY q.event_id DESC LIMIT ?4 OFFSET ?5",
 };
 

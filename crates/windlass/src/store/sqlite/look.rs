@@ -1,74 +1,139 @@
-//! What an empty claim may have missed.
+//! What waiting claims could take, and when to look again.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::claim::next_priority;
+use super::lanes::newest_lane;
 use super::row;
 use crate::error::{Error, Result};
-use crate::store::{LaneLook, Look};
+use crate::store::{Look, LookRequest};
 
-const LANES: &str = "SELECT count(*) FROM lanes WHERE namespace = ?1";
-
-pub(super) fn look(conn: &Connection, namespace: &str, lanes: &[i64], now: i64) -> Result<Look> {
+pub(super) fn look(conn: &Connection, namespace: &str, request: &LookRequest, now: i64) -> Result<Look> {
     let unknown = || Error::NamespaceNotFound { namespace: namespace.to_owned() };
     let version = row::version(conn, namespace)?.ok_or_else(unknown)?;
-    let known = conn.prepare_cached(LANES)?.query_row([namespace], |row| row::count(row, 0))?;
-    let mut found: BTreeMap<i64, LaneLook> = BTreeMap::new();
-    for lane_id in present(conn, NEXT_FREE, lanes)? {
-        let next_ready_at = next_of_lane(conn, lane_id, now)?;
-        let lane = found.entry(lane_id).or_insert_with(|| LaneLook { lane_id, ..LaneLook::default() });
-        lane.claimable = finds(conn, CLAIMABLE, lane_id, now)?;
-        lane.next_ready_in = next_ready_at.map(|at| Duration::from_micros((at - now).unsigned_abs()));
+    let mut look = Look { version, newest_lane: newest_lane(conn, namespace)?, ..Look::default() };
+    let mut next_at: Vec<i64> = Vec::new();
+    for id in &request.subscriptions {
+        if has_out_of_order(conn, *id, now)? || has_in_order(conn, *id, now)? {
+            look.ready_subscriptions.push(*id);
+        }
+        next_at.extend(next_of_subscription(conn, *id, now)?);
     }
-    for lane_id in present(conn, NEXT_HELD, lanes)? {
-        let lane = found.entry(lane_id).or_insert_with(|| LaneLook { lane_id, ..LaneLook::default() });
-        lane.run_out = finds(conn, RUN_OUT, lane_id, now)?;
+    for lane_id in lanes_with_deliveries(conn, &request.lanes)? {
+        if conn.prepare_cached(LANE_IS_READY)?.exists((lane_id, now))? {
+            look.ready_lanes.push(lane_id);
+        }
+        next_at.extend(next_of_lane(conn, lane_id, now)?);
     }
-    Ok(Look { version, lanes: known as usize, found: found.into_values().collect() })
+    let first_lease_ends: Option<i64> = conn.prepare_cached(FIRST_LEASE)?.query_row([namespace], |row| row.get(0))?;
+    look.leases_due = first_lease_ends.is_some_and(|at| at <= now);
+    next_at.extend(first_lease_ends.filter(|at| *at > now));
+    look.next_in = next_at.into_iter().min().map(|at| Duration::from_micros((at - now).unsigned_abs()));
+    Ok(look)
 }
 
-const NEXT_FREE: &str = "
-SELECT lane_id FROM event_queue INDEXED BY event_queue_free
-WHERE lane_id >= ?1 AND lease IS NULL ORDER BY lane_id LIMIT 1";
-const NEXT_HELD: &str = "
-SELECT lane_id FROM event_queue INDEXED BY event_queue_held
-WHERE lane_id >= ?1 AND lease IS NOT NULL ORDER BY lane_id LIMIT 1";
+const FIRST_LEASE: &str = "
+SELECT min((SELECT q.lease_expires_at FROM event_queue q INDEXED BY event_queue_leased
+            WHERE q.subscription_id = s.subscription_id AND q.lease IS NOT NULL
+            ORDER BY q.lease_expires_at LIMIT 1))
+FROM subscriptions s WHERE s.namespace = ?1";
 
-/// Those of the lanes that have such deliveries: from each lane wanted to the next one present, and from
-/// there to the next one wanted.
-fn present(conn: &Connection, next: &str, mut wanted: &[i64]) -> Result<Vec<i64>> {
-    let mut select = conn.prepare_cached(next)?;
-    let mut present = Vec::new();
+const OUT_OF_ORDER_IS_READY: &str = "
+SELECT 1 FROM event_queue INDEXED BY event_queue_out_of_order
+WHERE subscription_id = ?1 AND out_of_order AND lease IS NULL AND priority = ?2 AND ready_at <= ?3
+  AND (expires_at IS NULL OR expires_at > ?3) LIMIT 1";
+
+fn has_out_of_order(conn: &Connection, subscription_id: i64, now: i64) -> Result<bool> {
+    let mut select = conn.prepare_cached(OUT_OF_ORDER_IS_READY)?;
+    let mut below = None;
+    while let Some(priority) = next_priority(conn, subscription_id, below)? {
+        if select.exists((subscription_id, priority, now))? {
+            return Ok(true);
+        }
+        below = Some(priority);
+    }
+    Ok(false)
+}
+
+/// Rows of the primary key that are read before the lanes are queried instead.
+const OLDEST_MAX: usize = 1_000;
+
+/// A claim takes an in-order row whatever its `ready_at` is. With a deadline, it may have to be ready.
+const OLDEST: &str = "
+SELECT lease IS NULL AND NOT out_of_order AND (expires_at IS NULL OR (expires_at > ?2 AND ready_at <= ?2))
+FROM event_queue WHERE subscription_id = ?1 ORDER BY event_id LIMIT ?3";
+
+const ANY_LANE_IS_READY: &str = "
+SELECT 1 FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_lane
+WHERE l.subscription_id = ?1 AND q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at <= ?2
+  AND (q.expires_at IS NULL OR q.expires_at > ?2) LIMIT 1";
+
+/// Usually only a few leased rows come before the first one that can be claimed. But there may be any number of delayed
+/// rows, or rows that wait for their group. The lanes index has those last.
+fn has_in_order(conn: &Connection, subscription_id: i64, now: i64) -> Result<bool> {
+    let mut select = conn.prepare_cached(OLDEST)?;
+    let mut rows = select.query((subscription_id, now, OLDEST_MAX as i64))?;
+    let mut read = 0;
+    while let Some(row) = rows.next()? {
+        if row.get(0)? {
+            return Ok(true);
+        }
+        read += 1;
+    }
+    Ok(read == OLDEST_MAX && conn.prepare_cached(ANY_LANE_IS_READY)?.exists((subscription_id, now))?)
+}
+
+const NEXT_OF_PRIORITY: &str = "
+SELECT ready_at FROM event_queue INDEXED BY event_queue_out_of_order
+WHERE subscription_id = ?1 AND out_of_order AND lease IS NULL AND priority = ?2
+  AND ready_at > ?3 AND ready_at < 9223372036854775807
+ORDER BY ready_at LIMIT 1";
+
+/// When the next delivery of the subscription becomes ready.
+fn next_of_subscription(conn: &Connection, subscription_id: i64, now: i64) -> Result<Option<i64>> {
+    let mut select = conn.prepare_cached(NEXT_OF_PRIORITY)?;
+    let (mut next_at, mut below) = (None, None);
+    while let Some(priority) = next_priority(conn, subscription_id, below)? {
+        let next: Option<i64> = select.query_row((subscription_id, priority, now), |row| row.get(0)).optional()?;
+        next_at = next_at.into_iter().chain(next).min();
+        below = Some(priority);
+    }
+    Ok(next_at)
+}
+
+const NEXT_LANE: &str = "
+SELECT lane_id FROM event_queue INDEXED BY event_queue_lane
+WHERE lane_id >= ?1 AND lease IS NULL ORDER BY lane_id LIMIT 1";
+
+/// Those of the lanes that have deliveries which are not leased. Skips from each wanted lane to the next one that has
+/// deliveries, and from there to the next wanted one.
+fn lanes_with_deliveries(conn: &Connection, mut wanted: &[i64]) -> Result<Vec<i64>> {
+    let mut select = conn.prepare_cached(NEXT_LANE)?;
+    let mut found = Vec::new();
     while let Some(first) = wanted.first()
         && let Some(lane_id) = select.query_row([first], |row| row.get::<_, i64>(0)).optional()?
     {
         wanted = &wanted[wanted.partition_point(|wanted| *wanted < lane_id)..];
         if let Some(rest) = wanted.strip_prefix(&[lane_id]) {
-            present.push(lane_id);
+            found.push(lane_id);
             wanted = rest;
         }
     }
-    Ok(present)
+    Ok(found)
 }
 
-const CLAIMABLE: &str = "
-SELECT 1 FROM event_queue INDEXED BY event_queue_free
+const LANE_IS_READY: &str = "
+SELECT 1 FROM event_queue INDEXED BY event_queue_lane
 WHERE lane_id = ?1 AND lease IS NULL AND ready_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2) LIMIT 1";
-const RUN_OUT: &str = "
-SELECT 1 FROM event_queue INDEXED BY event_queue_held
-WHERE lane_id = ?1 AND lease IS NOT NULL AND lease_expires_at <= ?2 LIMIT 1";
 
-fn finds(conn: &Connection, sql: &str, lane_id: i64, now: i64) -> Result<bool> {
-    Ok(conn.prepare_cached(sql)?.query_row((lane_id, now), |_| Ok(())).optional()?.is_some())
-}
-
-const NEXT: &str = "
-SELECT ready_at FROM event_queue INDEXED BY event_queue_free
+const NEXT_OF_LANE: &str = "
+SELECT ready_at FROM event_queue INDEXED BY event_queue_lane
 WHERE lane_id = ?1 AND lease IS NULL AND ready_at > ?2 AND ready_at < 9223372036854775807
 ORDER BY ready_at LIMIT 1";
 
+/// When the next delivery of the lane becomes ready.
 fn next_of_lane(conn: &Connection, lane_id: i64, now: i64) -> Result<Option<i64>> {
-    Ok(conn.prepare_cached(NEXT)?.query_row((lane_id, now), |row| row.get(0)).optional()?)
+    Ok(conn.prepare_cached(NEXT_OF_LANE)?.query_row((lane_id, now), |row| row.get(0)).optional()?)
 }

@@ -10,19 +10,9 @@ use crate::error::{Error, Result};
 use crate::topology::DEFAULT_NAMESPACE;
 
 /// In the order of their versions, which begin with 1.
-const MIGRATIONS: [(&str, &str); 12] = [
-    ("engine", include_str!("migrations/0001_engine.sql")),
-    ("tokens", include_str!("migrations/0002_tokens.sql")),
-    ("activity", include_str!("migrations/0003_activity.sql")),
-    ("nodes", include_str!("migrations/0004_nodes.sql")),
-    ("functions", include_str!("migrations/0005_functions.sql")),
-    ("duties", include_str!("migrations/0006_duties.sql")),
-    ("schedules", include_str!("migrations/0007_schedules.sql")),
-    ("retention", include_str!("migrations/0008_retention.sql")),
-    ("samples", include_str!("migrations/0009_samples.sql")),
-    ("publish", include_str!("migrations/0010_publish.sql")),
-    ("askers", include_str!("migrations/0011_askers.sql")),
-    ("indexes", include_str!("migrations/0012_indexes.sql")),
+const MIGRATIONS: [(&str, &str); 2] = [
+    ("schema", include_str!("migrations/0001_schema.sql")),
+    ("functions", include_str!("migrations/0002_functions.sql")),
 ];
 
 /// The version this build needs.

@@ -41,11 +41,11 @@ impl Others {
         }
         self.looked_at = Some(Instant::now());
         let version = conn.prepare_cached(DATA_VERSION).and_then(|mut look| look.query_row([], |row| row.get(0)));
-        // An error shows in the next write; whoever waits looks by himself once a second.
+        // An error shows in the next write. Waiting claims also look once a second.
         if let Ok(version) = version
             && self.seen.replace(version) != Some(version)
         {
-            wakes.ring_all();
+            wakes.notify_all();
         }
     }
 }

@@ -8,13 +8,12 @@ use crate::clock::from_micros;
 use crate::error::Result;
 use crate::overview::{Counts, DeadCount, Reasons};
 
-// A lane goes only with its dead letters.
 const DEAD: &str = "
-SELECT d.subscription, l.event_type,
+SELECT d.subscription, d.event_type,
        CASE WHEN d.reason IN (SELECT value FROM json_each(?2)) THEN d.reason
             WHEN substr(d.reason, 1, length(?3)) = ?3 THEN ?3 ELSE '' END AS reason,
        count(*)
-FROM dead_letters d JOIN lanes l ON l.lane_id = d.lane_id
+FROM dead_letters d
 WHERE d.namespace = ?1 GROUP BY 1, 2, 3";
 
 const NEXT_TICK: &str = "SELECT min(next_at) FROM schedules WHERE namespace = ?1 AND next_at IS NOT NULL";

@@ -8,11 +8,13 @@ use crate::clock::micros;
 use crate::error::Result;
 
 const RESULTS: &str = "
-DELETE FROM handler_results WHERE (event_id, lane_id, handler) IN (
-    SELECT event_id, lane_id, handler FROM handler_results r
+DELETE FROM handler_results WHERE (event_id, subscription_id, handler) IN (
+    SELECT event_id, subscription_id, handler FROM handler_results r
     WHERE namespace = ?1
-      AND NOT EXISTS (SELECT 1 FROM event_queue q WHERE q.event_id = r.event_id AND q.lane_id = r.lane_id)
-      AND NOT EXISTS (SELECT 1 FROM dead_letters d WHERE d.event_id = r.event_id AND d.lane_id = r.lane_id)
+      AND NOT EXISTS (SELECT 1 FROM event_queue q
+                      WHERE q.event_id = r.event_id AND q.subscription_id = r.subscription_id)
+      AND NOT EXISTS (SELECT 1 FROM dead_letters d
+                      WHERE d.event_id = r.event_id AND d.subscription_id = r.subscription_id)
     LIMIT ?2)";
 
 const NODES: &str = "

@@ -58,8 +58,17 @@ pub(super) fn store(
         let expires_at = now.saturating_add(micros(prepared.key_window));
         conn.prepare_cached(PUT_KEY)?.execute((namespace, key, event_id, now, expires_at))?;
     }
-    let entry =
-        Entry { event_id, group_id: event.group_id.as_deref(), expires_at, due_at, attempts: 0, created_at: now };
+    let entry = Entry {
+        event_id,
+        event_type: &event.event_type,
+        priority: event.priority,
+        group_id: event.group_id.as_deref(),
+        expires_at,
+        due_at,
+        attempts: 0,
+        created_at: now,
+        is_new: true,
+    };
     for delivery in &prepared.deliveries {
         enqueue(conn, &mut inserts.delivery, namespace, &entry, delivery, now)?;
     }

@@ -2,12 +2,13 @@
 
 use rusqlite::Connection;
 
-use super::{SqliteStore, publish, row, samples, topology};
+use super::{SqliteStore, lanes, publish, row, samples, topology};
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::lanes::LaneKey;
 use crate::samples::published_rows;
 use crate::store::{Prepared, Stored};
-use crate::topology::{LaneKey, Topology};
+use crate::topology::Topology;
 
 /// A transaction that somebody else began, and will end. It alone may write until then, so all goes through it.
 pub(crate) struct Transaction<'a> {
@@ -55,8 +56,8 @@ impl Transaction<'_> {
         topology::topology(self.conn, namespace)
     }
 
-    pub fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-        topology::add_lanes(self.conn, namespace, lanes)
+    pub fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
+        lanes::add_lanes(self.conn, namespace, lanes, self.store.now(None))
     }
 
     pub fn publish(&self, namespace: &str, version: i64, events: &[Prepared]) -> Result<Option<Vec<Stored>>> {

@@ -12,8 +12,9 @@ use crate::store::{HeldBy, Holder};
 /// An attempt that ended, as it is recorded.
 pub(super) struct Ended<'a> {
     pub event_id: i64,
-    pub lane_id: i64,
+    pub subscription_id: i64,
     pub subscription: &'a str,
+    pub event_type: &'a str,
     pub attempt: u32,
     pub lease: Option<i64>,
     pub worker_id: Option<&'a str>,
@@ -50,18 +51,19 @@ impl Ended<'_> {
 }
 
 pub(super) const INSERT: &str = "
-INSERT INTO event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id, picked_at,
-                            started_at, finished_at, action, status_code, execution_time_ms, error_message, detail,
-                            next_retry_at, retry_count, max_retries)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+INSERT INTO event_attempts (event_id, subscription_id, attempt, namespace, subscription, event_type, lease, worker_id,
+                            picked_at, started_at, finished_at, action, status_code, execution_time_ms, error_message,
+                            detail, next_retry_at, retry_count, max_retries)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
 
 pub(super) fn insert(insert: &mut Statement<'_>, namespace: &str, ended: &Ended) -> Result<()> {
     insert.execute(rusqlite::params![
         ended.event_id,
-        ended.lane_id,
+        ended.subscription_id,
         ended.attempt,
         namespace,
         ended.subscription,
+        ended.event_type,
         ended.lease,
         ended.worker_id,
         ended.picked_at,
@@ -83,7 +85,9 @@ pub(super) fn insert(insert: &mut Statement<'_>, namespace: &str, ended: &Ended)
 const FORGET_DELIVERY: &str = "DELETE FROM event_attempts WHERE event_id = ?1 AND subscription = ?2";
 const FORGET_EVENT: &str = "
 DELETE FROM events WHERE id = ?1 AND namespace = ?2
-  AND NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1)
+  AND NOT EXISTS (SELECT 1 FROM subscriptions s
+                  CROSS JOIN event_queue q ON q.subscription_id = s.subscription_id AND q.event_id = ?1
+                  WHERE s.namespace = ?2)
   AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1)
   AND NOT EXISTS (SELECT 1 FROM event_attempts WHERE event_id = ?1)";
 

@@ -16,16 +16,16 @@ pub(super) fn write(conn: &Connection, namespace: &str, change: &Change, now: i6
     for result in change.kept_results() {
         put(conn, namespace, &change.live, result, now)?;
     }
-    clear(conn, change.live.event_id, change.live.lane_id, change.clears_results())
+    clear(conn, change.live.event_id, change.live.subscription_id, change.clears_results())
 }
 
 const HOLDS: &str = "
-SELECT 1 FROM event_queue WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3 AND lease = ?4";
+SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription_id = ?2 AND namespace = ?3 AND lease = ?4";
 
 /// Keeps one result while its attempt is under way; `false`: the lease is lost, and nothing was kept. Whoever notes a
 /// result also reports it: a first attempt that ends without a report of any clears none.
 pub(super) fn note(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, now: i64) -> Result<bool> {
-    let key = (live.event_id, live.lane_id, namespace, live.lease.map(|lease| lease.0));
+    let key = (live.event_id, live.subscription_id, namespace, live.lease.map(|lease| lease.0));
     let holds = conn.prepare_cached(HOLDS)?.query_row(key, |_| Ok(())).optional()?.is_some();
     if holds {
         put(conn, namespace, live, result, now)?;
@@ -34,7 +34,8 @@ pub(super) fn note(conn: &Connection, namespace: &str, live: &Live, result: &Han
 }
 
 const PUT: &str = "
-INSERT INTO handler_results (event_id, lane_id, namespace, subscription, handler, succeeded, error, attempt, created_at)
+INSERT INTO handler_results (event_id, subscription_id, namespace, subscription, handler, succeeded, error, attempt,
+                             created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 ON CONFLICT DO UPDATE SET succeeded = excluded.succeeded, error = excluded.error, attempt = excluded.attempt,
     created_at = excluded.created_at";
@@ -42,7 +43,7 @@ ON CONFLICT DO UPDATE SET succeeded = excluded.succeeded, error = excluded.error
 fn put(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, now: i64) -> Result<()> {
     conn.prepare_cached(PUT)?.execute((
         live.event_id,
-        live.lane_id,
+        live.subscription_id,
         namespace,
         &live.subscription,
         &result.handler,
@@ -54,22 +55,23 @@ fn put(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, 
     Ok(())
 }
 
-const CLEAR: &str = "DELETE FROM handler_results WHERE event_id = ?1 AND lane_id = ?2 AND (?3 OR NOT succeeded)";
+const CLEAR: &str = "
+DELETE FROM handler_results WHERE event_id = ?1 AND subscription_id = ?2 AND (?3 OR NOT succeeded)";
 
-pub(super) fn clear(conn: &Connection, event_id: i64, lane_id: i64, clear: Clear) -> Result<()> {
+pub(super) fn clear(conn: &Connection, event_id: i64, subscription_id: i64, clear: Clear) -> Result<()> {
     if clear != Clear::Nothing {
-        conn.prepare_cached(CLEAR)?.execute((event_id, lane_id, clear == Clear::All))?;
+        conn.prepare_cached(CLEAR)?.execute((event_id, subscription_id, clear == Clear::All))?;
     }
     Ok(())
 }
 
 const OF: &str = "
 SELECT handler, succeeded, error FROM handler_results
-WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3 ORDER BY handler";
+WHERE event_id = ?1 AND subscription_id = ?2 AND namespace = ?3 ORDER BY handler";
 
 pub(super) fn of(conn: &Connection, namespace: &str, live: &Live) -> Result<Vec<HandlerResult>> {
     let mut select = conn.prepare_cached(OF)?;
-    let found = select.query_map((live.event_id, live.lane_id, namespace), result)?;
+    let found = select.query_map((live.event_id, live.subscription_id, namespace), result)?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
@@ -84,16 +86,18 @@ mod tests {
     use crate::delivery::Lease;
 
     const SCHEMA: &str = concat!(
-        include_str!("migrations/0001_engine.sql"),
-        include_str!("migrations/0004_nodes.sql"),
-        "INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, lease, \
-         updated_at, created_at) VALUES (10, 1, 'default', 'main', 0, 20, 7, 0, 0);"
+        include_str!("migrations/0001_schema.sql"),
+        "INSERT INTO event_queue (subscription_id, event_id, lane_id, namespace, subscription, event_type, priority, \
+         out_of_order, ready_at, attempts_limit, lease, updated_at, created_at) \
+         VALUES (1, 10, 1, 'default', 'main', 't', 0, 0, 0, 20, 7, 0, 0);"
     );
 
     fn held(lease: i64) -> Live {
         Live {
             event_id: 10,
+            subscription_id: 1,
             lane_id: 1,
+            event_type: "t".into(),
             lease: Some(Lease(lease)),
             attempts: 1,
             attempts_limit: 20,

@@ -16,12 +16,13 @@ pub(super) const BATCH: usize = 100;
 /// So many attempts, also of other namespaces, are looked at for a page.
 const SCAN: usize = 2_000;
 
-const MARKS: &str = "SELECT keep_ms, rules, at, id, lane_id FROM retention_marks WHERE namespace = ?1 AND walk = ?2";
+const MARKS: &str = "
+SELECT keep_ms, rules, at, id, subscription_id FROM retention_marks WHERE namespace = ?1 AND walk = ?2";
 
 pub(super) fn marks(conn: &Connection, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
     let mut select = conn.prepare_cached(MARKS)?;
     let marks = select.query_map((namespace, walk.as_str()), |row| {
-        let place = Place { at: row.get(2)?, id: row.get(3)?, lane_id: row.get(4)? };
+        let place = Place { at: row.get(2)?, id: row.get(3)?, subscription_id: row.get(4)? };
         Ok(Mark { keep_ms: row::count(row, 0)?, rules: row.get(1)?, place })
     })?;
     Ok(marks.collect::<rusqlite::Result<_>>()?)
@@ -47,7 +48,7 @@ pub(super) fn ended(
 const BEGIN: &str = "
 SELECT rowid FROM event_attempts WHERE rowid BETWEEN 1 AND ?1 AND finished_at <= ?2 ORDER BY rowid DESC LIMIT 1";
 const ATTEMPTS: &str = "
-SELECT rowid, finished_at, namespace, event_id, lane_id, subscription FROM event_attempts
+SELECT rowid, finished_at, namespace, event_id, subscription_id, subscription, event_type FROM event_attempts
 WHERE rowid > ?1 ORDER BY rowid LIMIT ?2";
 
 fn attempts(conn: &Connection, namespace: &str, from: Place, until: i64, limit: usize, now: i64) -> Result<EndedPage> {
@@ -67,7 +68,7 @@ fn attempts(conn: &Connection, namespace: &str, from: Place, until: i64, limit: 
         }
         seen += 1;
         // A mark in the future would not be believed.
-        page.next = Place { at: at.min(now), id, lane_id: 0 };
+        page.next = Place { at: at.min(now), id, subscription_id: 0 };
         if page.ended.len() == limit || seen == SCAN {
             page.more = true;
             return Ok(page);
@@ -79,31 +80,39 @@ fn attempts(conn: &Connection, namespace: &str, from: Place, until: i64, limit: 
 fn attempt(row: &Row) -> rusqlite::Result<Ended> {
     Ok(Ended {
         event_id: row.get(3)?,
-        lane_id: row.get(4)?,
+        subscription_id: row.get(4)?,
         subscription: row.get(5)?,
+        event_type: row.get(6)?,
         status: None,
         at: row::instant(row, 1)?,
     })
 }
 
 const DEAD_LETTERS: &str = "
-SELECT event_id, lane_id, subscription, status, failed_at FROM dead_letters INDEXED BY dead_letters_by_time
-WHERE namespace = ?1 AND failed_at >= ?2 AND (failed_at, event_id, lane_id) > (?2, ?3, ?4) AND failed_at < ?5
-ORDER BY failed_at, event_id, lane_id LIMIT ?6";
+SELECT event_id, subscription_id, subscription, event_type, status, failed_at
+FROM dead_letters INDEXED BY dead_letters_by_time
+WHERE namespace = ?1 AND failed_at >= ?2 AND (failed_at, event_id, subscription_id) > (?2, ?3, ?4) AND failed_at < ?5
+ORDER BY failed_at, event_id, subscription_id LIMIT ?6";
 
 fn dead_letters(conn: &Connection, namespace: &str, from: Place, until: i64, limit: usize) -> Result<EndedPage> {
     let mut select = conn.prepare_cached(DEAD_LETTERS)?;
-    let letters = select.query_map((namespace, from.at, from.id, from.lane_id, until, limit as i64), |row| {
-        Ok(Ended {
-            event_id: row.get(0)?,
-            lane_id: row.get(1)?,
-            subscription: row.get(2)?,
-            status: Some(row::word(row, 3)?),
-            at: row::instant(row, 4)?,
-        })
-    })?;
+    let letters =
+        select.query_map((namespace, from.at, from.id, from.subscription_id, until, limit as i64), |row| {
+            Ok(Ended {
+                event_id: row.get(0)?,
+                subscription_id: row.get(1)?,
+                subscription: row.get(2)?,
+                event_type: row.get(3)?,
+                status: Some(row::word(row, 4)?),
+                at: row::instant(row, 5)?,
+            })
+        })?;
     let ended = letters.collect::<rusqlite::Result<Vec<Ended>>>()?;
-    let place = |last: &Ended| Place { at: last.at.timestamp_micros(), id: last.event_id, lane_id: last.lane_id };
+    let place = |last: &Ended| Place {
+        at: last.at.timestamp_micros(),
+        id: last.event_id,
+        subscription_id: last.subscription_id,
+    };
     Ok(EndedPage { next: ended.last().map_or(from, place), more: ended.len() == limit, ended })
 }
 
@@ -149,11 +158,12 @@ pub(super) fn retain(conn: &Connection, namespace: &str, retain: &Retain) -> Res
 }
 
 const FIRST_STEP: &str = "
-INSERT INTO retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+INSERT INTO retention_marks (namespace, walk, keep_ms, rules, at, id, subscription_id)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 ON CONFLICT DO NOTHING";
 const STEP: &str = "
-UPDATE retention_marks SET rules = ?4, at = ?5, id = ?6, lane_id = ?7
-WHERE namespace = ?1 AND walk = ?2 AND keep_ms = ?3 AND rules = ?8 AND at = ?9 AND id = ?10 AND lane_id = ?11";
+UPDATE retention_marks SET rules = ?4, at = ?5, id = ?6, subscription_id = ?7
+WHERE namespace = ?1 AND walk = ?2 AND keep_ms = ?3 AND rules = ?8 AND at = ?9 AND id = ?10 AND subscription_id = ?11";
 
 /// Whether the mark stood where it was thought to; now it stands where the step goes.
 fn go_on(conn: &Connection, namespace: &str, step: Option<&Step>) -> Result<bool> {
@@ -161,7 +171,7 @@ fn go_on(conn: &Connection, namespace: &str, step: Option<&Step>) -> Result<bool
     let (walk, keep_ms) = (walk.as_str(), *keep_ms as i64);
     let moved = match from {
         None => {
-            let new = (namespace, walk, keep_ms, rules, place.at, place.id, place.lane_id);
+            let new = (namespace, walk, keep_ms, rules, place.at, place.id, place.subscription_id);
             conn.prepare_cached(FIRST_STEP)?.execute(new)?
         }
         Some(Mark { rules: old, place: from, .. }) => conn.prepare_cached(STEP)?.execute((
@@ -171,30 +181,32 @@ fn go_on(conn: &Connection, namespace: &str, step: Option<&Step>) -> Result<bool
             rules,
             place.at,
             place.id,
-            place.lane_id,
+            place.subscription_id,
             old,
             from.at,
             from.id,
-            from.lane_id,
+            from.subscription_id,
         ))?,
     };
     Ok(moved == 1)
 }
 
-const DELETE_LETTER: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND lane_id = ?2 AND failed_at = ?3";
+const DELETE_LETTER: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND subscription_id = ?2 AND failed_at = ?3";
 const IS_OVER: &str = "
-SELECT NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription = ?2)
+SELECT NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription_id =
+                   (SELECT subscription_id FROM subscriptions WHERE namespace = ?4 AND subscription = ?2))
    AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1 AND subscription = ?2)
    AND NOT EXISTS (SELECT 1 FROM event_attempts INDEXED BY event_attempts_by_event
                    WHERE event_id = ?1 AND subscription = ?2 AND finished_at > ?3)";
 
 fn take(conn: &Connection, namespace: &str, due: &Ended, taken: &mut Taken) -> Result<()> {
     let at = due.at.timestamp_micros();
-    if due.status.is_some() && conn.prepare_cached(DELETE_LETTER)?.execute((due.event_id, due.lane_id, at))? > 0 {
-        results::clear(conn, due.event_id, due.lane_id, Clear::All)?;
+    if due.status.is_some() && conn.prepare_cached(DELETE_LETTER)?.execute((due.event_id, due.subscription_id, at))? > 0
+    {
+        results::clear(conn, due.event_id, due.subscription_id, Clear::All)?;
         taken.dead_letters += 1;
     }
-    let over = (due.event_id, &due.subscription, at);
+    let over = (due.event_id, &due.subscription, at, namespace);
     if conn.prepare_cached(IS_OVER)?.query_row(over, |row| row.get(0))? {
         taken.deliveries += 1;
         taken.events += record::forget(conn, namespace, due.event_id, &due.subscription)?;

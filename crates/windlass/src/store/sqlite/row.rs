@@ -99,19 +99,21 @@ pub(super) fn event_from(row: &Row) -> rusqlite::Result<Event> {
     })
 }
 
-/// From the columns `event_id, lane_id, lease, attempts, attempts_limit, retry_count, max_retries,
-/// subscription, group_id`.
+/// From the columns `event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count,
+/// max_retries, subscription, group_id`.
 pub(super) fn live(row: &Row) -> rusqlite::Result<Live> {
     Ok(Live {
         event_id: row.get(0)?,
-        lane_id: row.get(1)?,
-        lease: row.get::<_, Option<i64>>(2)?.map(Lease),
-        attempts: row.get(3)?,
-        attempts_limit: row.get(4)?,
-        retry_count: row.get(5)?,
-        max_retries: row.get(6)?,
-        subscription: row.get(7)?,
-        group_id: row.get(8)?,
+        subscription_id: row.get(1)?,
+        lane_id: row.get(2)?,
+        event_type: row.get(3)?,
+        lease: row.get::<_, Option<i64>>(4)?.map(Lease),
+        attempts: row.get(5)?,
+        attempts_limit: row.get(6)?,
+        retry_count: row.get(7)?,
+        max_retries: row.get(8)?,
+        subscription: row.get(9)?,
+        group_id: row.get(10)?,
         picked_at: None,
     })
 }

@@ -6,9 +6,10 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{SqliteStore, inspect, row};
 use crate::clock::from_micros;
 use crate::error::Result;
+use crate::lanes::split_tags;
 use crate::search::FoundEvent;
 use crate::store::{Contents, SearchStore, Source, Walked};
-use crate::topology::{split_tags, wants};
+use crate::topology::wants;
 
 macro_rules! events_below {
     ($meant:literal) => {
@@ -24,12 +25,15 @@ macro_rules! events_below {
 // A parameter that is not needed is compared with itself: each statement has all of them.
 const ALL: &str = events_below!("?4 IS ?4 AND ?5 IS ?5");
 const TOLD: &str = events_below!(
-    "?5 IS ?5 AND (EXISTS (SELECT 1 FROM event_queue WHERE event_id = e.id AND subscription = ?4)
+    "?5 IS ?5 AND (EXISTS (SELECT 1 FROM event_queue WHERE event_id = e.id AND subscription_id =
+                           (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?4))
          OR EXISTS (SELECT 1 FROM event_attempts WHERE event_id = e.id AND subscription = ?4))"
 );
 const LIVE: &str = events_below!(
     "EXISTS (SELECT 1 FROM event_queue
-             WHERE event_id = e.id AND subscription = ?4 AND (lease IS NOT NULL) = (?5 = 'PROCESSING'))"
+             WHERE subscription_id =
+                   (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?4)
+               AND event_id = e.id AND (lease IS NOT NULL) = (?5 = 'PROCESSING'))"
 );
 /// No delivery ends twice in one of these states.
 const ENDED: &str = events_below!(
@@ -64,11 +68,13 @@ fn walk(conn: &Connection, namespace: &str, source: &Source, before: i64, rows: 
 }
 
 const FREE_IDS: &str = "
-SELECT q.event_id FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_free
-WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NULL LIMIT ?3";
+SELECT event_id FROM event_queue
+WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
+  AND lease IS NULL LIMIT ?3";
 const HELD_IDS: &str = "
-SELECT q.event_id FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-WHERE l.namespace = ?1 AND l.subscription = ?2 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL LIMIT ?3";
+SELECT event_id FROM event_queue INDEXED BY event_queue_leased
+WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
+  AND lease IS NOT NULL LIMIT ?3";
 const EVENT_OF_KEY: &str = "SELECT event_id FROM event_keys WHERE namespace = ?1 AND key = ?2";
 const CONTENTS: &str = "
 SELECT event_type, tags, group_id, key, created_at, title, description, payload FROM events WHERE id = ?1 AND namespace = ?2";

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::seen::Seen;
 
 const SEEN: &str = "
-SELECT at, id, lane_id FROM retention_marks WHERE namespace = '' AND walk = 'clock' AND keep_ms = 0";
+SELECT at, id, subscription_id FROM retention_marks WHERE namespace = '' AND walk = 'clock' AND keep_ms = 0";
 
 pub(super) fn seen(conn: &Connection) -> Result<Option<Seen>> {
     let seen = conn.prepare_cached(SEEN)?.query_row([], |row| {
@@ -19,8 +19,9 @@ pub(super) fn seen(conn: &Connection) -> Result<Option<Seen>> {
 }
 
 const NOTE: &str = "
-INSERT INTO retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id) VALUES ('', 'clock', 0, 0, ?1, ?2, ?3)
-ON CONFLICT DO UPDATE SET at = excluded.at, id = excluded.id, lane_id = excluded.lane_id";
+INSERT INTO retention_marks (namespace, walk, keep_ms, rules, at, id, subscription_id)
+VALUES ('', 'clock', 0, 0, ?1, ?2, ?3)
+ON CONFLICT DO UPDATE SET at = excluded.at, id = excluded.id, subscription_id = excluded.subscription_id";
 
 pub(super) fn note(conn: &Connection, seen: Seen) -> Result<()> {
     let resume_at = seen.resume_at.map_or(0, |at| at.timestamp_micros());

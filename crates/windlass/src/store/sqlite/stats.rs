@@ -1,9 +1,9 @@
 //! Counts, and who holds what for how long.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 
 use super::row;
 use crate::clock::{from_micros, micros};
@@ -12,10 +12,10 @@ use crate::error::Result;
 use crate::inspect::{StatRow, StuckDelivery, WorkerView};
 
 const STUCK: &str = "
-SELECT q.event_id, l.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
+SELECT q.event_id, q.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
        q.lease_expires_at
-FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL AND q.picked_at < ?2
+FROM subscriptions s CROSS JOIN event_queue q INDEXED BY event_queue_leased
+WHERE s.namespace = ?1 AND q.subscription_id = s.subscription_id AND q.lease IS NOT NULL AND q.picked_at < ?2
 ORDER BY q.picked_at, q.event_id LIMIT ?3";
 
 pub(super) fn stuck(
@@ -45,8 +45,8 @@ pub(super) fn stuck(
 
 const HOLDERS: &str = "
 SELECT q.worker_id, max(q.updated_at), count(*), min(q.picked_at)
-FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_held
-WHERE l.namespace = ?1 AND q.lane_id = l.lane_id AND q.lease IS NOT NULL
+FROM subscriptions s CROSS JOIN event_queue q INDEXED BY event_queue_leased
+WHERE s.namespace = ?1 AND q.subscription_id = s.subscription_id AND q.lease IS NOT NULL
 GROUP BY q.worker_id";
 /// Rows are appended in the order of time, so those since an instant are the last ones. What others did
 /// with a worker's delivery is no sign of that worker.
@@ -85,65 +85,64 @@ fn worker(row: &Row) -> rusqlite::Result<WorkerView> {
 }
 
 const DEAD: &str = "
-SELECT lane_id, status, failed_at, event_id FROM dead_letters INDEXED BY dead_letters_by_event WHERE namespace = ?1";
+SELECT subscription, event_type, status, failed_at FROM dead_letters INDEXED BY dead_letters_by_event
+WHERE namespace = ?1";
 const ENDED: &str = "
-SELECT lane_id, action, finished_at, event_id FROM event_attempts
+SELECT subscription, event_type, action, finished_at FROM event_attempts
 WHERE rowid > coalesce((SELECT rowid FROM event_attempts WHERE finished_at < ?2 ORDER BY rowid DESC LIMIT 1), 0)
   AND namespace = ?1 AND action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')";
 
-/// Dead letters, and what ended since then.
+/// Dead letters, and the deliveries that ended since then.
 pub(super) fn ended(conn: &Connection, namespace: &str, since: i64) -> Result<Vec<StatRow>> {
-    let mut stats = count_by_lane(conn, DEAD, [namespace])?;
-    stats.append(&mut count_by_lane(conn, ENDED, (namespace, since))?);
+    let mut stats = count_by_type(conn, DEAD, [namespace])?;
+    stats.append(&mut count_by_type(conn, ENDED, (namespace, since))?);
     Ok(stats)
 }
 
-/// How many of one lane ended in one way, since when, and one of them.
-struct Tally {
+/// How many deliveries ended with a status, and when the first of them did.
+struct Count {
     count: u64,
     oldest_at: i64,
-    event_id: i64,
 }
 
-/// Counts here what may be many: SQLite would sort them all first.
-fn count_by_lane(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<StatRow>> {
-    let mut tallies: HashMap<(i64, Status), Tally> = HashMap::new();
+/// By subscription, type and status.
+type Counts = BTreeMap<String, BTreeMap<String, BTreeMap<Status, Count>>>;
+
+/// Counts here instead of with GROUP BY, for which SQLite would sort all rows.
+fn count_by_type(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<StatRow>> {
+    let mut counts = Counts::new();
     let mut select = conn.prepare_cached(sql)?;
     let mut rows = select.query(params)?;
     while let Some(row) = rows.next()? {
-        let (key, at) = ((row.get(0)?, row::word(row, 1)?), row.get(2)?);
-        let tally = match tallies.get_mut(&key) {
-            Some(tally) => tally,
-            None => tallies.entry(key).or_insert(Tally { count: 0, oldest_at: at, event_id: row.get(3)? }),
-        };
-        tally.count += 1;
-        tally.oldest_at = tally.oldest_at.min(at);
+        count(&mut counts, row)?;
     }
-    let mut stats: BTreeMap<(String, String, Status), StatRow> = BTreeMap::new();
-    for ((lane_id, status), tally) in tallies {
-        let (subscription, event_type) = kind(conn, lane_id, tally.event_id)?;
-        let oldest_at = Some(from_micros(tally.oldest_at));
-        let key = (subscription.clone(), event_type.clone(), status);
-        let row = stats.entry(key).or_insert(StatRow { subscription, event_type, status, count: 0, oldest_at });
-        row.count += tally.count;
-        row.oldest_at = row.oldest_at.min(oldest_at);
-    }
-    Ok(stats.into_values().collect())
-}
-
-const LANE: &str = "SELECT subscription, event_type FROM lanes WHERE lane_id = ?1";
-const OF_REMOVED: &str = "
-SELECT a.subscription, coalesce(e.event_type, '') FROM event_attempts a LEFT JOIN events e ON e.id = a.event_id
-WHERE a.event_id = ?2 AND a.lane_id = ?1 LIMIT 1";
-
-/// Subscription and type of a lane. The lanes of subscriptions that were removed are gone; their events are not.
-fn kind(conn: &Connection, lane_id: i64, event_id: i64) -> Result<(String, String)> {
-    let of_lane = conn.prepare_cached(LANE)?.query_row([lane_id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    match of_lane {
-        Some(of_lane) => Ok(of_lane),
-        None => {
-            let names = |row: &Row| Ok((row.get(0)?, row.get(1)?));
-            Ok(conn.prepare_cached(OF_REMOVED)?.query_row((lane_id, event_id), names).optional()?.unwrap_or_default())
+    let mut stats = Vec::new();
+    for (subscription, by_type) in &counts {
+        for (event_type, by_status) in by_type {
+            stats.extend(by_status.iter().map(|(status, Count { count, oldest_at })| StatRow {
+                subscription: subscription.clone(),
+                event_type: event_type.clone(),
+                status: *status,
+                count: *count,
+                oldest_at: Some(from_micros(*oldest_at)),
+            }));
         }
     }
+    Ok(stats)
+}
+
+/// From the columns of `DEAD` or `ENDED`. Allocates only for a new subscription or type.
+fn count(counts: &mut Counts, row: &Row) -> rusqlite::Result<()> {
+    let (subscription, event_type) = (row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?);
+    let (status, at) = (row::word(row, 2)?, row.get(3)?);
+    if !counts.get(subscription).is_some_and(|by_type| by_type.contains_key(event_type)) {
+        counts.entry(subscription.to_owned()).or_default().entry(event_type.to_owned()).or_default();
+    }
+    let by_status = counts.get_mut(subscription).and_then(|by_type| by_type.get_mut(event_type));
+    if let Some(by_status) = by_status {
+        let count = by_status.entry(status).or_insert(Count { count: 0, oldest_at: at });
+        count.count += 1;
+        count.oldest_at = count.oldest_at.min(at);
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Namespaces, subscriptions and lanes.
+//! Namespaces and subscriptions.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use crate::clock::from_micros;
 use crate::error::Result;
 use crate::policy::NamespacePolicy;
 use crate::store::NewSubscription;
-use crate::topology::{Lane, LaneKey, MAIN, Namespace, Subscription, Topology, join_tags, split_tags};
+use crate::topology::{MAIN, Namespace, Subscription, Topology};
 
 const NAMESPACE: &str = "
 SELECT namespace, metadata, policy, paused, paused_types, created_at, version
@@ -18,7 +18,7 @@ FROM namespaces WHERE namespace = ?1";
 pub(super) fn topology(conn: &Connection, name: &str) -> Result<Option<Topology>> {
     let found = conn.prepare_cached(NAMESPACE)?.query_row([name], |row| Ok((namespace(row)?, row.get(6)?)));
     let Some((namespace, version)) = found.optional()? else { return Ok(None) };
-    Ok(Some(Topology::new(namespace, version, subscriptions(conn, name)?, lanes(conn, name)?)))
+    Ok(Some(Topology { namespace, version, subscriptions: subscriptions(conn, name)? }))
 }
 
 /// From the first columns of `NAMESPACE`.
@@ -46,35 +46,23 @@ pub(super) fn exists(conn: &Connection, namespace: &str) -> Result<bool> {
 }
 
 const SUBSCRIPTIONS: &str = "
-SELECT subscription, types, tags, policy, paused, starts_at, backfill_from, created_at
+SELECT subscription_id, subscription, types, tags, policy, paused, starts_at, backfill_from, created_at
 FROM subscriptions WHERE namespace = ?1 ORDER BY subscription";
 
 fn subscriptions(conn: &Connection, namespace: &str) -> Result<Vec<Subscription>> {
     let mut select = conn.prepare_cached(SUBSCRIPTIONS)?;
     let found = select.query_map([namespace], |row| {
         Ok(Subscription {
-            subscription: row.get(0)?,
-            types: row::parsed(row, 1)?,
-            tags: row::parsed(row, 2)?,
-            policy: row::parsed(row, 3)?,
-            paused: row.get(4)?,
-            starts_at: row::instant(row, 5)?,
-            backfill_from: row.get(6)?,
-            created_at: row::instant(row, 7)?,
+            subscription_id: row.get(0)?,
+            subscription: row.get(1)?,
+            types: row::parsed(row, 2)?,
+            tags: row::parsed(row, 3)?,
+            policy: row::parsed(row, 4)?,
+            paused: row.get(5)?,
+            starts_at: row::instant(row, 6)?,
+            backfill_from: row.get(7)?,
+            created_at: row::instant(row, 8)?,
         })
-    })?;
-    Ok(found.collect::<rusqlite::Result<_>>()?)
-}
-
-const LANES: &str = "
-SELECT lane_id, subscription, event_type, tags, priority FROM lanes WHERE namespace = ?1 ORDER BY lane_id";
-
-fn lanes(conn: &Connection, namespace: &str) -> Result<Vec<Lane>> {
-    let mut select = conn.prepare_cached(LANES)?;
-    let found = select.query_map([namespace], |row| {
-        let tags = split_tags(row.get_ref(3)?.as_str()?);
-        let key = LaneKey { subscription: row.get(1)?, event_type: row.get(2)?, tags, priority: row.get(4)? };
-        Ok(Lane { lane_id: row.get(0)?, key })
     })?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
@@ -147,8 +135,10 @@ pub(super) fn add_subscription(
     if insert.execute(row)? == 0 {
         return Ok(None);
     }
+    let subscription_id = conn.last_insert_rowid();
     grow_version(conn, namespace)?;
     Ok(Some(Subscription {
+        subscription_id,
         subscription: new.subscription.clone(),
         types: new.types.clone(),
         tags: new.tags.clone(),
@@ -162,7 +152,7 @@ pub(super) fn add_subscription(
 
 const GROW_VERSION: &str = "UPDATE namespaces SET version = version + 1 WHERE namespace = ?1";
 
-fn grow_version(conn: &Connection, namespace: &str) -> Result<()> {
+pub(super) fn grow_version(conn: &Connection, namespace: &str) -> Result<()> {
     conn.prepare_cached(GROW_VERSION)?.execute([namespace])?;
     Ok(())
 }
@@ -178,28 +168,23 @@ pub(super) fn pause_subscription(conn: &Connection, namespace: &str, name: &str,
     Ok(found)
 }
 
-/// All that belongs to a subscription, and last itself. The indexes of the queue are partial, hence two deletes from it.
-/// What it was told of may be left in the history without anybody to refer to it: retention must look at that again.
-const REMOVE: [&str; 10] = [
+/// Everything that belongs to a subscription, and last the subscription. Its history stays: retention must check the events
+/// whose live deliveries and dead letters are deleted here.
+const REMOVE: [&str; 8] = [
     "INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
-     SELECT event_id, ?2, ?1, updated_at, updated_at FROM event_queue INDEXED BY event_queue_free
-     WHERE lease IS NULL AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)
-     ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at",
-    "INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
-     SELECT event_id, ?2, ?1, updated_at, updated_at FROM event_queue INDEXED BY event_queue_held
-     WHERE lease IS NOT NULL AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)
+     SELECT event_id, ?2, ?1, updated_at, updated_at FROM event_queue
+     WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
      ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at",
     "INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
      SELECT event_id, ?2, ?1, failed_at, failed_at FROM dead_letters WHERE namespace = ?1 AND subscription = ?2
      ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at",
-    "DELETE FROM event_queue INDEXED BY event_queue_free WHERE lease IS NULL
-     AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)",
-    "DELETE FROM event_queue INDEXED BY event_queue_held WHERE lease IS NOT NULL
-     AND lane_id IN (SELECT lane_id FROM lanes WHERE namespace = ?1 AND subscription = ?2)",
+    "DELETE FROM event_queue
+     WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)",
     "DELETE FROM event_groups WHERE namespace = ?1 AND subscription = ?2",
     "DELETE FROM dead_letters WHERE namespace = ?1 AND subscription = ?2",
     "DELETE FROM handler_results WHERE namespace = ?1 AND subscription = ?2",
-    "DELETE FROM lanes WHERE namespace = ?1 AND subscription = ?2",
+    "DELETE FROM lanes
+     WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)",
     "DELETE FROM subscriptions WHERE namespace = ?1 AND subscription = ?2",
 ];
 
@@ -212,18 +197,6 @@ pub(super) fn remove_subscription(conn: &Connection, namespace: &str, name: &str
         grow_version(conn, namespace)?;
     }
     Ok(found)
-}
-
-const ADD_LANE: &str = "
-INSERT INTO lanes (namespace, subscription, event_type, tags, priority) VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT DO NOTHING";
-
-pub(super) fn add_lanes(conn: &Connection, namespace: &str, lanes: &[LaneKey]) -> Result<()> {
-    let mut insert = conn.prepare_cached(ADD_LANE)?;
-    for lane in lanes {
-        insert.execute((namespace, &lane.subscription, &lane.event_type, join_tags(&lane.tags), lane.priority))?;
-    }
-    Ok(())
 }
 
 pub(super) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String> {

@@ -12,6 +12,7 @@ use crate::delivery::{Live, Status};
 use crate::error::Result;
 use crate::outcome::Attempt;
 use crate::store::{Applied, Change, Guard};
+use crate::wake::ReadyLane;
 
 pub(super) fn transition(conn: &Connection, namespace: &str, changes: &[Change], now: i64) -> Result<Applied> {
     let (mut applied, mut usual) = (Applied::default(), Usual::prepare(conn)?);
@@ -40,7 +41,7 @@ fn apply(
     usual: &mut Usual<'_>,
     namespace: &str,
     change: &Change,
-    freed: &mut Vec<i64>,
+    freed: &mut Vec<ReadyLane>,
     now: i64,
 ) -> Result<Option<Attempt>> {
     let current = current(&mut usual.current, namespace, &change.live)?;
@@ -55,7 +56,8 @@ fn apply(
             failed = *fails;
             let due_at = row.due_again(*when, now);
             requeue(conn, change, &row, due_at, (failed, *free, *pass_group), now)?;
-            freed.push(change.live.lane_id);
+            let Live { subscription_id, lane_id, .. } = change.live;
+            freed.push(ReadyLane { subscription_id, lane_id });
             if let (Some(group), true) = (row.group(namespace), *pass_group) {
                 freed.extend(group::advance(conn, group, true, now)?);
             }
@@ -97,10 +99,10 @@ struct Current {
 const CURRENT: &str = "
 SELECT subscription, group_id, ready_at, due_at, attempts, retry_count, max_retries, lease, worker_id, picked_at,
        started_at, lease_expires_at, created_at
-FROM event_queue WHERE event_id = ?1 AND lane_id = ?2 AND namespace = ?3";
+FROM event_queue WHERE subscription_id = ?1 AND event_id = ?2 AND namespace = ?3";
 
 fn current(select: &mut Statement<'_>, namespace: &str, live: &Live) -> Result<Option<Current>> {
-    let found = select.query_row((live.event_id, live.lane_id, namespace), |row| {
+    let found = select.query_row((live.subscription_id, live.event_id, namespace), |row| {
         Ok(Current {
             subscription: row.get(0)?,
             group_id: row.get(1)?,
@@ -148,8 +150,9 @@ impl Current {
     fn ended<'a>(&'a self, change: &'a Change, failed: bool, next_retry_at: Option<i64>, now: i64) -> Ended<'a> {
         Ended {
             event_id: change.live.event_id,
-            lane_id: change.live.lane_id,
+            subscription_id: change.live.subscription_id,
             subscription: &self.subscription,
+            event_type: &change.live.event_type,
             attempt: self.attempts,
             lease: self.lease,
             worker_id: self.worker_id.as_deref(),
@@ -168,9 +171,9 @@ impl Current {
     }
 }
 
-const REMOVE: &str = "DELETE FROM event_queue WHERE event_id = ?1 AND lane_id = ?2";
+const REMOVE: &str = "DELETE FROM event_queue WHERE subscription_id = ?1 AND event_id = ?2";
 
-/// The lane of the delivery that its group lets in next, if any.
+/// Returns the lane of the delivery that its group makes ready next, if any.
 fn remove(
     conn: &Connection,
     delete: &mut Statement<'_>,
@@ -178,8 +181,8 @@ fn remove(
     change: &Change,
     row: &Current,
     now: i64,
-) -> Result<Option<i64>> {
-    delete.execute((change.live.event_id, change.live.lane_id))?;
+) -> Result<Option<ReadyLane>> {
+    delete.execute((change.live.subscription_id, change.live.event_id))?;
     match row.group(namespace) {
         Some(group) => group::leave(conn, group, change.pass_group, now),
         None => Ok(None),
@@ -189,8 +192,9 @@ fn remove(
 const REQUEUE: &str = "
 UPDATE event_queue
 SET lease = NULL, worker_id = NULL, picked_at = NULL, started_at = NULL, lease_expires_at = NULL,
-    ready_at = ?3, due_at = ?4, retry_count = retry_count + ?5, attempts_limit = attempts_limit + ?6, updated_at = ?7
-WHERE event_id = ?1 AND lane_id = ?2";
+    out_of_order = 1, ready_at = ?3, due_at = ?4, retry_count = retry_count + ?5, attempts_limit = attempts_limit + ?6,
+    updated_at = ?7
+WHERE subscription_id = ?1 AND event_id = ?2";
 
 fn requeue(
     conn: &Connection,
@@ -204,8 +208,8 @@ fn requeue(
     // One that waits for its group goes on waiting.
     let waits = grouped && (pass_group || row.ready_at == INFINITY);
     conn.prepare_cached(REQUEUE)?.execute((
+        change.live.subscription_id,
         change.live.event_id,
-        change.live.lane_id,
         if waits { INFINITY } else { due_at },
         grouped.then_some(due_at),
         failed,
@@ -216,9 +220,9 @@ fn requeue(
 }
 
 const BURY: &str = "
-INSERT INTO dead_letters (event_id, lane_id, namespace, subscription, status, reason, error, attempts, retry_count,
-                          max_retries, failed_at, created_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+INSERT INTO dead_letters (event_id, subscription_id, namespace, subscription, event_type, status, reason, error, attempts,
+                          retry_count, max_retries, failed_at, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
 fn bury(
     conn: &Connection,
@@ -230,9 +234,10 @@ fn bury(
 ) -> Result<()> {
     conn.prepare_cached(BURY)?.execute((
         change.live.event_id,
-        change.live.lane_id,
+        change.live.subscription_id,
         namespace,
         &row.subscription,
+        &change.live.event_type,
         status.as_str(),
         reason,
         &change.record.error,

@@ -281,11 +281,10 @@ conformance! {
     async fn one_that_cannot_be_published_does_not_stop_the_others(bed) {
         let large = NewEvent::new("large").payload(&"x".repeat(100)).unwrap();
         let large = add(&bed.queue, NewSchedule::new("large", "* * * * *", large)).await.id;
-        let mut lanes = Vec::new();
-        for n in 0..6 {
-            lanes.push(add(&bed.queue, NewSchedule::new(format!("s{n}"), "* * * * *", NewEvent::new(format!("t{n}")))).await.id);
+        for n in 0..4 {
+            add(&bed.queue, NewSchedule::new(format!("s{n}"), "* * * * *", NewEvent::new(format!("t{n}")))).await;
         }
-        let limits = Limits { payload_bytes_max: 50, lanes_max: 4, ..Limits::default() };
+        let limits = Limits { payload_bytes_max: 50, ..Limits::default() };
         let (clock, hand) = windlass::Clock::test(bed.now());
         let queue = Queue::options(&bed.database.url).limits(limits).clock(clock).open().await.unwrap();
         hand.advance(MINUTE);
@@ -294,16 +293,6 @@ conformance! {
         assert_eq!(record(&queue, &large).await, [line("10:31:00", false, 0)]);
         let why = fires(&queue, &large).await.remove(0).error;
         assert!(why.as_ref().is_some_and(|why| why.starts_with("payload") && why.contains("50 bytes")), "{why:?}");
-        let (mut without, mut with_error) = (0, 0);
-        for id in &lanes {
-            let view = queue.schedule(id).await.unwrap();
-            assert_eq!(view.next_at, Some(at("2025-12-24T10:32:00Z")));
-            let error = fires(&queue, id).await.remove(0).error;
-            without += usize::from(record(&queue, id).await == [line("10:31:00", false, 0)]);
-            assert!(error.as_ref().is_none_or(|error| error.contains("combinations")), "{error:?}");
-            with_error += usize::from(error.is_some());
-        }
-        assert_eq!((without, with_error), (2, 2));
         assert_eq!((fire(&queue).await, total(&queue).await), (0, 4));
         // By hand, whoever asks is told.
         assert_eq!(queue.run_schedule(&large).await.unwrap_err().code(), "too_large");

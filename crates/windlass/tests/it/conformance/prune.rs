@@ -58,8 +58,8 @@ conformance! {
             Kind::Postgres => "generate_series(1, 1200) AS s(n)",
         };
         run(bed, &format!(
-            "INSERT INTO windlass.handler_results (event_id, lane_id, namespace, subscription, handler, succeeded, \
-             attempt, created_at) SELECT event_id + n, lane_id, namespace, subscription, handler, succeeded, attempt, \
+            "INSERT INTO windlass.handler_results (event_id, subscription_id, namespace, subscription, handler, succeeded, \
+             attempt, created_at) SELECT event_id + n, subscription_id, namespace, subscription, handler, succeeded, attempt, \
              created_at FROM windlass.handler_results, {numbers} WHERE event_id = {event}"
         )).await;
         assert_eq!(count(bed).await, 1_201);

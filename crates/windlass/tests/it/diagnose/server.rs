@@ -36,9 +36,9 @@ on_postgres! {
         // Autovacuum must not be faster than the test.
         let dirty = "
             ALTER TABLE windlass.event_queue SET (autovacuum_enabled = off);
-            INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit,
-                updated_at, created_at)
-            SELECT n, 1, 'default', 'main', now(), 1, now(), now() FROM generate_series(1, 25000) n;
+            INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+                out_of_order, ready_at, attempts_limit, updated_at, created_at)
+            SELECT n, 1, 1, 'default', 'main', 't', 0, false, now(), 1, now(), now() FROM generate_series(1, 25000) n;
             DELETE FROM windlass.event_queue";
         bed.database.execute(dirty).await;
         let off = finding(&bed.queue, "dead_rows").await;

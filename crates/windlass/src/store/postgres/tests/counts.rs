@@ -2,7 +2,7 @@
 
 use sqlx::Executor;
 
-use super::super::{backlog, inspect, read_pages, search};
+use super::super::{backlog, read_pages};
 use super::search::MANY;
 use super::{Database, database, explain, reads};
 
@@ -16,9 +16,6 @@ async fn counts_read_no_deliveries_of_others() {
     let ages = "'{60, 300, 900, 1800}'";
     let statements = [
         ("backlog", backlog::BACKLOG, vec!["'quiet'", "NULL", ages]),
-        ("workers", inspect::WORKERS, vec!["'quiet'", "now()"]),
-        ("stuck", inspect::STUCK, vec!["'quiet'", "30000000", "20", "NULL"]),
-        ("held ids", search::HELD_IDS, vec!["'quiet'", "'main'", "100"]),
     ];
     for state in ["analysed while empty", "analysed"] {
         for (name, sql, arguments) in &statements {

@@ -8,19 +8,24 @@ use super::{Database, database, explain};
 /// A hundred thousand events of one namespace, most of them done, and a few of another between them; as many dead
 /// letters and live deliveries of the first, and a few of the second.
 pub(super) const MANY: &str = "
-INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
-VALUES ('busy', 'main', 't', '', 0), ('quiet', 'main', 't', '', 0);
+INSERT INTO windlass.subscriptions (subscription_id, namespace, subscription, starts_at, created_at)
+VALUES (101, 'busy', 'main', now(), now()), (102, 'quiet', 'main', now(), now());
+INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
+VALUES ('busy', 101, 'main', 't', '', 0), ('quiet', 102, 'main', 't', '', 0);
 INSERT INTO windlass.events (id, namespace, event_type, tags, payload, priority, created_at)
 SELECT n, CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 't', '', '{}', 0,
        date_trunc('month', now()) + (n % 3) * interval '1 month'
 FROM generate_series(1, 100000) n;
-INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, finished_at, action, retry_count)
-SELECT id, 1, 1, namespace, 'main', created_at, 'COMPLETED', 0 FROM windlass.events;
-INSERT INTO windlass.dead_letters (event_id, lane_id, namespace, subscription, status, reason, attempts, retry_count,
-    failed_at, created_at)
-SELECT id, 1, namespace, 'main', 'FAILED', 'x', 1, 0, created_at, created_at FROM windlass.events;
-INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts_limit, updated_at, created_at)
-SELECT id, CASE namespace WHEN 'busy' THEN 1 ELSE 2 END, namespace, 'main', created_at, 20, created_at, created_at
+INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, finished_at,
+    action, retry_count)
+SELECT id, CASE namespace WHEN 'busy' THEN 101 ELSE 102 END, 't', 1, namespace, 'main', created_at, 'COMPLETED', 0 FROM windlass.events;
+INSERT INTO windlass.dead_letters (event_id, subscription_id, event_type, namespace, subscription, status, reason, attempts,
+    retry_count, failed_at, created_at)
+SELECT id, CASE namespace WHEN 'busy' THEN 101 ELSE 102 END, 't', namespace, 'main', 'FAILED', 'x', 1, 0, created_at, created_at FROM windlass.events;
+INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+    out_of_order, ready_at, attempts_limit, updated_at, created_at)
+SELECT id, CASE namespace WHEN 'busy' THEN 101 ELSE 102 END, CASE namespace WHEN 'busy' THEN 1 ELSE 2 END, namespace, 'main',
+    't', 0, false, created_at, 20, created_at, created_at
 FROM windlass.events";
 
 #[tokio::test]

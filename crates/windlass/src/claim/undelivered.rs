@@ -1,4 +1,4 @@
-//! Deliveries on their way from the claimer to who asked: none gets lost where nobody is there any more.
+//! Deliveries on their way from the claimer to the caller. If the caller is gone, they are released.
 
 use std::sync::Arc;
 
@@ -10,39 +10,40 @@ use crate::queue::Core;
 use crate::store::{Change, Guard};
 use crate::topology::Topology;
 
-/// Deliveries on their way to who asked. Dropped before they are kept, others may have them at once.
-pub(super) struct Handed {
+/// Claimed deliveries that the caller has not received yet. Dropped before that, they are released.
+pub(super) struct Undelivered {
     pub deliveries: Vec<Delivery>,
     pub core: Arc<Core>,
     pub topology: Option<Arc<Topology>>,
 }
 
-impl Handed {
-    pub fn keep(mut self) -> Vec<Delivery> {
+impl Undelivered {
+    /// The caller has received them.
+    pub fn receive(mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.deliveries)
     }
 }
 
-impl Drop for Handed {
+impl Drop for Undelivered {
     fn drop(&mut self) {
         let (deliveries, Some(topology)) = (std::mem::take(&mut self.deliveries), self.topology.take()) else { return };
         let (core, Ok(runtime)) = (self.core.clone(), tokio::runtime::Handle::try_current()) else { return };
         if !deliveries.is_empty() {
             let busy = core.busy.begin();
             runtime.spawn(async move {
-                give_back_all(core, topology, deliveries).await;
+                release(core, topology, deliveries).await;
                 drop(busy);
             });
         }
     }
 }
 
-async fn give_back_all(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
+async fn release(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
     let released = |delivery: &Delivery| {
         change(&topology, delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
     };
     let changes: Vec<Change> = deliveries.iter().map(released).collect();
     if let Err(error) = apply_counted(&core, &topology.namespace.namespace, &changes).await {
-        tracing::warn!(%error, "could not give back deliveries; they come back when their lease runs out");
+        tracing::warn!(%error, "could not release deliveries that no caller received; their leases will expire");
     }
 }

@@ -1,3 +1,7 @@
+CREATE FUNCTION windlass.touch_node_heartbeat(p_node_id text) RETURNS void LANGUAGE sql AS $$
+    UPDATE windlass.nodes SET last_heartbeat = now(), stopped_at = NULL WHERE node_id = p_node_id
+$$;
+
 -- For those who speak only SQL. `publish` does what publish.rs does, with the usual limits of limits.rs. What begins
 -- with an underscore is part of it and may change. Nearly all is plpgsql, which keeps its plans from call to call.
 
@@ -152,6 +156,15 @@ CREATE FUNCTION windlass._type_matches(pattern text, event_type text) RETURNS bo
 $$;
 COMMENT ON FUNCTION windlass._type_matches IS 'Internal: by exact name, or by prefix ending in *.';
 
+CREATE FUNCTION windlass._lease_us(event_type text, default_us bigint, patterns text[], durations_us bigint[])
+RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(patterns) = 0 THEN default_us ELSE coalesce((
+        SELECT i.us FROM unnest(patterns, durations_us) AS i(pattern, us)
+        WHERE windlass._type_matches(i.pattern, event_type)
+        ORDER BY octet_length(i.pattern) DESC LIMIT 1), default_us) END
+$$;
+COMMENT ON FUNCTION windlass._lease_us IS 'Internal: the lease duration of the longest matching pattern, or the default.';
+
 -- What is named in the overrides, be it null, replaces what is in the base.
 CREATE FUNCTION windlass._policy_of_type(policy jsonb, event_type text) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
@@ -162,28 +175,29 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._policy_of_type IS 'Internal: the base with the overrides of the longest matching pattern.';
 
--- What is there stays there, since the namespace's row is locked: whoever was faster has made it.
-CREATE FUNCTION windlass._lane(for_namespace text, for_subscription text, for_type text, for_tags text,
+-- The caller has locked the namespace's row, so no lane is removed before it commits.
+CREATE FUNCTION windlass._lane(for_namespace text, for_subscription bigint, for_type text, for_tags text,
                                for_priority integer)
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     found_id bigint;
 BEGIN
     SELECT lane_id INTO found_id FROM windlass.lanes
-    WHERE namespace = for_namespace AND subscription = for_subscription AND event_type = for_type
-      AND tags = for_tags AND priority = for_priority;
+    WHERE subscription_id = for_subscription AND event_type = for_type AND tags = for_tags
+      AND priority = for_priority;
     IF FOUND THEN
         RETURN found_id;
     END IF;
-    IF (SELECT count(*) FROM windlass.lanes WHERE namespace = for_namespace) >= 10000 THEN
-        PERFORM windlass._refuse('tags', format(
-            'namespace %L would have more than 10000 combinations of type, tags and priority', for_namespace));
-    END IF;
-    INSERT INTO windlass.lanes (namespace, subscription, event_type, tags, priority)
-    VALUES (for_namespace, for_subscription, for_type, for_tags, for_priority) ON CONFLICT DO NOTHING;
+    INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
+    SELECT for_namespace, s.subscription_id, s.subscription, for_type, for_tags, for_priority
+    FROM windlass.subscriptions s WHERE s.subscription_id = for_subscription
+    ON CONFLICT DO NOTHING;
+    UPDATE windlass.subscriptions s SET priorities = s.priorities || for_priority::smallint
+    WHERE s.subscription_id = for_subscription AND for_priority <> 0
+      AND NOT s.priorities @> ARRAY[for_priority::smallint];
     SELECT lane_id INTO STRICT found_id FROM windlass.lanes
-    WHERE namespace = for_namespace AND subscription = for_subscription AND event_type = for_type
-      AND tags = for_tags AND priority = for_priority;
+    WHERE subscription_id = for_subscription AND event_type = for_type AND tags = for_tags
+      AND priority = for_priority;
     RETURN found_id;
 END $$;
 COMMENT ON FUNCTION windlass._lane IS 'Internal: finds or makes a lane.';
@@ -220,7 +234,7 @@ COMMENT ON FUNCTION windlass._enter_group IS 'Internal: locks a group and counts
 -- A new member goes before those that wait for a retry. The queue is empty at one moment and huge at the next,
 -- so the planner must not go by its statistics.
 CREATE FUNCTION windlass._pass_group(for_namespace text, for_subscription text, for_group text,
-                                     OUT freed_lane bigint, OUT freed_at timestamptz)
+                                     OUT freed_subscription bigint, OUT freed_lane bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -236,31 +250,46 @@ BEGIN
           AND ready_at < 'infinity' AND (lease IS NOT NULL OR ready_at <= now())) THEN
         RETURN;
     END IF;
-    SELECT event_id, lane_id, due_at INTO next FROM windlass.event_queue
+    SELECT event_id, subscription_id, due_at INTO next FROM windlass.event_queue
     WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
       AND ready_at = 'infinity' AND due_at <= now()
     ORDER BY event_id LIMIT 1;
     IF NOT FOUND THEN
-        SELECT event_id, lane_id, due_at INTO next FROM windlass.event_queue
+        SELECT event_id, subscription_id, due_at INTO next FROM windlass.event_queue
         WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
         ORDER BY due_at, event_id LIMIT 1;
     END IF;
-    UPDATE windlass.event_queue SET ready_at = 'infinity'
+    UPDATE windlass.event_queue SET ready_at = 'infinity', out_of_order = true
     WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
       AND ready_at < 'infinity' AND event_id <> next.event_id;
-    UPDATE windlass.event_queue SET ready_at = due_at
-    WHERE event_id = next.event_id AND lane_id = next.lane_id AND ready_at <> due_at
-    RETURNING lane_id, due_at INTO freed_lane, freed_at;
+    UPDATE windlass.event_queue SET ready_at = due_at, out_of_order = true
+    WHERE subscription_id = next.subscription_id AND event_id = next.event_id AND ready_at <> due_at
+    RETURNING subscription_id, lane_id INTO freed_subscription, freed_lane;
 END $$;
 COMMENT ON FUNCTION windlass._pass_group IS 'Internal: lets a group go on past those who wait for a retry.';
 
 -- As notify.rs reads it; from nobody, so that every process listens.
-CREATE FUNCTION windlass._tell(namespace text, since timestamptz, lanes bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION windlass._tell(namespace text, lanes text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_notify('windlass', format('0 %s %s %s', namespace, (extract(epoch FROM since) * 1000000)::bigint,
+    PERFORM pg_notify('windlass', format('0 %s %s', namespace,
         CASE WHEN cardinality(lanes) <= 100 THEN array_to_string(lanes, ',') ELSE '-' END));
 END $$;
 COMMENT ON FUNCTION windlass._tell IS 'Internal: wakes those who wait, after the commit.';
+
+-- With the rights of its owner: roles that were given what publishing needs shall not need more from now on. Anybody can
+-- call it, so it notes nothing that could not be counted.
+CREATE FUNCTION windlass._note_published(
+    for_namespace text, for_types text[], for_counts bigint[], published_at timestamptz
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
+    SELECT n.namespace, i.event_type, i.published, published_at
+    FROM windlass.namespaces n, unnest(for_types, for_counts) AS i(event_type, published)
+    WHERE n.namespace = for_namespace AND octet_length(i.event_type) BETWEEN 1 AND 200
+      AND i.published BETWEEN 1 AND 1000000000
+      AND published_at >= '1970-01-01 00:00:00Z' AND published_at < '9999-12-31 00:00:00Z';
+END $$;
+COMMENT ON FUNCTION windlass._note_published IS 'Internal: what the samples will count.';
 
 CREATE FUNCTION windlass.publish(
     event_type text,
@@ -287,10 +316,9 @@ DECLARE
     first_id bigint;
     begins_at timestamptz;
     due timestamptz;
-    since timestamptz := now();
     to_do record;
     lane bigint;
-    lanes bigint[] := '{}';
+    lanes text[] := '{}';
     waits boolean;
     passing text[] := '{}';
     freed record;
@@ -332,32 +360,39 @@ BEGIN
         END IF;
     END IF;
 
+    rules := windlass._policy_of_type(rules, publish.event_type);
+    publish.expires_at := coalesce(publish.expires_at,
+        due + (rules ->> 'expires_after_ms')::double precision * interval '1 millisecond');
+
     INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key,
         priority, producer, run_at, expires_at, metadata, created_at)
     VALUES (new_id, publish.namespace, publish.event_type, publish.title, publish.description, publish.tags,
         publish.payload, publish.group_id, publish.key, publish.priority, publish.producer, begins_at,
         publish.expires_at, publish.metadata, now());
 
-    rules := windlass._policy_of_type(rules, publish.event_type);
+    PERFORM windlass._note_published(publish.namespace, ARRAY[publish.event_type], ARRAY[1::bigint], now());
+
     FOR to_do IN
-        SELECT s.subscription, rules || s.policy::jsonb AS rules FROM windlass.subscriptions s
+        SELECT s.subscription_id, s.subscription, rules || s.policy::jsonb AS rules FROM windlass.subscriptions s
         WHERE s.namespace = publish.namespace AND (s.tags = '{}' OR s.tags && tag_set)
           AND (s.types = '{}' OR EXISTS (SELECT FROM unnest(s.types) AS t(pattern)
                                          WHERE windlass._type_matches(t.pattern, publish.event_type)))
         -- Everyone locks groups in this order.
         ORDER BY s.subscription COLLATE "C"
     LOOP
-        lane := windlass._lane(publish.namespace, to_do.subscription, publish.event_type,
+        lane := windlass._lane(publish.namespace, to_do.subscription_id, publish.event_type,
             array_to_string(tag_set, ','), publish.priority);
-        lanes := lanes || lane;
+        lanes := lanes || (to_do.subscription_id || ':' || lane);
         waits := publish.group_id IS NOT NULL
             AND windlass._enter_group(publish.namespace, to_do.subscription, publish.group_id);
         IF waits AND to_do.rules ->> 'group_failure' = 'continue' THEN
             passing := passing || to_do.subscription;
         END IF;
-        INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, due_at,
-            attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
-        VALUES (new_id, lane, publish.namespace, to_do.subscription, CASE WHEN waits THEN 'infinity' ELSE due END,
+        INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type,
+            priority, out_of_order, ready_at, due_at, attempts_limit, max_retries, group_id, expires_at, updated_at,
+            created_at)
+        VALUES (new_id, to_do.subscription_id, lane, publish.namespace, to_do.subscription, publish.event_type,
+            publish.priority, publish.priority <> 0 OR waits OR due > now(), CASE WHEN waits THEN 'infinity' ELSE due END,
             CASE WHEN publish.group_id IS NOT NULL THEN due END, (to_do.rules ->> 'max_attempts')::integer,
             coalesce(publish.max_retries, (to_do.rules ->> 'max_retries')::integer), publish.group_id,
             publish.expires_at, now(), now());
@@ -368,11 +403,10 @@ BEGIN
             LATERAL windlass._pass_group(publish.namespace, p.subscription, publish.group_id) AS f
         WHERE f.freed_lane IS NOT NULL ORDER BY p.n
     LOOP
-        since := least(since, freed.freed_at);
-        lanes := lanes || freed.freed_lane;
+        lanes := lanes || (freed.freed_subscription || ':' || freed.freed_lane);
     END LOOP;
     IF lanes <> '{}' THEN
-        PERFORM windlass._tell(publish.namespace, since, lanes);
+        PERFORM windlass._tell(publish.namespace, lanes);
     END IF;
     RETURN new_id;
 END $$;
@@ -418,3 +452,102 @@ RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
 $$;
 COMMENT ON FUNCTION windlass.dead_letter_queue_name_for_namespace IS
     'What the dead letters of a namespace are called elsewhere.';
+
+-- As the library writes an instant. The zone is set, and not given to AT TIME ZONE: that takes CET and the like for
+-- offsets. What is set here ends with the function, since it has the setting itself.
+CREATE FUNCTION windlass._instant(instant timestamptz, zone text) RETURNS text
+LANGUAGE plpgsql SET timezone = 'UTC' AS $$
+BEGIN
+    PERFORM set_config('TimeZone', zone, true);
+    RETURN to_char(instant, 'YYYY-MM-DD"T"HH24:MI:SSTZH:TZM');
+END $$;
+COMMENT ON FUNCTION windlass._instant IS 'Internal: an instant in RFC 3339, with the offset of a time zone.';
+
+CREATE FUNCTION windlass._utc(instant timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN replace(windlass._instant(instant, 'UTC'), '+00:00', 'Z');
+END $$;
+COMMENT ON FUNCTION windlass._utc IS 'Internal: an instant in RFC 3339, in UTC.';
+
+CREATE FUNCTION windlass._fill(template text, name text, value text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN regexp_replace(template, '\{\{ *' || replace(name, '.', '\.') || ' *\}\}', replace(value, '\', '\\'), 'g');
+END $$;
+COMMENT ON FUNCTION windlass._fill IS 'Internal: puts a value in where its name stands in double braces.';
+
+-- The schedule's name is put in last, since it may look like one of the others.
+CREATE FUNCTION windlass._render(template text, schedule windlass.schedules, tick timestamptz, schedule_name text)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    local text;
+BEGIN
+    IF strpos(template, '{{') = 0 THEN
+        RETURN template;
+    END IF;
+    local := windlass._instant(tick, schedule.timezone);
+    template := windlass._fill(template, 'tick.utc', windlass._utc(tick));
+    template := windlass._fill(template, 'tick.local', local);
+    template := windlass._fill(template, 'tick.date', left(local, 10));
+    template := windlass._fill(template, 'tick.time', substr(local, 12, 8));
+    template := windlass._fill(template, 'tick.unix', floor(extract(epoch FROM tick))::bigint::text);
+    template := windlass._fill(template, 'tick.previous', coalesce(windlass._utc(schedule.last_at), ''));
+    template := windlass._fill(template, 'tick.next', coalesce(windlass._utc(schedule.next_at), ''));
+    template := windlass._fill(template, 'schedule.id', schedule.schedule_id::text);
+    RETURN windlass._fill(template, 'schedule.name', schedule_name);
+END $$;
+COMMENT ON FUNCTION windlass._render IS 'Internal: puts values into the title or the payload of a schedule.';
+
+-- The lock keeps others who fire it out until the commit, so that what is found here stays so.
+CREATE FUNCTION windlass.run_scheduled_task(p_task_id uuid) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+DECLARE
+    schedule windlass.schedules;
+    by_hand boolean;
+    tick timestamptz;
+    new_id bigint;
+    changed_at timestamptz;
+BEGIN
+    SELECT * INTO schedule FROM windlass.schedules s WHERE s.schedule_id = p_task_id FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM windlass._refuse('p_task_id', format('there is no schedule %L', p_task_id));
+    END IF;
+    by_hand := schedule.runner <> 'pg_cron';
+    tick := CASE WHEN by_hand THEN now() ELSE date_trunc('minute', now()) END;
+    IF NOT schedule.active OR EXISTS (
+        SELECT FROM windlass.schedule_fires f
+        WHERE f.schedule_id = p_task_id AND f.tick_at = tick AND f.manual = by_hand) THEN
+        RETURN NULL;
+    END IF;
+
+    new_id := windlass.publish(
+        event_type => schedule.event_type,
+        payload => windlass._render(schedule.payload::text, schedule, tick,
+            substr(to_json(schedule.name)::text, 2, length(to_json(schedule.name)::text) - 2))::json,
+        namespace => schedule.namespace,
+        title => windlass._render(schedule.title, schedule, tick, schedule.name),
+        description => schedule.description,
+        tags => schedule.tags,
+        group_id => schedule.group_id,
+        priority => schedule.priority,
+        producer => 'scheduler',
+        expires_at => now() + schedule.expires_in_ms::double precision * interval '1 millisecond',
+        max_retries => schedule.max_retries,
+        metadata => schedule.metadata);
+    UPDATE windlass.events e SET scheduled_task_id = p_task_id
+    WHERE e.id = new_id AND e.namespace = schedule.namespace AND e.created_at = now();
+    INSERT INTO windlass.schedule_fires (schedule_id, tick_at, manual, namespace, fired_at, event_id)
+    VALUES (p_task_id, tick, by_hand, schedule.namespace, now(), new_id);
+    -- Whoever read it before notices, even where the clock stood still or went back.
+    changed_at := greatest(now(), schedule.updated_at + interval '1 microsecond');
+    UPDATE windlass.schedules s SET last_at = greatest(tick, s.last_at),
+        last_event_id = CASE WHEN s.last_at > tick THEN s.last_event_id ELSE new_id END, updated_at = changed_at
+    WHERE s.schedule_id = p_task_id AND s.namespace = schedule.namespace;
+    RETURN new_id;
+END $$;
+COMMENT ON FUNCTION windlass.run_scheduled_task IS
+    'Publishes the event of a schedule, and returns its id; null where it is not active, or was run in this minute.';
+
+CREATE FUNCTION windlass._add_counts(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(array_agg(coalesce(i.a, 0) + coalesce(i.b, 0) ORDER BY i.n), '{}')
+    FROM unnest(a, b) WITH ORDINALITY AS i(a, b, n)
+$$;

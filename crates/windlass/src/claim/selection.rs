@@ -1,0 +1,145 @@
+//! What a filter selects: everything, or lanes; and which streams a claim reads for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Filter;
+use super::positions::{Positions, ReadyStream};
+use crate::clock::Timestamp;
+use crate::lanes::{LaneFilter, LaneKey};
+use crate::names;
+use crate::queue::Core;
+use crate::store::{LaneSource, ReadyPosition, ClaimSource};
+use crate::topology::Topology;
+use crate::wake::Interest;
+
+/// Up to this many lanes are read one by one. More are read from the subscription's streams, and filtered.
+const LANES_READ_MAX: usize = 32;
+
+const START: ReadyPosition = (Timestamp::UNIX_EPOCH, 0);
+
+/// The lanes of one claimer, as of one version of its namespace.
+#[derive(Default)]
+pub(super) struct Selection {
+    pub topology: Option<Arc<Topology>>,
+    pub subscription_id: i64,
+    kind: Selected,
+    /// How far the list of lanes has been read.
+    listed: usize,
+}
+
+#[derive(Default)]
+enum Selected {
+    /// Nothing can be claimed: the namespace or the subscription is paused.
+    #[default]
+    Nothing,
+    Everything,
+    /// The priorities of the lanes, by id.
+    Lanes { priorities: BTreeMap<i64, i16>, ids: Arc<[i64]> },
+}
+
+impl Selection {
+    pub fn version(&self) -> Option<i64> {
+        self.topology.as_ref().map(|topology| topology.version)
+    }
+
+    /// Whether lanes must be listed before a claim.
+    pub fn needs_lanes(filter: &Filter, topology: &Topology) -> bool {
+        let paused_types = topology.paused_types(&filter.subscription);
+        !filter.is_everything() || paused_types.is_some_and(|types| !types.is_empty())
+    }
+
+    /// The selection in a new version of the namespace.
+    pub fn new(core: &Core, filter: &Filter, topology: Arc<Topology>) -> Selection {
+        let subscription_id = topology.subscription(&filter.subscription).map_or(0, |found| found.subscription_id);
+        let kind = match topology.paused_types(&filter.subscription) {
+            None => Selected::Nothing,
+            Some([]) if filter.is_everything() => Selected::Everything,
+            Some(_) => Selected::Lanes { priorities: BTreeMap::new(), ids: Arc::new([]) },
+        };
+        let mut selection = Selection { topology: Some(topology), subscription_id, kind, listed: 0 };
+        selection.add_listed(core, filter);
+        selection
+    }
+
+    /// Adds the lanes that were listed since the last call. `true` if there are new ones.
+    pub fn add_listed(&mut self, core: &Core, filter: &Filter) -> bool {
+        let (Some(topology), Selected::Lanes { priorities, ids }) = (&self.topology, &mut self.kind) else {
+            return false;
+        };
+        let lanes = LaneFilter { subscription_id: self.subscription_id, types: &filter.types, tags: &filter.tags };
+        let (mut new, listed) = core.lanes.select(topology, &lanes, self.listed);
+        self.listed = listed;
+        let paused_types = topology.paused_types(&filter.subscription).unwrap_or_default();
+        new.retain(|lane| !filter.excludes(&lane.key) && !matches_any(paused_types, &lane.key.event_type));
+        if new.is_empty() {
+            return false;
+        }
+        priorities.extend(new.iter().map(|lane| (lane.lane_id, lane.key.priority)));
+        *ids = priorities.keys().copied().collect();
+        true
+    }
+
+    /// The streams to read; `None` if nothing can be claimed.
+    pub fn source(&self, positions: &Positions) -> Option<ClaimSource> {
+        let streams = |lanes| ClaimSource::Subscription {
+            lanes,
+            after_event: positions.after_event(),
+            after_ready: positions.priorities(),
+        };
+        match &self.kind {
+            Selected::Nothing => None,
+            Selected::Everything => Some(streams(None)),
+            Selected::Lanes { ids, .. } if ids.len() > LANES_READ_MAX => Some(streams(Some(ids.clone()))),
+            Selected::Lanes { priorities, .. } => {
+                let lane = |(lane_id, priority): (&i64, &i16)| LaneSource {
+                    lane_id: *lane_id,
+                    priority: *priority,
+                    after: positions.after_ready(ReadyStream::Lane(*lane_id)).unwrap_or(START),
+                };
+                Some(ClaimSource::Lanes(priorities.iter().map(lane).collect()))
+            }
+        }
+    }
+
+    /// The lanes that are wanted, sorted; `None`: all.
+    pub fn lanes(&self) -> Option<Arc<[i64]>> {
+        match &self.kind {
+            Selected::Nothing => Some(Arc::new([])),
+            Selected::Everything => None,
+            Selected::Lanes { ids, .. } => Some(ids.clone()),
+        }
+    }
+
+    pub fn interest(&self) -> Interest {
+        let subscription_id = self.subscription_id;
+        match &self.kind {
+            Selected::Nothing => Interest::Nothing,
+            Selected::Everything => Interest::Subscription { subscription_id, lanes: None },
+            Selected::Lanes { ids, .. } if ids.len() > LANES_READ_MAX => {
+                Interest::Subscription { subscription_id, lanes: Some(ids.clone()) }
+            }
+            Selected::Lanes { ids, .. } => Interest::Lanes { subscription_id, lanes: ids.clone() },
+        }
+    }
+}
+
+impl Filter {
+    /// Whether it selects every delivery of its subscription.
+    pub fn is_everything(&self) -> bool {
+        self.types.is_empty() && self.except_types.is_empty() && self.tags.is_empty()
+    }
+
+    fn excludes(&self, key: &LaneKey) -> bool {
+        matches_any(&self.except_types, &key.event_type)
+    }
+
+    /// Whether it may select this lane, of whatever subscription.
+    pub fn may_select(&self, key: &LaneKey) -> bool {
+        crate::topology::wants(&self.types, &self.tags, &key.event_type, &key.tags) && !self.excludes(key)
+    }
+}
+
+fn matches_any(patterns: &[String], event_type: &str) -> bool {
+    patterns.iter().any(|pattern| names::type_matches(pattern, event_type))
+}

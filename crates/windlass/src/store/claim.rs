@@ -1,0 +1,178 @@
+//! What a claim asks of a store, and what it gets.
+//!
+//! A claim reads ordered streams, each from a remembered position, and takes the first deliveries of their merge. The order
+//! is: deadlines within the horizon, earliest first; then higher priority; then earliest ready.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::clock::Timestamp;
+use crate::delivery::{Delivery, Lease, Live};
+use crate::error::Result;
+use crate::names;
+
+/// A position in a stream that is ordered by the time at which deliveries became ready: the last one claimed.
+pub(crate) type ReadyPosition = (Timestamp, i64);
+
+/// One claim for all waiting requests that share a filter.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub namespace: String,
+    /// A claim with an old version takes nothing.
+    pub version: i64,
+    pub subscription: String,
+    pub subscription_id: i64,
+    pub source: ClaimSource,
+    /// For claims that select lanes: the number of the newest lane that the claimer knows. If there is a newer one, the
+    /// claim takes nothing.
+    pub known_lanes: Option<i64>,
+    pub leases: LeaseTimes,
+    /// Deliveries that expire this soon are claimed before all others; `None`: all deliveries with a deadline.
+    pub deadline_horizon: Option<Duration>,
+    pub requests: Vec<ClaimSlot>,
+}
+
+/// Where a claim reads.
+#[derive(Debug, Clone)]
+pub(crate) enum ClaimSource {
+    /// The streams of the subscription. For claims that want everything, or many lanes.
+    Subscription {
+        /// The lanes that are wanted, sorted; `None`: all.
+        lanes: Option<Arc<[i64]>>,
+        /// In publish order: after this event.
+        after_event: i64,
+        /// Out of order: for each priority, after this position. A priority that is not named is read from the start.
+        after_ready: Vec<(i16, ReadyPosition)>,
+    },
+    /// One stream per lane. For claims that want few lanes.
+    Lanes(Vec<LaneSource>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LaneSource {
+    pub lane_id: i64,
+    pub priority: i16,
+    pub after: ReadyPosition,
+}
+
+/// How long leases last: by event type where the policy says so.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LeaseTimes {
+    pub default: Duration,
+    /// Type patterns with their own duration; of those that match, the longest pattern decides.
+    pub by_type: Vec<(String, Duration)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ClaimSlot {
+    pub worker_id: String,
+    /// Unique to this request: the deliveries it gets carry it.
+    pub lease: Lease,
+    pub max: usize,
+}
+
+impl LeaseTimes {
+    pub fn of_type(&self, event_type: &str) -> Duration {
+        let matching = self.by_type.iter().filter(|(pattern, _)| names::type_matches(pattern, event_type));
+        matching.max_by_key(|(pattern, _)| pattern.len()).map_or(self.default, |(_, duration)| *duration)
+    }
+}
+
+impl Claim {
+    /// How many deliveries it is for.
+    pub fn wanted(&self) -> usize {
+        self.requests.iter().map(|request| request.max).sum()
+    }
+}
+
+/// What a claim took.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    /// In claim order; the first request gets the first ones.
+    pub deliveries: Vec<Delivery>,
+    /// Where each of them was found.
+    pub places: Vec<StreamPlace>,
+    /// The newest event of the subscription at that moment, for [`ClaimSource::Subscription`].
+    pub newest: Option<i64>,
+    /// The namespace has another version. Nothing was taken.
+    pub outdated: bool,
+    /// The namespace has newer lanes than the claimer knows. Nothing was taken.
+    pub new_lanes: bool,
+    /// Expired leases must be released first. Nothing was taken.
+    pub leases_due: bool,
+    /// Other claims took some of the candidates. The claim may find more if it is repeated.
+    pub contended: bool,
+}
+
+/// Where a claimed delivery was found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum StreamPlace {
+    /// Among the deadlines, which are always read from the start.
+    Deadline,
+    /// In publish order.
+    InOrder { event_id: i64 },
+    /// Out of order, by priority.
+    OutOfOrder { priority: i16, position: ReadyPosition },
+    Lane { lane_id: i64, position: ReadyPosition },
+}
+
+/// What is known about deliveries that were published in order but lie behind a claim's position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct BehindCheck {
+    /// The first event behind the position that can be claimed.
+    pub first: Option<i64>,
+    /// Transactions below this id have ended; those from `next` on had not begun.
+    pub ended: i64,
+    pub next: i64,
+}
+
+/// What waiting claims want to know.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LookRequest {
+    /// Subscriptions with claims that read [`ClaimSource::Subscription`].
+    pub subscriptions: Vec<i64>,
+    /// Lanes of claims that read [`ClaimSource::Lanes`], sorted.
+    pub lanes: Vec<i64>,
+}
+
+/// The state of a namespace as waiting claims see it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Look {
+    pub version: i64,
+    /// The number of the newest lane; 0 if there is none.
+    pub newest_lane: i64,
+    /// Those of the subscriptions that have a delivery that can be claimed.
+    pub ready_subscriptions: Vec<i64>,
+    /// Those of the lanes that have a delivery that can be claimed.
+    pub ready_lanes: Vec<i64>,
+    /// How long until a delivery becomes ready or a lease must be checked, by the database's clock.
+    pub next_in: Option<Duration>,
+    /// Leases of the namespace have expired.
+    pub leases_due: bool,
+}
+
+#[async_trait]
+pub(crate) trait ClaimStore {
+    /// Claims deliveries that are ready and not past their deadline, in claim order. Takes nothing with an old version,
+    /// and nothing while leases of the subscription are due: then it says so.
+    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed>;
+
+    /// The first claimable delivery in publish order after `from` and up to `to`, as [`ClaimSource::Subscription`] reads them.
+    /// Such a delivery was committed late, or was locked when a claim passed it.
+    async fn check_behind(&self, claim: &Claim, from: i64, to: i64, now: Option<Timestamp>) -> Result<BehindCheck>;
+
+    /// Looks for what waiting claims could take. Costs as much as there are lanes with deliveries among those asked for,
+    /// however many are empty.
+    async fn look(&self, namespace: &str, request: &LookRequest, now: Option<Timestamp>) -> Result<Look>;
+
+    /// Up to about `limit` deliveries of these subscriptions whose lease has expired.
+    async fn expired_leases(
+        &self,
+        namespace: &str,
+        subscriptions: &[i64],
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Live>>;
+}

@@ -1,0 +1,161 @@
+//! Lanes: creating, listing and removing them.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, Executor, PgConnection};
+
+use super::PgStore;
+use super::error::from_sqlx;
+use super::row::get;
+use crate::clock::{Timestamp, micros};
+use crate::error::{Error, Result};
+use crate::lanes::{Lane, LaneKey, join_tags, split_tags};
+
+pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let ids = insert_lanes(&mut tx, namespace, lanes).await?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(ids)
+}
+
+/// How long to wait for a transaction that is creating lanes. It may be waiting for a transaction of this process, or be
+/// one.
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '200ms'";
+
+/// `None` if another transaction is creating lanes and does not end soon.
+pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>> {
+    // Not a write connection: all of them may be waiting for the end of the same transaction.
+    let mut connection = store.reads.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    tx.execute(LOCK_TIMEOUT).await.map_err(from_sqlx)?;
+    let ids = match insert_lanes(&mut tx, namespace, lanes).await {
+        Ok(ids) => ids,
+        Err(Error::DatabaseLocked { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(Some(ids))
+}
+
+// In one order, so that two transactions that need the same lanes wait for each other instead of deadlocking. A trigger
+// numbers the lanes when they are committed.
+const ADD_LANES: &str = "
+INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
+SELECT $1, i.subscription_id, s.subscription, i.event_type, i.tags, i.priority
+FROM unnest($2::bigint[], $3::text[], $4::text[], $5::smallint[]) WITH ORDINALITY
+  AS i(subscription_id, event_type, tags, priority, n)
+JOIN windlass.subscriptions s ON s.subscription_id = i.subscription_id
+ORDER BY i.subscription_id, i.event_type, i.tags, i.priority
+ON CONFLICT DO NOTHING";
+
+const ADD_PRIORITIES: &str = "
+UPDATE windlass.subscriptions s
+SET priorities = (SELECT array_agg(DISTINCT p) FROM unnest(s.priorities || i.priorities) AS p)
+FROM (SELECT i.subscription_id, array_agg(i.priority) AS priorities
+      FROM unnest($1::bigint[], $2::smallint[]) AS i(subscription_id, priority) WHERE i.priority <> 0
+      GROUP BY i.subscription_id) AS i
+WHERE s.subscription_id = i.subscription_id AND NOT s.priorities @> i.priorities";
+
+const IDS: &str = "
+SELECT l.lane_id
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::smallint[]) WITH ORDINALITY
+  AS i(subscription_id, event_type, tags, priority, n)
+LEFT JOIN windlass.lanes l ON l.subscription_id = i.subscription_id AND l.event_type = i.event_type
+     AND l.tags = i.tags AND l.priority = i.priority
+ORDER BY i.n";
+
+/// The ids of the lanes, of which those that are missing are created. The id of a lane whose subscription is gone is 0:
+/// the namespace has another version then.
+pub(super) async fn insert_lanes(
+    connection: &mut PgConnection,
+    namespace: &str,
+    lanes: &[LaneKey],
+) -> Result<Vec<i64>> {
+    let subscriptions: Vec<i64> = lanes.iter().map(|lane| lane.subscription_id).collect();
+    let types: Vec<&str> = lanes.iter().map(|lane| lane.event_type.as_str()).collect();
+    let tags: Vec<String> = lanes.iter().map(|lane| join_tags(&lane.tags)).collect();
+    let priorities: Vec<i16> = lanes.iter().map(|lane| lane.priority).collect();
+    let ids = async |connection: &mut PgConnection| -> Result<Vec<Option<i64>>> {
+        let ids = sqlx::query_scalar(IDS).bind(&subscriptions).bind(&types).bind(&tags).bind(&priorities);
+        ids.fetch_all(connection).await.map_err(from_sqlx)
+    };
+    let mut found = ids(&mut *connection).await?;
+    if found.iter().any(Option::is_none) {
+        let add = sqlx::query(ADD_LANES).bind(namespace).bind(&subscriptions).bind(&types).bind(&tags);
+        add.bind(&priorities).execute(&mut *connection).await.map_err(from_sqlx)?;
+        let add = sqlx::query(ADD_PRIORITIES).bind(&subscriptions).bind(&priorities);
+        add.execute(&mut *connection).await.map_err(from_sqlx)?;
+        found = ids(connection).await?;
+    }
+    Ok(found.into_iter().map(|id| id.unwrap_or(0)).collect())
+}
+
+const LANES_AFTER: &str = "
+SELECT lane_id, number, subscription_id, event_type, tags, priority FROM windlass.lanes
+WHERE namespace = $1 AND number > $2 ORDER BY number";
+
+pub(super) async fn lanes_after(store: &PgStore, namespace: &str, number: i64) -> Result<Vec<Lane>> {
+    let mut connection = store.reads.get().await?;
+    let query = sqlx::query(LANES_AFTER).bind(namespace).bind(number);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    connection.done();
+    rows.iter().map(lane).collect()
+}
+
+fn lane(row: &PgRow) -> Result<Lane> {
+    let key = LaneKey {
+        subscription_id: get(row, "subscription_id")?,
+        event_type: get(row, "event_type")?,
+        tags: split_tags(&get::<String>(row, "tags")?),
+        priority: get(row, "priority")?,
+    };
+    Ok(Lane { lane_id: get(row, "lane_id")?, number: get(row, "number")?, key: key.into() })
+}
+
+// Transactions that publish lock this row in share mode until they commit. Once this lock is held, they have all committed
+// and the statements after it see their deliveries. It does not wait for them: a transaction may stay open for long.
+const LOCK_NAMESPACE: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 FOR UPDATE SKIP LOCKED";
+
+pub(super) const REMOVE_EMPTY: &str = "
+DELETE FROM windlass.lanes l WHERE l.namespace = $1 AND l.lane_id = ANY(ARRAY(
+    SELECT e.lane_id FROM windlass.lanes e
+    WHERE e.namespace = $1 AND e.created_at <= coalesce($2, now()) - $3 * interval '1 microsecond'
+      AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.lane_id = e.lane_id ORDER BY q.ready_at OFFSET 0)
+    ORDER BY e.lane_id LIMIT $4))";
+
+const RESET_PRIORITIES: &str = "
+UPDATE windlass.subscriptions s
+SET priorities = coalesce((SELECT array_agg(DISTINCT l.priority) FROM windlass.lanes l
+                           WHERE l.subscription_id = s.subscription_id AND l.priority <> 0), '{}')
+WHERE s.namespace = $1 AND cardinality(s.priorities) > 0";
+
+const INCREMENT_VERSION: &str = "UPDATE windlass.namespaces SET version = version + 1 WHERE namespace = $1";
+
+pub(super) async fn remove_empty_lanes(
+    store: &PgStore,
+    namespace: &str,
+    min_age: Duration,
+    limit: usize,
+    now: Option<Timestamp>,
+) -> Result<usize> {
+    let mut connection = store.sweeps.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let locked = sqlx::query(LOCK_NAMESPACE).bind(namespace).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
+    let mut removed = 0;
+    if locked.is_some() {
+        let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(now).bind(micros(min_age)).bind(limit as i64);
+        removed = remove.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected();
+    }
+    if removed > 0 {
+        for statement in [RESET_PRIORITIES, INCREMENT_VERSION] {
+            sqlx::query(statement).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+        }
+    }
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    Ok(removed as usize)
+}

@@ -1,0 +1,344 @@
+-- Instants are microseconds since 1970; 9223372036854775807 stands for "infinity".
+
+CREATE TABLE namespaces (
+    namespace    TEXT PRIMARY KEY,
+    metadata     TEXT NOT NULL DEFAULT '{}',
+    policy       TEXT NOT NULL,
+    paused       INTEGER NOT NULL DEFAULT 0,
+    paused_types TEXT NOT NULL DEFAULT '[]',
+    version      INTEGER NOT NULL DEFAULT 1,
+    created_at   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE subscriptions (
+    subscription_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    types        TEXT NOT NULL DEFAULT '[]',
+    tags         TEXT NOT NULL DEFAULT '[]',
+    policy       TEXT NOT NULL DEFAULT '{}',
+    paused       INTEGER NOT NULL DEFAULT 0,
+    starts_at    INTEGER NOT NULL,
+    backfill_from INTEGER,
+    created_at   INTEGER NOT NULL,
+    UNIQUE (namespace, subscription)
+);
+
+-- Deliveries of one subscription with the same type, tag set and priority. Claims that filter by type or tag read
+-- these lanes; maintenance removes lanes that are empty.
+CREATE TABLE lanes (
+    lane_id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace       TEXT NOT NULL,
+    subscription_id INTEGER NOT NULL,
+    subscription    TEXT NOT NULL,
+    event_type      TEXT NOT NULL,
+    tags            TEXT NOT NULL,
+    priority        INTEGER NOT NULL,
+    created_at      INTEGER NOT NULL,
+    UNIQUE (subscription_id, event_type, tags, priority)
+);
+CREATE INDEX lanes_by_namespace ON lanes (namespace, lane_id);
+
+CREATE TABLE events (
+    id                INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace         TEXT NOT NULL,
+    event_type        TEXT NOT NULL,
+    title             TEXT,
+    description       TEXT,
+    tags              TEXT NOT NULL,
+    payload           TEXT NOT NULL,
+    group_id          TEXT,
+    key               TEXT,
+    priority          INTEGER NOT NULL,
+    producer          TEXT,
+    scheduled_task_id TEXT,
+    run_at            INTEGER,
+    expires_at        INTEGER,
+    metadata          TEXT,
+    created_at        INTEGER NOT NULL
+);
+CREATE INDEX events_by_namespace ON events (namespace, id);
+
+-- The primary key is also the order of publishing within a subscription. out_of_order marks the rows that must be
+-- claimed by (priority, ready_at) instead: those with another priority than 0, and those that were delayed, retried,
+-- released or freed by their group. The partial indexes hold exactly the rows that a claim may take; their last columns
+-- let a claim find its candidates in the index alone.
+CREATE TABLE event_queue (
+    subscription_id  INTEGER NOT NULL,
+    event_id         INTEGER NOT NULL,
+    lane_id          INTEGER NOT NULL,
+    namespace        TEXT NOT NULL,
+    subscription     TEXT NOT NULL,
+    event_type       TEXT NOT NULL,
+    priority         INTEGER NOT NULL,
+    out_of_order     INTEGER NOT NULL,
+    ready_at         INTEGER NOT NULL,
+    due_at           INTEGER,
+    attempts         INTEGER NOT NULL DEFAULT 0,
+    attempts_limit   INTEGER NOT NULL,
+    retry_count      INTEGER NOT NULL DEFAULT 0,
+    max_retries      INTEGER,
+    group_id         TEXT,
+    expires_at       INTEGER,
+    lease            INTEGER,
+    worker_id        TEXT,
+    picked_at        INTEGER,
+    started_at       INTEGER,
+    lease_expires_at INTEGER,
+    updated_at       INTEGER NOT NULL,
+    created_at       INTEGER NOT NULL,
+    PRIMARY KEY (subscription_id, event_id)
+) WITHOUT ROWID;
+CREATE INDEX event_queue_lane ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
+CREATE INDEX event_queue_out_of_order
+    ON event_queue (subscription_id, priority, ready_at, event_id, lane_id, expires_at, out_of_order, lease)
+    WHERE out_of_order AND lease IS NULL;
+CREATE INDEX event_queue_deadline ON event_queue (subscription_id, expires_at, event_id, lane_id, ready_at, lease)
+    WHERE expires_at IS NOT NULL AND lease IS NULL;
+CREATE INDEX event_queue_lane_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease)
+    WHERE expires_at IS NOT NULL AND lease IS NULL;
+CREATE INDEX event_queue_leased ON event_queue (subscription_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
+CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at, event_id) WHERE group_id IS NOT NULL;
+
+-- Append-only: rowid grows with finished_at.
+CREATE TABLE event_attempts (
+    event_id          INTEGER NOT NULL,
+    subscription_id   INTEGER NOT NULL,
+    attempt           INTEGER NOT NULL,
+    namespace         TEXT NOT NULL,
+    subscription      TEXT NOT NULL,
+    event_type        TEXT NOT NULL,
+    lease             INTEGER,
+    worker_id         TEXT,
+    picked_at         INTEGER,
+    started_at        INTEGER,
+    finished_at       INTEGER NOT NULL,
+    action            TEXT NOT NULL,
+    status_code       INTEGER,
+    execution_time_ms INTEGER,
+    error_message     TEXT,
+    detail            TEXT,
+    next_retry_at     INTEGER,
+    retry_count       INTEGER NOT NULL,
+    max_retries       INTEGER
+);
+CREATE INDEX event_attempts_by_event ON event_attempts (event_id);
+
+CREATE TABLE event_groups (
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    group_id     TEXT NOT NULL,
+    depth        INTEGER NOT NULL,
+    PRIMARY KEY (group_id, subscription, namespace)
+) WITHOUT ROWID;
+
+CREATE TABLE dead_letters (
+    event_id        INTEGER NOT NULL,
+    subscription_id INTEGER NOT NULL,
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    event_type   TEXT NOT NULL,
+    status       TEXT NOT NULL,
+    reason       TEXT NOT NULL,
+    error        TEXT,
+    attempts     INTEGER NOT NULL,
+    retry_count  INTEGER NOT NULL,
+    max_retries  INTEGER,
+    failed_at    INTEGER NOT NULL,
+    created_at   INTEGER NOT NULL,
+    PRIMARY KEY (event_id, subscription_id)
+) WITHOUT ROWID;
+CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
+
+CREATE TABLE event_keys (
+    namespace  TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    event_id   INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, key)
+) WITHOUT ROWID;
+
+CREATE VIEW event_log AS
+SELECT namespace, event_id, subscription, attempt, worker_id, 'PICKED' AS action, NULL AS status_code,
+       NULL AS error_message, NULL AS execution_time_ms, picked_at AS created_at, 0 AS step
+FROM event_attempts WHERE picked_at IS NOT NULL
+UNION ALL
+SELECT namespace, event_id, subscription, attempt, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 1
+FROM event_attempts WHERE started_at IS NOT NULL
+UNION ALL
+SELECT namespace, event_id, subscription, attempt, worker_id, action, status_code, error_message,
+       execution_time_ms, finished_at, 2
+FROM event_attempts
+UNION ALL
+SELECT namespace, event_id, subscription, attempts, worker_id, 'PICKED', NULL, NULL, NULL, picked_at, 0
+FROM event_queue WHERE lease IS NOT NULL
+UNION ALL
+SELECT namespace, event_id, subscription, attempts, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 1
+FROM event_queue WHERE lease IS NOT NULL AND started_at IS NOT NULL;
+
+-- Of the whole database, not of a namespace. Only a hash of the secret is kept; no namespaces are all of them.
+CREATE TABLE api_tokens (
+    token_id    TEXT PRIMARY KEY,
+    name        TEXT NOT NULL,
+    secret_hash BLOB NOT NULL,
+    scopes      TEXT NOT NULL,
+    namespaces  TEXT NOT NULL,
+    created_at  INTEGER NOT NULL,
+    expires_at  INTEGER
+) WITHOUT ROWID;
+
+
+CREATE TABLE nodes (
+    namespace      TEXT NOT NULL,
+    node_id        TEXT NOT NULL,
+    display_name   TEXT,
+    description    TEXT,
+    metadata       TEXT NOT NULL DEFAULT '{}',
+    event_types    TEXT NOT NULL DEFAULT '[]',
+    registered_at  INTEGER NOT NULL,
+    last_heartbeat INTEGER NOT NULL,
+    stopped_at     INTEGER,
+    PRIMARY KEY (namespace, node_id)
+) WITHOUT ROWID;
+
+-- Which handlers of a delivery need not run again: only of those that are live or dead letters.
+CREATE TABLE handler_results (
+    event_id     INTEGER NOT NULL,
+    subscription_id INTEGER NOT NULL,
+    namespace    TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    handler      TEXT NOT NULL,
+    succeeded    INTEGER NOT NULL,
+    error        TEXT,
+    attempt      INTEGER NOT NULL,
+    created_at   INTEGER NOT NULL,
+    PRIMARY KEY (event_id, subscription_id, handler)
+) WITHOUT ROWID;
+
+-- So that those whose time is over are found without reading the others.
+CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
+
+-- One row for each piece of upkeep that recurs. Whoever takes it holds it for a while; if he dies, others take over.
+CREATE TABLE duties (
+    namespace   TEXT NOT NULL,
+    duty        TEXT NOT NULL,
+    every_ms    INTEGER NOT NULL,
+    next_at     INTEGER NOT NULL,
+    held_until  INTEGER,
+    worker_id   TEXT NOT NULL,
+    runs        INTEGER NOT NULL DEFAULT 0,
+    last_run_at INTEGER,
+    took_ms     INTEGER,
+    done        INTEGER,
+    error       TEXT,
+    PRIMARY KEY (namespace, duty)
+) WITHOUT ROWID;
+
+-- next_at is the next tick that is due; null while it is not active, or where none comes any more.
+CREATE TABLE schedules (
+    schedule_id   TEXT PRIMARY KEY,
+    namespace     TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    cron          TEXT NOT NULL,
+    timezone      TEXT NOT NULL,
+    event_type    TEXT NOT NULL,
+    title         TEXT,
+    description   TEXT,
+    tags          TEXT NOT NULL DEFAULT '',
+    payload       TEXT NOT NULL,
+    group_id      TEXT,
+    priority      INTEGER NOT NULL DEFAULT 0,
+    max_retries   INTEGER,
+    metadata      TEXT,
+    expires_in_ms INTEGER,
+    missed        TEXT NOT NULL DEFAULT 'once' CHECK (missed IN ('skip', 'once', 'all')),
+    runner        TEXT NOT NULL DEFAULT 'windlass' CHECK (runner = 'windlass'),
+    active        INTEGER NOT NULL DEFAULT 1,
+    next_at       INTEGER,
+    last_at       INTEGER,
+    last_event_id INTEGER,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    UNIQUE (namespace, name)
+) WITHOUT ROWID;
+CREATE INDEX schedules_due ON schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
+
+-- The key is what makes a tick happen once, whoever fires it and whatever the clock does. Without an event, the tick
+-- was passed over, and so many before it; the error says why it could not be published.
+CREATE TABLE schedule_fires (
+    schedule_id TEXT NOT NULL,
+    tick_at     INTEGER NOT NULL,
+    manual      INTEGER NOT NULL,
+    namespace   TEXT NOT NULL,
+    fired_at    INTEGER NOT NULL,
+    event_id    INTEGER,
+    skipped     INTEGER NOT NULL DEFAULT 0,
+    error       TEXT,
+    PRIMARY KEY (schedule_id, tick_at, manual)
+) WITHOUT ROWID;
+CREATE INDEX schedule_fires_by_time ON schedule_fires (namespace, fired_at);
+
+-- How far each walk through the history has come: everything up to this place was looked at, for this keep and under
+-- these rules. The rules are a hash of all that a policy says about keeping.
+CREATE TABLE retention_marks (
+    namespace TEXT NOT NULL,
+    walk      TEXT NOT NULL,
+    keep_ms   INTEGER NOT NULL,
+    rules     INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    id        INTEGER NOT NULL,
+    subscription_id INTEGER NOT NULL,
+    PRIMARY KEY (namespace, walk, keep_ms)
+) WITHOUT ROWID;
+
+-- Deliveries that no walk comes by any more: of purged dead letters, of removed subscriptions, imported ones. Each is
+-- looked at when its time is over, and whenever the rules are others than those it was looked at under.
+CREATE TABLE retention_leftovers (
+    event_id     INTEGER NOT NULL,
+    subscription TEXT NOT NULL,
+    namespace    TEXT NOT NULL,
+    since        INTEGER NOT NULL,
+    rules        INTEGER NOT NULL DEFAULT 0,
+    look_at      INTEGER NOT NULL,
+    PRIMARY KEY (event_id, subscription, namespace)
+) WITHOUT ROWID;
+CREATE INDEX retention_leftovers_by_time ON retention_leftovers (namespace, rules, look_at);
+
+-- What happened within so many seconds from an instant on. depth and oldest_ms are NULL where nobody looked,
+-- wait and run are histograms: JSON arrays of counts.
+CREATE TABLE samples (
+    namespace  TEXT NOT NULL,
+    span_s     INTEGER NOT NULL,
+    at         INTEGER NOT NULL,
+    event_type TEXT NOT NULL,
+    published  INTEGER NOT NULL,
+    completed  INTEGER NOT NULL,
+    failed     INTEGER NOT NULL,
+    retried    INTEGER NOT NULL,
+    expired    INTEGER NOT NULL,
+    cancelled  INTEGER NOT NULL,
+    depth      INTEGER,
+    oldest_ms  INTEGER,
+    wait       TEXT NOT NULL,
+    run        TEXT NOT NULL,
+    PRIMARY KEY (namespace, span_s, at, event_type)
+) WITHOUT ROWID;
+
+-- What each process was lately asked for by those who claim, so that it can be told that nobody asks for an event.
+-- filter_id is a hash of the rest of the filter.
+CREATE TABLE askers (
+    namespace    TEXT NOT NULL,
+    process      TEXT NOT NULL,
+    filter_id    INTEGER NOT NULL,
+    subscription TEXT NOT NULL,
+    types        TEXT NOT NULL,
+    except_types TEXT NOT NULL,
+    tags         TEXT NOT NULL,
+    worker_id    TEXT NOT NULL,
+    seen_at      INTEGER NOT NULL,
+    PRIMARY KEY (namespace, process, filter_id)
+) WITHOUT ROWID;
+
+-- Serves searches of dead letters by event. The last columns let dead letters be counted in the index alone.
+CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id, status, failed_at, event_type);

@@ -1,0 +1,1 @@
+-- SQLite has no stored functions. This file keeps the migration numbers of both stores equal.

@@ -1,1 +1,0 @@
--- Nothing to do here: attempts are appended in the order of time, so those of the last seconds are the last rows.

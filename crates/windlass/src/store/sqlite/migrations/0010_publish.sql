@@ -1,1 +1,0 @@
--- Nothing to do here: SQLite has no functions of ours. Keeps the numbers of both stores in step.

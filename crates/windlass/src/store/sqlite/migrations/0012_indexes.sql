@@ -1,1 +1,0 @@
--- Nothing to do here: an event is found by its rowid. Keeps the numbers of both stores in step.
