@@ -147,9 +147,11 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// How many times it was handed out before.
+    /// How many times this delivery has been claimed, including this time: 1 on the first delivery.
+    ///
+    /// The same number as [`Delivery::attempts`], under the name that the event envelope uses.
     pub fn redelivery_count(&self) -> u32 {
-        self.attempts.saturating_sub(1)
+        self.attempts
     }
 
     pub(crate) fn live(&self) -> Live {

@@ -28,7 +28,8 @@ impl Envelope {
         self.0.attempts
     }
 
-    /// How many times it was handed out before.
+    /// How many times this delivery has been claimed, including this time: 1 on the first delivery. The same number
+    /// as [`Envelope::attempt`].
     pub fn redelivery_count(&self) -> u32 {
         self.0.redelivery_count()
     }

@@ -23,7 +23,7 @@ conformance! {
         assert_eq!(json(&delivery.event), json(&event));
         assert_eq!(delivery.subscription, "main");
         assert_eq!(delivery.worker_id, "worker-7");
-        assert_eq!((delivery.attempts, delivery.redelivery_count()), (1, 0));
+        assert_eq!((delivery.attempts, delivery.redelivery_count()), (1, 1));
         assert_eq!((delivery.retry_count, delivery.max_retries), (0, Some(5)));
         assert_eq!(delivery.picked_at, bed.now());
         assert_eq!(delivery.lease_expires_at, after(bed.now(), LEASE));
@@ -157,7 +157,7 @@ conformance! {
         let second = bed.queue.poll("w2").await.unwrap().unwrap();
         assert_eq!(second.event.id, event.id);
         assert_ne!(second.lease, first.lease);
-        assert_eq!((second.attempts, second.redelivery_count(), second.retry_count), (2, 1, 0));
+        assert_eq!((second.attempts, second.redelivery_count(), second.retry_count), (2, 2, 0));
         assert_eq!(second.picked_at, bed.now());
         let view = view(&bed.queue, event.id).await;
         assert_eq!((view.attempts, view.updated_at), (2, bed.now()));
