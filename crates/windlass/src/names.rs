@@ -73,6 +73,26 @@ pub(crate) fn type_matches(pattern: &str, event_type: &str) -> bool {
     }
 }
 
+/// Whether every type that `inner` matches is matched by `outer` too. Both are exact types or prefixes ending in `*`.
+pub(crate) fn pattern_covers(outer: &str, inner: &str) -> bool {
+    match (outer.strip_suffix('*'), inner.strip_suffix('*')) {
+        (Some(outer_prefix), Some(inner_prefix)) => inner_prefix.starts_with(outer_prefix),
+        (None, Some(_)) => false,
+        (_, None) => type_matches(outer, inner),
+    }
+}
+
+/// The types that both patterns match, as a pattern; `None` if no type matches both.
+pub(crate) fn pattern_intersection<'a>(a: &'a str, b: &'a str) -> Option<&'a str> {
+    if pattern_covers(a, b) {
+        Some(b)
+    } else if pattern_covers(b, a) {
+        Some(a)
+    } else {
+        None
+    }
+}
+
 /// A text without the one character that PostgreSQL cannot store.
 pub(crate) fn check_text(field: &'static str, text: &str, max: usize) -> Result<()> {
     if text.len() > max {
@@ -95,6 +115,24 @@ mod tests {
         assert!(type_matches("order.paid", "order.paid"));
         assert!(!type_matches("order.paid", "order.paid.late"));
         assert!(!type_matches("order.*", "orders"));
+    }
+
+    #[test]
+    fn two_patterns_intersect_in_the_more_specific_one() {
+        let cases = [
+            ("*", "a.*", Some("a.*")),
+            ("a.*", "a.b*", Some("a.b*")),
+            ("a.b", "a.*", Some("a.b")),
+            ("a*", "a", Some("a")),
+            ("a", "a", Some("a")),
+            ("a.*", "b.*", None),
+            ("a", "a.*", None),
+            ("a", "b", None),
+        ];
+        for (a, b, both) in cases {
+            assert_eq!((pattern_intersection(a, b), pattern_intersection(b, a)), (both, both), "{a} {b}");
+        }
+        assert!(pattern_covers("a.*", "a.b*") && !pattern_covers("a.b*", "a.*") && !pattern_covers("a", "a*"));
     }
 
     #[test]

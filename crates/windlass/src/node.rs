@@ -99,7 +99,8 @@ pub struct Node {
     /// What was wrong with what it was told; `start` says so.
     flaw: Option<Error>,
     concurrency: usize,
-    of_type: BTreeMap<String, usize>,
+    /// Concurrency limits by type pattern.
+    type_limits: BTreeMap<String, usize>,
     grace: Duration,
     leave_unhandled: bool,
 }
@@ -114,7 +115,7 @@ impl Node {
             handlers: Handlers::default(),
             flaw: None,
             concurrency: CONCURRENCY,
-            of_type: BTreeMap::new(),
+            type_limits: BTreeMap::new(),
             grace: GRACE,
             leave_unhandled: false,
         }
@@ -203,12 +204,26 @@ impl Node {
         self
     }
 
-    /// How many events of this type it handles at once. So a slow type leaves room for the others. They count towards
-    /// the node's concurrency, too.
+    /// Limits how many events of a type the node handles at once, so that a slow type leaves room for the others.
+    ///
+    /// The type is an exact name or a prefix ending in `*`. All types that match a prefix share one limit. If several
+    /// limits match a type, only the most specific one applies: an exact name before a prefix, a longer prefix before
+    /// a shorter one. Events under a limit also count towards [`Node::concurrency`].
+    ///
+    /// ```
+    /// # async fn example(queue: &windlass::Queue) -> windlass::Result<()> {
+    /// let node = windlass::Node::new(queue, "api-1")
+    ///     .on("report.*", |_, _| async { Ok(()) })
+    ///     .concurrency(32)
+    ///     .concurrency_of("report.*", 4) // all reports together, except …
+    ///     .concurrency_of("report.yearly", 1); // … yearly ones, which have a limit of their own
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn concurrency_of(mut self, event_type: impl Into<String>, concurrency: usize) -> Node {
-        let event_type = event_type.into();
-        let checked = names::check_type("type", &event_type).and_then(|()| check_concurrency(concurrency));
-        self.of_type.insert(event_type, concurrency);
+        let pattern = event_type.into();
+        let checked = names::check_type_pattern("type", &pattern).and_then(|()| check_concurrency(concurrency));
+        self.type_limits.insert(pattern, concurrency);
         self.note(checked);
         self
     }
@@ -258,7 +273,7 @@ impl Node {
         }
         let registration = self.registration.event_types(self.handlers.patterns(None));
         let registered = self.queue.register_node(registration.clone()).await?;
-        let of_type = self.of_type.into_iter().map(|(event_type, n)| (event_type, (n, Arc::new(Semaphore::new(n)))));
+        let type_limits = self.type_limits.into_iter().map(|(pattern, n)| (pattern, (n, Arc::new(Semaphore::new(n)))));
         Ok(Arc::new(Shared {
             queue: self.queue,
             registration: registration.node_id(&registered.node_id),
@@ -269,7 +284,7 @@ impl Node {
             concurrency: self.concurrency,
             slots: Arc::new(Semaphore::new(self.concurrency)),
             freed: Default::default(),
-            of_type: of_type.collect(),
+            type_limits: type_limits.collect(),
             pools: Mutex::default(),
             stopping: watch::Sender::new(false),
             abandoned: watch::Sender::new(false),

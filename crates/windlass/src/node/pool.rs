@@ -26,12 +26,14 @@ const AHEAD_MAX: u64 = 1_000;
 /// While there is no room, it lets it be known this often that it will ask again.
 const STILL_HERE: Duration = Duration::from_secs(20);
 
-/// The deliveries of one subscription: of one type that has slots of its own, or of all others.
+/// Claims and runs the deliveries of one subscription: those of a type pattern that has a concurrency limit, or all
+/// others.
 pub(super) struct Pool {
     pub node: Arc<Shared>,
     pub subscription: String,
-    pub only: Option<String>,
-    /// Of the type that has its own.
+    /// The type pattern, if the pool has a concurrency limit of its own.
+    pub limited: Option<String>,
+    /// The slots of that limit.
     pub slots: Option<Arc<Semaphore>>,
     /// How many may run at once.
     pub size: usize,

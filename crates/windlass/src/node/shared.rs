@@ -14,11 +14,12 @@ use super::verdict::Run;
 use crate::busy::Busy;
 use crate::claim::ClaimRequest;
 use crate::error::Result;
+use crate::names;
 use crate::queue::Queue;
 use crate::register::NewNode;
 use crate::wake::lock;
 
-/// Where a pool takes from: a subscription, and the type if it is for one only.
+/// What a pool claims: a subscription, and the type pattern if the pool has a concurrency limit of its own.
 pub(super) type Place = (String, Option<String>);
 
 pub(super) struct Shared {
@@ -34,8 +35,8 @@ pub(super) struct Shared {
     pub slots: Arc<Semaphore>,
     /// One of them became free.
     pub freed: Notify,
-    /// The same for types that have their own.
-    pub of_type: BTreeMap<String, (usize, Arc<Semaphore>)>,
+    /// Concurrency limits by type pattern, with a slot for each event that may run at once.
+    pub type_limits: BTreeMap<String, (usize, Arc<Semaphore>)>,
     /// The pools there are.
     pub pools: Mutex<HashSet<Place>>,
     /// Nothing more is taken.
@@ -84,39 +85,52 @@ impl Shared {
         new.map(|place| self.pool(place)).collect()
     }
 
-    /// For each subscription one for each type that has slots of its own and a handler there, and one for all others.
+    /// For each subscription, one pool for each limited type pattern that has a handler there, and one pool for all
+    /// other types.
     fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
         for subscription in self.handlers.subscriptions() {
-            places.extend(self.types_apart(&subscription).map(|event_type| (subscription.clone(), Some(event_type))));
-            places.push((subscription, None));
+            let limited = self.limited_patterns(&subscription);
+            // A limit on `*` leaves no other types.
+            let all_limited = limited.iter().any(|pattern| pattern == "*");
+            places.extend(limited.into_iter().map(|pattern| (subscription.clone(), Some(pattern))));
+            if !all_limited {
+                places.push((subscription, None));
+            }
         }
         places
     }
 
-    fn types_apart(&self, subscription: &str) -> impl Iterator<Item = String> {
-        let handled = |event_type: &&String| !self.handlers.of(subscription, event_type).is_empty();
-        self.of_type.keys().filter(handled).cloned()
+    /// The type patterns that have a concurrency limit and at least one handler for the subscription.
+    fn limited_patterns(&self, subscription: &str) -> Vec<String> {
+        let handled = self.handlers.patterns(Some(subscription));
+        let has_handler = |limited: &&String| handled.iter().any(|h| names::pattern_intersection(h, limited).is_some());
+        self.type_limits.keys().filter(has_handler).cloned().collect()
     }
 
-    fn pool(self: &Arc<Shared>, (subscription, only): Place) -> Arc<Pool> {
-        let of_type = only.as_ref().and_then(|event_type| self.of_type.get(event_type));
-        let size = of_type.map_or(self.concurrency, |(size, _)| *size.min(&self.concurrency));
-        let slots = of_type.map(|(_, slots)| slots.clone());
-        Arc::new(Pool { node: self.clone(), subscription, only, slots, size, load: Load::default() })
+    fn pool(self: &Arc<Shared>, (subscription, limited): Place) -> Arc<Pool> {
+        let limit = limited.as_ref().and_then(|pattern| self.type_limits.get(pattern));
+        let size = limit.map_or(self.concurrency, |(size, _)| *size.min(&self.concurrency));
+        let slots = limit.map(|(_, slots)| slots.clone());
+        Arc::new(Pool { node: self.clone(), subscription, limited, slots, size, load: Load::default() })
     }
 
-    /// What a pool asks for.
+    /// What a pool claims: the types of its pattern, without those that a more specific limit covers.
     pub fn request(&self, pool: &Pool) -> ClaimRequest {
         let request = ClaimRequest::new(&*self.node_id).subscription(&pool.subscription);
-        match &pool.only {
-            Some(event_type) => request.types([event_type]),
-            None if self.leave_unhandled => {
+        let pattern = pool.limited.as_deref().unwrap_or("*");
+        let mut others = self.limited_patterns(&pool.subscription);
+        others.retain(|other| pool.limited.as_ref() != Some(other) && names::pattern_covers(pattern, other));
+        let types = match (self.leave_unhandled, &pool.limited) {
+            (true, _) => {
                 let handled = self.handlers.patterns(Some(&pool.subscription));
-                request.types(handled).except_types(self.types_apart(&pool.subscription))
+                let both = handled.iter().filter_map(|handled| names::pattern_intersection(handled, pattern));
+                both.map(str::to_owned).collect()
             }
-            None => request.except_types(self.types_apart(&pool.subscription)),
-        }
+            (false, Some(limited)) => vec![limited.clone()],
+            (false, None) => Vec::new(),
+        };
+        request.types(types).except_types(others)
     }
 }
 

@@ -258,6 +258,74 @@ conformance! {
         node.stop().await;
     }
 
+    // O8
+    async fn types_that_match_a_prefix_limit_share_it(bed) {
+        let queue = real(bed, Policy { lease_ms: 60_000, ..brisk() }).await;
+        let (reports, others, gate) = (Room::default(), Room::default(), Arc::new(Semaphore::new(0)));
+        let node = Node::new(&queue, "n").concurrency(6).concurrency_of("report.*", 2);
+        let node = node.handler(staying("report.*", &reports, &gate)).handler(staying("mail", &others, &gate));
+        let node = start(node).await;
+        let mut events = Vec::new();
+        for event_type in ["report.daily", "report.weekly", "report.yearly"] {
+            events.extend(publish_many(&queue, event_type, 3).await);
+        }
+        eventually("two reports run", async || reports.inside() == 2).await;
+        events.extend(publish_many(&queue, "mail", 4).await);
+        eventually("four mails run", async || others.inside() == 4).await;
+        gate.add_permits(events.len());
+        for event in events {
+            until(&queue, event, Status::Completed).await;
+        }
+        assert_eq!((reports.most(), others.most()), (2, 4));
+        node.stop().await;
+    }
+
+    // O8
+    async fn the_most_specific_concurrency_limit_applies(bed) {
+        let queue = real(bed, Policy { lease_ms: 60_000, ..brisk() }).await;
+        let (exact, long, short) = (Room::default(), Room::default(), Room::default());
+        let gate = Arc::new(Semaphore::new(0));
+        let node = Node::new(&queue, "n")
+            .concurrency_of("report.*", 1)
+            .concurrency_of("report.daily*", 2)
+            .concurrency_of("report.daily.eu", 3)
+            .handler(staying("report.daily.eu", &exact, &gate))
+            .handler(staying("report.daily.us", &long, &gate))
+            .handler(staying("report.weekly", &short, &gate));
+        let node = start(node).await;
+        let mut events = Vec::new();
+        for event_type in ["report.daily.eu", "report.daily.us", "report.weekly"] {
+            events.extend(publish_many(&queue, event_type, 5).await);
+        }
+        let inside = || (exact.inside(), long.inside(), short.inside());
+        eventually("each limit is filled", async || inside() == (3, 2, 1)).await;
+        gate.add_permits(events.len());
+        for event in events {
+            until(&queue, event, Status::Completed).await;
+        }
+        assert_eq!((exact.most(), long.most(), short.most()), (3, 2, 1));
+        node.stop().await;
+    }
+
+    // O8
+    async fn a_prefix_limit_leaves_unhandled_types_to_other_nodes(bed) {
+        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let written = ledger.clone();
+        let node = Node::new(&queue, "n").leave_unhandled().concurrency_of("report.*", 1).on("report.daily", move |event, _| {
+            let ledger = written.clone();
+            async move {
+                ledger.write(event.event_type.clone());
+                Ok(())
+            }
+        });
+        let node = start(node).await;
+        let left = publish(&queue, "report.weekly").await;
+        let handled = publish(&queue, "report.daily").await;
+        until(&queue, handled.id, Status::Completed).await;
+        assert_eq!((ledger.lines(), trail(&queue, left.id).await), (vec!["report.daily".to_owned()], vec![]));
+        node.stop().await;
+    }
+
     // O3
     async fn what_could_not_start_in_time_is_never_started(bed) {
         let queue = real(bed, Policy { lease_ms: 60_000, ..brisk() }).await;

@@ -24,7 +24,7 @@ conformance! {
             ("concurrency: must be from 1 to 10000", node().concurrency(0)),
             ("concurrency: must be from 1 to 10000", node().concurrency(10_001)),
             ("concurrency: must be from 1 to 10000", node().concurrency_of("a", 0)),
-            ("type: must not contain '*'", node().concurrency_of("a*", 1)),
+            ("type: 'a*b': '*' is allowed only at the end", node().concurrency_of("a*b", 1)),
             ("metadata: must be a JSON object", node().metadata(&1)),
         ];
         for (problem, node) in cases {
