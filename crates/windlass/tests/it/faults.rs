@@ -196,6 +196,21 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_n
     }
 
     #[test]
+    fn a_database_that_accepts_no_connections_is_temporarily_unavailable() {
+        run(Kind::Postgres, async |bed: &Bed| {
+            let name = bed.database.url.rsplit('/').next().unwrap().split('?').next().unwrap();
+            let accept = async |on: bool| {
+                server::execute(&server::server_url(), &format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {on}")).await;
+            };
+            accept(false).await;
+            let error = Queue::open(&bed.database.url).await.map(drop).unwrap_err();
+            assert_eq!((error.code(), error.is_temporary()), ("database_unavailable", true), "{error}");
+            accept(true).await;
+            publish(&Queue::open(&bed.database.url).await.unwrap(), "t").await;
+        });
+    }
+
+    #[test]
     fn a_read_only_database_says_so() {
         run(Kind::Postgres, async |bed: &Bed| {
             let event = publish(&bed.queue, "t").await;
