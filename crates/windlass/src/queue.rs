@@ -92,6 +92,8 @@ pub(crate) struct Core {
     pub meter: Meter,
     /// Where history goes before it is deleted.
     pub archive: Option<PathBuf>,
+    /// How often waiting claims query the database without a notification.
+    pub idle_poll: Duration,
     /// Held by whoever looks into the health of the installation.
     pub diagnosing: tokio::sync::Mutex<()>,
     pub lanes: LaneCache,
@@ -127,6 +129,19 @@ pub struct OpenOptions {
     limits: Limits,
     migrate: bool,
     archive: Option<PathBuf>,
+    idle_poll: Duration,
+}
+
+/// [`OpenOptions::idle_poll`] unless set.
+const IDLE_POLL: Duration = Duration::from_secs(1);
+const IDLE_POLL_MIN: Duration = Duration::from_millis(10);
+const IDLE_POLL_MAX: Duration = Duration::from_secs(3600);
+
+fn check_idle_poll(idle_poll: Duration) -> Result<()> {
+    if (IDLE_POLL_MIN..=IDLE_POLL_MAX).contains(&idle_poll) {
+        return Ok(());
+    }
+    Err(Error::invalid("idle_poll", format!("is {idle_poll:?}; it must be from 10 ms to 1 hour")))
 }
 
 impl OpenOptions {
@@ -156,8 +171,31 @@ impl OpenOptions {
         self
     }
 
+    /// How often this process queries the database while its claims and nodes wait for deliveries, from 10 ms to
+    /// 1 hour; 1 second unless set.
+    ///
+    /// The poll is a fallback. New events are reported by notifications, and delayed events and retries by a timer, so
+    /// a longer interval does not delay them. It is the longest time after which a waiting claim finds a delivery whose
+    /// notification was lost, and an expired lease that the maintenance of no server or node has released (they check
+    /// every 10 seconds). A longer interval means fewer queries from idle processes.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// use std::time::Duration;
+    /// use windlass::Queue;
+    ///
+    /// let queue = Queue::options("sqlite://windlass.db").idle_poll(Duration::from_secs(30)).open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn idle_poll(mut self, idle_poll: Duration) -> OpenOptions {
+        self.idle_poll = idle_poll;
+        self
+    }
+
     /// Opens the queue, in the namespace `default`.
     pub async fn open(self) -> Result<Queue> {
+        check_idle_poll(self.idle_poll)?;
         let store = open_store(&self.url, self.clock.clone(), self.migrate).await?;
         let wakes = Arc::new(Wakes::default());
         store.watch(wakes.clone()).await;
@@ -175,6 +213,7 @@ impl OpenOptions {
             schedules_room: Mutex::default(),
             schedules_left: Mutex::default(),
             archive: self.archive,
+            idle_poll: self.idle_poll,
             diagnosing: tokio::sync::Mutex::default(),
             lanes: LaneCache::default(),
             topologies: Mutex::default(),
@@ -255,7 +294,7 @@ impl Queue {
     /// Opens it with other than the usual settings.
     pub fn options(url: &str) -> OpenOptions {
         let (clock, limits) = (Clock::system(), Limits::default());
-        OpenOptions { url: url.to_owned(), clock, limits, migrate: true, archive: None }
+        OpenOptions { url: url.to_owned(), clock, limits, migrate: true, archive: None, idle_poll: IDLE_POLL }
     }
 
     /// The same queue, seen from another namespace. Whether it exists is found out on use.

@@ -25,7 +25,7 @@ use super::positions::Positions;
 use super::requests::{WaitingClaim, WaitingClaims};
 use super::selection::Selection;
 use super::undelivered::Undelivered;
-use super::watcher::{self, POLL, Pace};
+use super::watcher::{self, Pace};
 use crate::delivery::{Delivery, Lease};
 use crate::error::{Error, Result};
 use crate::handoff::HandoffSlot;
@@ -36,8 +36,8 @@ use crate::store::{Claim, ClaimSlot, LeaseTimes};
 use crate::topology::Topology;
 use crate::wake::{Registration, lock};
 
-/// Requests that wait at least this long rely on the watcher, which looks more often than that.
-const LONG_POLL_MIN: Duration = Duration::from_secs(2);
+/// Requests that wait for at least this many poll intervals rely on the watcher.
+const LONG_POLL_MIN: u32 = 2;
 /// Under load, the claimer looks behind its positions this often.
 const LOOK_BEHIND_EVERY: Duration = Duration::from_secs(1);
 /// A claimer without requests ends after this time.
@@ -56,6 +56,7 @@ const ROUNDS_MAX: usize = 20;
 pub(super) struct ClaimerHandle {
     requests: mpsc::UnboundedSender<Message>,
     last_worker: Arc<Mutex<String>>,
+    idle_poll: Duration,
 }
 
 enum Message {
@@ -67,6 +68,7 @@ enum Message {
 impl ClaimerHandle {
     pub fn start(core: Arc<Core>, filter: Filter) -> ClaimerHandle {
         let (requests, inbox) = mpsc::unbounded_channel();
+        let idle_poll = core.idle_poll;
         let selects = filter.clone();
         let selects = Box::new(move |key: &LaneKey| selects.may_select(key));
         let claimer = Claimer {
@@ -84,7 +86,7 @@ impl ClaimerHandle {
             claim_size: CLAIM_SIZE_MIN,
         };
         tokio::spawn(claimer.run());
-        ClaimerHandle { requests, last_worker: Arc::default() }
+        ClaimerHandle { requests, last_worker: Arc::default(), idle_poll }
     }
 
     /// `None` if the task has ended.
@@ -92,7 +94,8 @@ impl ClaimerHandle {
         self.note_worker(worker_id);
         let (reply, answer) = oneshot::channel();
         let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
-        let request = WaitingClaim { slot, until: Instant::now() + wait, long_poll: wait >= LONG_POLL_MIN, reply };
+        let long_poll = wait >= LONG_POLL_MIN * self.idle_poll;
+        let request = WaitingClaim { slot, until: Instant::now() + wait, long_poll, reply };
         self.requests.send(Message::New(request)).ok()?;
         let undelivered = answer.await.ok()?;
         Some(undelivered.map(Undelivered::receive))
@@ -409,7 +412,7 @@ impl Claimer {
         if self.registration.wait(look) {
             tokio::spawn(watcher::watch(self.core.clone(), self.filter.namespace.clone()));
         }
-        let first_end = self.requests.first_end().unwrap_or_else(|| Instant::now() + POLL);
+        let first_end = self.requests.first_end().unwrap_or_else(|| Instant::now() + self.core.idle_poll);
         self.offer_handoff();
         let mut long_poll = true;
         tokio::select! {

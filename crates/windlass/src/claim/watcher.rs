@@ -12,8 +12,6 @@ use crate::error::Result;
 use crate::maintain::release_expired;
 use crate::queue::Core;
 
-/// The poll interval.
-pub(super) const POLL: Duration = Duration::from_secs(1);
 /// The watcher never looks again sooner than this by itself.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 /// Looks take at most one part in this many of the time, except a single slow one. A look that has to pass millions of
@@ -56,8 +54,8 @@ impl Pace {
 
 /// Watches for as long as there are claimers in the namespace.
 pub(super) async fn watch(core: Arc<Core>, namespace: String) {
-    let mut pace = Pace::every(Duration::ZERO);
-    let mut poll_at = Instant::now() + POLL;
+    let (mut pace, idle_poll) = (Pace::every(Duration::ZERO), core.idle_poll);
+    let mut poll_at = Instant::now() + idle_poll;
     while let Some((alarm, look_by)) = core.wakes.watch(&namespace) {
         let due = look_by.map_or(poll_at, |by| by.min(poll_at)).max(pace.next);
         tokio::select! {
@@ -66,11 +64,11 @@ pub(super) async fn watch(core: Arc<Core>, namespace: String) {
             () = alarm.notified() => continue,
         }
         // Processes that started together do not stay together.
-        poll_at = Instant::now() + POLL.mul_f64(1.0 - 0.1 * fastrand::f64());
+        poll_at = Instant::now() + idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
         match look(&core, &namespace, &mut pace).await {
             // Nobody waits. A claimer that begins to wait sets off the alarm if a look is due.
-            Ok(None) => drop(tokio::time::timeout(POLL, alarm.notified()).await),
-            Ok(Some(next)) if next < POLL => core.wakes.look_by(&namespace, Instant::now() + next.max(LOOK_MIN)),
+            Ok(None) => drop(tokio::time::timeout(idle_poll, alarm.notified()).await),
+            Ok(Some(next)) if next < idle_poll => core.wakes.look_by(&namespace, Instant::now() + next.max(LOOK_MIN)),
             Ok(Some(_)) => {}
             Err(error) => core.wakes.fail(&namespace, &error),
         }
@@ -93,7 +91,7 @@ async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace) -> Result<Opti
         release_expired(core, namespace).await?;
     }
     core.wakes.notify_seen(namespace, &look.ready_subscriptions, &look.ready_lanes);
-    Ok(Some(look.next_in.unwrap_or(POLL)))
+    Ok(Some(look.next_in.unwrap_or(core.idle_poll)))
 }
 
 /// Tells the waiters of another version, or of lanes that are newer than `told`.

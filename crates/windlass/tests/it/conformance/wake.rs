@@ -22,6 +22,32 @@ async fn got(waiter: tokio::task::JoinHandle<Vec<Delivery>>) -> Vec<i64> {
 }
 
 conformance! {
+    // C6
+    async fn idle_poll_finds_an_expired_lease_that_nothing_reports(bed) {
+        for (idle_poll, is_found) in [(millis(50), true), (secs(3600), false)] {
+            let queue = Queue::options(&bed.database.url).idle_poll(idle_poll).open().await.unwrap();
+            publish(&queue, "t").await;
+            // The worker that claims it neither finishes it nor renews its lease.
+            assert_eq!(claim(&queue, ClaimRequest::new("dies").lease(millis(300))).await.len(), 1);
+            let found = claim(&queue, ClaimRequest::new("waits").wait(secs(2))).await;
+            assert_eq!(!found.is_empty(), is_found, "{idle_poll:?}");
+            for delivery in found {
+                done(&queue, &delivery).await;
+            }
+            queue.close().await;
+        }
+    }
+
+    // C6
+    async fn idle_poll_outside_its_limits_is_refused(bed) {
+        let open = async |idle_poll| Queue::options(&bed.database.url).idle_poll(idle_poll).open().await.map(drop);
+        for (idle_poll, shown) in [(millis(9), "9ms"), (secs(3601), "3601s"), (Duration::ZERO, "0ns")] {
+            let error = open(idle_poll).await.unwrap_err();
+            assert_eq!(error.to_string(), format!("idle_poll: is {shown}; it must be from 10 ms to 1 hour"));
+        }
+        assert_eq!((open(millis(10)).await, open(secs(3600)).await), (Ok(()), Ok(())));
+    }
+
     async fn a_wait_ends_with_nothing_if_nothing_comes(bed) {
         let claimed = bed.queue.claim(ClaimRequest::new("w").wait(millis(50))).await.unwrap();
         assert!(claimed.is_empty());
