@@ -142,7 +142,9 @@ pub use node::{Context, Envelope, Handled, Handler, HandlerError, Node, RunningN
 pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 pub use overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, QueueOverview};
 pub use partitions::Partitions;
-pub use policy::{Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled};
+pub use policy::{
+    Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled, Unrecoverable,
+};
 pub use pool::PoolView;
 pub use publish::Published;
 pub use publish_in::PublishIn;

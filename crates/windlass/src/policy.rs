@@ -30,6 +30,9 @@ pub struct Policy {
     pub backoff: Backoff,
     /// What becomes of a delivery that failed for good.
     pub exhausted: Exhausted,
+    /// Whether an unrecoverable error of one handler ends the delivery although other handlers want to be retried.
+    #[serde(default)]
+    pub unrecoverable: Unrecoverable,
     /// What becomes of an event that no handler knows.
     pub unhandled: Unhandled,
     /// How many times a delivery may be acquired, crashes included.
@@ -82,6 +85,23 @@ pub enum Exhausted {
     CompleteWithErrors,
 }
 
+/// What an unrecoverable error of one handler means for a delivery that has several handlers.
+///
+/// A delivery with a single handler ends at an unrecoverable error in either case. How it ends is decided by
+/// [`Exhausted`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Unrecoverable {
+    /// Handlers with a transient error are retried, and snoozed ones run later. The delivery ends when no handler is
+    /// left to run.
+    #[default]
+    RetryOthers,
+    /// The delivery ends after the attempt in which the error occurred. Handlers with a transient error are not
+    /// retried.
+    Finish,
+}
+
 /// What becomes of an event that no handler knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -122,6 +142,7 @@ impl Default for Policy {
             max_retries: Some(3),
             backoff: Backoff::Fixed { delay_ms: 300_000 },
             exhausted: Exhausted::DeadLetter,
+            unrecoverable: Unrecoverable::RetryOthers,
             unhandled: Unhandled::Retry,
             max_attempts: 20,
             history: History::Keep,
@@ -151,6 +172,7 @@ impl Policy {
                 max_retries: None,
                 backoff: Backoff::Lease,
                 exhausted: Exhausted::CompleteWithErrors,
+                unrecoverable: Unrecoverable::Finish,
                 ..default
             },
             "bus" => Policy { lease_ms: 300_000, max_retries: Some(0), backoff: Backoff::None, ..default },
@@ -247,6 +269,9 @@ pub struct PolicyOverrides {
     /// See [`Policy::exhausted`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exhausted: Option<Exhausted>,
+    /// See [`Policy::unrecoverable`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unrecoverable: Option<Unrecoverable>,
     /// See [`Policy::unhandled`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhandled: Option<Unhandled>,
@@ -292,6 +317,7 @@ impl PolicyOverrides {
             max_retries: self.max_retries.unwrap_or(policy.max_retries),
             backoff: self.backoff.clone().unwrap_or_else(|| policy.backoff.clone()),
             exhausted: self.exhausted.unwrap_or(policy.exhausted),
+            unrecoverable: self.unrecoverable.unwrap_or(policy.unrecoverable),
             unhandled: self.unhandled.unwrap_or(policy.unhandled),
             max_attempts: self.max_attempts.unwrap_or(policy.max_attempts),
             history: self.history.unwrap_or(policy.history),
@@ -369,6 +395,8 @@ mod tests {
         );
         assert_eq!(preset("tags").backoff, Backoff::Fixed { delay_ms: 300_000 });
         assert_eq!(preset("queue").exhausted, Exhausted::CompleteWithErrors);
+        let finishing = PRESETS.into_iter().filter(|name| preset(name).unrecoverable == Unrecoverable::Finish);
+        assert_eq!(finishing.collect::<Vec<_>>(), ["queue"]);
         assert_eq!(preset("core").unhandled, Unhandled::DeadLetter);
         assert!(preset("core").share_transaction && !preset("default").share_transaction);
         assert_eq!(preset("outbox").history, History::None);
@@ -399,9 +427,9 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_from_before_there_was_retention_keeps_half_a_year() {
+    fn settings_that_a_stored_policy_lacks_have_their_default() {
         let mut old = serde_json::to_value(Policy::default()).unwrap();
-        for field in ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms", "archive"] {
+        for field in ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms", "archive", "unrecoverable"] {
             old.as_object_mut().unwrap().remove(field).unwrap();
         }
         assert_eq!(serde_json::from_value::<Policy>(old).unwrap(), Policy::default());

@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{
     Backoff, Error, Exhausted, GroupFailure, History, Namespace, NamespacePolicy, Policy, PolicyOverrides, Queue,
-    Unhandled,
+    Unhandled, Unrecoverable,
 };
 
 use crate::app::App;
@@ -57,6 +57,8 @@ pub(crate) struct PolicyBody {
     backoff: Backoff,
     /// What becomes of an event that failed for good.
     exhausted: Exhausted,
+    /// Whether an unrecoverable error of one handler ends the event although other handlers want to be retried.
+    unrecoverable: Unrecoverable,
     /// What becomes of an event that no handler knows.
     unhandled: Unhandled,
     /// How many times an event may be handed out, crashes included.
@@ -92,6 +94,7 @@ impl From<NamespacePolicy> for PolicyBody {
             max_retries: base.max_retries,
             backoff: base.backoff,
             exhausted: base.exhausted,
+            unrecoverable: base.unrecoverable,
             unhandled: base.unhandled,
             max_attempts: base.max_attempts,
             history: base.history,
@@ -185,6 +188,8 @@ pub(crate) struct PolicyRequest {
     backoff: Option<Backoff>,
     /// What becomes of an event that failed for good.
     exhausted: Option<Exhausted>,
+    /// Whether an unrecoverable error of one handler ends the event although other handlers want to be retried.
+    unrecoverable: Option<Unrecoverable>,
     /// What becomes of an event that no handler knows.
     unhandled: Option<Unhandled>,
     /// How many times an event may be handed out, crashes included.
@@ -239,6 +244,7 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
             max_retries: request.max_retries,
             backoff: request.backoff,
             exhausted: request.exhausted,
+            unrecoverable: request.unrecoverable,
             unhandled: request.unhandled,
             max_attempts: request.max_attempts,
             history: request.history,

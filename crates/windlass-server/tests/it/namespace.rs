@@ -16,7 +16,7 @@ on_each_database! {
             "created_at": "2025-12-24T10:30:00Z",
             "policy": {
                 "lease_ms": 60_000, "max_retries": 3, "backoff": { "kind": "fixed", "delay_ms": 300_000 },
-                "exhausted": "dead_letter", "unhandled": "retry", "max_attempts": 20, "history": "keep",
+                "exhausted": "dead_letter", "unrecoverable": "retry_others", "unhandled": "retry", "max_attempts": 20, "history": "keep",
                 "group_failure": "block", "share_transaction": false, "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "expires_after_ms": null,
                 "keep_completed_ms": 15_811_200_000_u64, "keep_failed_ms": null, "keep_expired_ms": null,
                 "archive": false, "types": {}
@@ -53,7 +53,8 @@ on_each_database! {
     async fn presets_can_be_changed_in_part(server) {
         let request = json!({ "policy": {
             "preset": "bus", "lease_ms": 7000, "max_retries": 2, "backoff": { "kind": "lease" },
-            "exhausted": "complete_with_errors", "unhandled": "dead_letter", "max_attempts": 5, "history": "none",
+            "exhausted": "complete_with_errors", "unrecoverable": "finish", "unhandled": "dead_letter",
+            "max_attempts": 5, "history": "none",
             "group_failure": "continue", "share_transaction": true, "deadline_horizon_ms": 1, "key_window_ms": 2, "expires_after_ms": 3,
             "keep_completed_ms": null, "keep_failed_ms": 60_000, "keep_expired_ms": 60_001, "archive": true
         } });

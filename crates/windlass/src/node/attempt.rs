@@ -113,11 +113,13 @@ async fn handle(node: &Shared, cx: Context, handlers: &[Arc<Handler>], known: &[
     let todo = handlers.iter().filter(|handler| !is_known(handler)).cloned();
     let (plain, in_tx): (Vec<_>, Vec<_>) = todo.partition(|handler| handler.is_plain());
     let (begun, event) = (Instant::now(), cx.event());
+    let Ok(policy) = node.policy_for(event).await else { return released() };
     let mut runs = run_all(plain, &cx).await;
     node.count_handled(event, &runs);
     if !in_tx.is_empty() {
         // Boxed, since it is large, and would make every event's future as large.
-        match Box::pin(tx::run_all(node, event, &in_tx, &mut runs, known, begun)).await {
+        let share = policy.share_transaction;
+        match Box::pin(tx::run_all(node, event, &in_tx, &mut runs, known, begun, share)).await {
             tx::Ended::Reported => {}
             tx::Ended::Committed(attempt) => return Ended::Committed(attempt),
             tx::Ended::Lost => return Ended::Lost,
@@ -125,7 +127,7 @@ async fn handle(node: &Shared, cx: Context, handlers: &[Arc<Handler>], known: &[
             tx::Ended::Unavailable => runs.extend(away(&in_tx, &runs)),
         }
     }
-    Ended::Report(report(&runs, known).execution_time_ms(millis_since(begun)))
+    Ended::Report(report(&runs, known, policy.unrecoverable).execution_time_ms(millis_since(begun)))
 }
 
 /// The failure of the handler under which the database went away.

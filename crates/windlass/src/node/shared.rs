@@ -15,6 +15,7 @@ use crate::busy::Busy;
 use crate::claim::ClaimRequest;
 use crate::error::Result;
 use crate::names;
+use crate::policy::Policy;
 use crate::queue::Queue;
 use crate::register::NewNode;
 use crate::wake::lock;
@@ -52,6 +53,11 @@ pub(super) struct Shared {
 impl Shared {
     pub fn producer(&self) -> Producer {
         Producer { queue: self.queue.clone(), node_id: self.node_id.clone() }
+    }
+
+    /// The policy for the delivery's subscription and type.
+    pub async fn policy_for(&self, event: &Envelope) -> Result<Policy> {
+        Ok(self.queue.topology().await?.policy(event.subscription(), &event.event_type))
     }
 
     /// Makes the node known, with what it handles now.

@@ -61,8 +61,8 @@ pub(super) fn check(queue: &Queue, handler: &Handler) -> Result<()> {
     Err(Error::invalid("handler", problem))
 }
 
-/// Runs handlers one after another, each in a transaction of its own, or all in one if the policy says so. The last
-/// transaction has the event's end in it, unless a handler failed.
+/// Runs handlers one after another: each in a transaction of its own, or all in one with `share`. The last transaction
+/// also records the end of the delivery, unless a handler failed.
 pub(super) async fn run_all(
     node: &Shared,
     event: &Envelope,
@@ -70,9 +70,8 @@ pub(super) async fn run_all(
     runs: &mut Vec<Run>,
     known: &[HandlerResult],
     begun: Instant,
+    share: bool,
 ) -> Ended {
-    let Ok(topology) = node.queue.topology().await else { return Ended::Unavailable };
-    let share = topology.policy(event.subscription(), &event.event_type).share_transaction;
     if share && !is_clean(runs, known) {
         return Ended::Reported;
     }

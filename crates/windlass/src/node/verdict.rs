@@ -13,6 +13,7 @@ use crate::finish::fit;
 use crate::limits::Limits;
 use crate::meter::HandlerEnd;
 use crate::outcome::{HandlerResult, Outcome, Report};
+use crate::policy::Unrecoverable;
 
 /// How long an event waits for a database that went away under it: at first, and at most.
 const AWAY_FIRST: Duration = Duration::from_millis(100);
@@ -39,10 +40,12 @@ impl Run {
     }
 }
 
-/// Whoever may still succeed is tried again, then whoever asked for later; only when nobody is left to try does a
-/// failure for good count. `known` are those of earlier attempts that need not run again.
-pub(super) fn report(runs: &[Run], known: &[HandlerResult]) -> Report {
-    let outcome = outcome(runs, known);
+/// Combines the results of all handlers into the report on the attempt.
+///
+/// `known` are the results of earlier attempts, whose handlers did not run again. `unrecoverable` decides whether an
+/// unrecoverable error takes precedence over handlers that want to run again.
+pub(super) fn report(runs: &[Run], known: &[HandlerResult], unrecoverable: Unrecoverable) -> Report {
+    let outcome = outcome(runs, known, unrecoverable);
     let several = runs.len() + known.len() > 1;
     let mut report = Report::new(outcome);
     if let Some(error) = error(runs, known, several) {
@@ -64,7 +67,7 @@ pub(super) fn put_back(event: &Envelope, runs: &[Run]) -> Report {
     Report::new(Outcome::Snooze { delay }).handler_results(runs.iter().filter_map(result).collect())
 }
 
-fn outcome(runs: &[Run], known: &[HandlerResult]) -> Outcome {
+fn outcome(runs: &[Run], known: &[HandlerResult], unrecoverable: Unrecoverable) -> Outcome {
     let (mut retries, mut after, mut snooze, mut dead) =
         (false, None, None, known.iter().any(|known| !known.succeeded));
     for run in runs {
@@ -78,6 +81,7 @@ fn outcome(runs: &[Run], known: &[HandlerResult]) -> Outcome {
         }
     }
     match (retries, snooze, dead) {
+        (.., true) if unrecoverable == Unrecoverable::Finish => Outcome::dead(),
         (true, ..) => Outcome::Retry { after },
         (_, Some(delay), _) => Outcome::Snooze { delay },
         (.., true) => Outcome::dead(),
@@ -183,21 +187,26 @@ mod tests {
     #[test]
     fn results_of_several_handlers_make_one_outcome() {
         let again = |after: Option<u64>| Outcome::Retry { after: after.map(secs) };
+        let (snoozed, dead) = (|delay| Outcome::Snooze { delay: secs(delay) }, Outcome::dead);
         let table = [
-            // this attempt, earlier ones => outcome
-            (vec![None], vec![], Outcome::Done),
-            (vec![None, None], vec![known(true)], Outcome::Done),
-            (vec![retry(None)], vec![], again(None)),
-            (vec![retry(Some(5)), retry(None), retry(Some(7))], vec![], again(Some(7))),
-            (vec![None, retry(None), never(), snooze(3)], vec![], again(None)),
-            (vec![None, never(), snooze(3), snooze(4)], vec![], Outcome::Snooze { delay: secs(4) }),
-            (vec![None, never()], vec![], Outcome::dead()),
-            (vec![None], vec![known(false)], Outcome::dead()),
-            (vec![retry(None)], vec![known(false)], again(None)),
+            // this attempt, earlier ones => outcome under `RetryOthers`, under `Finish`
+            (vec![None], vec![], Outcome::Done, Outcome::Done),
+            (vec![None, None], vec![known(true)], Outcome::Done, Outcome::Done),
+            (vec![retry(None)], vec![], again(None), again(None)),
+            (vec![retry(Some(5)), retry(None), retry(Some(7))], vec![], again(Some(7)), again(Some(7))),
+            (vec![None, retry(None), snooze(3)], vec![known(true)], again(None), again(None)),
+            (vec![None, retry(None), never(), snooze(3)], vec![], again(None), dead()),
+            (vec![None, snooze(3), snooze(4)], vec![], snoozed(4), snoozed(4)),
+            (vec![None, never(), snooze(3), snooze(4)], vec![], snoozed(4), dead()),
+            (vec![None, never()], vec![], dead(), dead()),
+            (vec![None], vec![known(false)], dead(), dead()),
+            (vec![retry(None)], vec![known(false)], again(None), dead()),
         ];
-        for (failures, known, expected) in table {
+        for (failures, known, retry_others, finish) in table {
             let runs: Vec<Run> = failures.into_iter().map(|failure| run("h", failure)).collect();
-            assert_eq!(report(&runs, &known).outcome, expected, "{runs:?} {known:?}");
+            let outcome = |unrecoverable| report(&runs, &known, unrecoverable).outcome;
+            let both = (outcome(Unrecoverable::RetryOthers), outcome(Unrecoverable::Finish));
+            assert_eq!(both, (retry_others, finish), "{runs:?} {known:?}");
         }
     }
 
@@ -205,17 +214,18 @@ mod tests {
     fn many_long_errors_fit_into_the_record() {
         let wordy = || Some(Failure::Retry { after: None, error: "\u{1}".repeat(100_000) });
         let runs: Vec<Run> = (0..100).map(|n| run(&format!("{n}"), wordy())).collect();
-        let detail = report(&runs, &[]).detail.unwrap();
+        let detail = report(&runs, &[], Unrecoverable::RetryOthers).detail.unwrap();
         assert!((32 << 10..=64 << 10).contains(&detail.get().len()), "{}", detail.get().len());
     }
 
     #[test]
     fn only_what_need_not_run_again_is_remembered() {
-        let reported = report(&[run("a", None), run("b", retry(None)), run("c", never())], &[]);
+        let report = |runs: &[Run]| report(runs, &[], Unrecoverable::RetryOthers);
+        let reported = report(&[run("a", None), run("b", retry(None)), run("c", never())]);
         let remembered: Vec<_> = reported.handler_results.iter().map(|r| (r.handler.as_str(), r.succeeded)).collect();
         assert_eq!(remembered, [("a", true), ("c", false)]);
         assert_eq!(reported.error.as_deref(), Some("b: later; c: never"));
-        let alone = report(&[run("a", retry(None))], &[]);
+        let alone = report(&[run("a", retry(None))]);
         assert!(alone.handler_results.is_empty() && alone.detail.is_none());
         assert_eq!(alone.error.as_deref(), Some("later"));
     }

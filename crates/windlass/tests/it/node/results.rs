@@ -1,6 +1,6 @@
 //! Several handlers of one event: what is done is not done again.
 
-use windlass::{Handler, HandlerError, Node, Policy, Status};
+use windlass::{Handler, HandlerError, Node, Policy, Status, Unrecoverable};
 
 use super::*;
 
@@ -42,9 +42,42 @@ conformance! {
         node.stop().await;
     }
 
+    // Q11
+    async fn preset_queue_finishes_at_an_unrecoverable_error_beside_transient_ones(bed) {
+        let (queue, ledger) = (real(bed, Policy::preset("queue").unwrap()).await, Ledger::default());
+        let node = start(
+            Node::new(&queue, "n")
+                .handler(told(&ledger, "done", |_| Ok(())))
+                .handler(told(&ledger, "never", |_| never()))
+                .handler(told(&ledger, "later", |_| fail()))
+                .handler(told(&ledger, "snoozes", |_| Err(HandlerError::snooze(millis(1))))),
+        )
+        .await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::CompletedWithErrors).await;
+        let log = queue.log(event.id).await.unwrap();
+        assert_eq!((log.len(), log[1].error_message.as_deref()), (2, Some("later: no luck; never: never")));
+        assert_eq!(sorted(ledger.lines()), ["done", "later", "never", "snoozes"]);
+        node.stop().await;
+        assert_eq!(queue.prune_once().await.unwrap(), 0);
+    }
+
+    // Q11
+    async fn unrecoverable_finish_makes_a_dead_letter_where_the_policy_has_them(bed) {
+        let policy = Policy { unrecoverable: Unrecoverable::Finish, ..brisk() };
+        let (queue, ledger) = (real(bed, policy).await, Ledger::default());
+        let node = Node::new(&queue, "n").handler(told(&ledger, "never", |_| never()));
+        let node = start(node.handler(told(&ledger, "later", |attempt| if attempt == 1 { fail() } else { Ok(()) }))).await;
+        let event = publish(&queue, "t").await;
+        until(&queue, event.id, Status::Failed).await;
+        assert_eq!((ledger.count("never"), ledger.count("later")), (1, 1));
+        node.stop().await;
+    }
+
     // Q11, Q12
-    async fn who_failed_for_good_is_not_run_again_but_counts_in_the_end(bed) {
-        let (queue, ledger) = (real(bed, Policy { max_retries: None, ..Policy::preset("queue").unwrap() }).await, Ledger::default());
+    async fn unrecoverable_retry_others_ends_the_delivery_after_their_retries(bed) {
+        let policy = Policy { unrecoverable: Unrecoverable::RetryOthers, ..Policy::preset("queue").unwrap() };
+        let (queue, ledger) = (real(bed, policy).await, Ledger::default());
         let node = start(
             Node::new(&queue, "n")
                 .handler(told(&ledger, "never", |_| never()))
