@@ -143,7 +143,8 @@ pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 pub use overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, QueueOverview};
 pub use partitions::Partitions;
 pub use policy::{
-    Exhausted, GroupFailure, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides, Unhandled, Unrecoverable,
+    Exhausted, GroupFailure, HandlerResultStorage, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides,
+    Unhandled, Unrecoverable,
 };
 pub use pool::PoolView;
 pub use publish::Published;

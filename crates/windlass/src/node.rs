@@ -29,6 +29,7 @@ mod handler;
 mod handlers;
 mod pause;
 mod pool;
+mod result_storage;
 mod shared;
 mod signal;
 mod tx;

@@ -45,6 +45,9 @@ pub struct Policy {
     /// committed together with the completion, or nothing is. Else each has its own.
     #[serde(default)]
     pub share_transaction: bool,
+    /// When the results of a delivery's handlers are stored, if it has several.
+    #[serde(default)]
+    pub handler_results: HandlerResultStorage,
     /// Deliveries that expire within this many milliseconds are claimed before all others.
     pub deadline_horizon_ms: u64,
     /// For how many milliseconds a published key is remembered.
@@ -102,6 +105,22 @@ pub enum Unrecoverable {
     Finish,
 }
 
+/// When a node stores the results of a delivery's handlers, if the delivery has several.
+///
+/// A stored result keeps a finished handler from running again in the next attempt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum HandlerResultStorage {
+    /// With the outcome of the attempt, in the same write. If the process is killed during the attempt, all handlers
+    /// of the delivery run again.
+    #[default]
+    WithOutcome,
+    /// As soon as each handler finishes. If the process is killed during the attempt, only handlers that had not
+    /// finished run again. This costs one more write for each handler but the last, and a delete at the end.
+    Immediately,
+}
+
 /// What becomes of an event that no handler knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -148,6 +167,7 @@ impl Default for Policy {
             history: History::Keep,
             group_failure: GroupFailure::Block,
             share_transaction: false,
+            handler_results: HandlerResultStorage::WithOutcome,
             deadline_horizon_ms: 60_000,
             key_window_ms: 24 * 3_600_000,
             expires_after_ms: None,
@@ -173,6 +193,7 @@ impl Policy {
                 backoff: Backoff::Lease,
                 exhausted: Exhausted::CompleteWithErrors,
                 unrecoverable: Unrecoverable::Finish,
+                handler_results: HandlerResultStorage::Immediately,
                 ..default
             },
             "bus" => Policy { lease_ms: 300_000, max_retries: Some(0), backoff: Backoff::None, ..default },
@@ -287,6 +308,9 @@ pub struct PolicyOverrides {
     /// See [`Policy::share_transaction`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_transaction: Option<bool>,
+    /// See [`Policy::handler_results`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handler_results: Option<HandlerResultStorage>,
     /// See [`Policy::deadline_horizon_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_horizon_ms: Option<u64>,
@@ -323,6 +347,7 @@ impl PolicyOverrides {
             history: self.history.unwrap_or(policy.history),
             group_failure: self.group_failure.unwrap_or(policy.group_failure),
             share_transaction: self.share_transaction.unwrap_or(policy.share_transaction),
+            handler_results: self.handler_results.unwrap_or(policy.handler_results),
             deadline_horizon_ms: self.deadline_horizon_ms.unwrap_or(policy.deadline_horizon_ms),
             key_window_ms: policy.key_window_ms,
             expires_after_ms: self.expires_after_ms.unwrap_or(policy.expires_after_ms),
@@ -397,6 +422,9 @@ mod tests {
         assert_eq!(preset("queue").exhausted, Exhausted::CompleteWithErrors);
         let finishing = PRESETS.into_iter().filter(|name| preset(name).unrecoverable == Unrecoverable::Finish);
         assert_eq!(finishing.collect::<Vec<_>>(), ["queue"]);
+        let immediate =
+            PRESETS.into_iter().filter(|name| preset(name).handler_results == HandlerResultStorage::Immediately);
+        assert_eq!(immediate.collect::<Vec<_>>(), ["queue"]);
         assert_eq!(preset("core").unhandled, Unhandled::DeadLetter);
         assert!(preset("core").share_transaction && !preset("default").share_transaction);
         assert_eq!(preset("outbox").history, History::None);
@@ -429,7 +457,9 @@ mod tests {
     #[test]
     fn settings_that_a_stored_policy_lacks_have_their_default() {
         let mut old = serde_json::to_value(Policy::default()).unwrap();
-        for field in ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms", "archive", "unrecoverable"] {
+        for field in
+            ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms", "archive", "unrecoverable", "handler_results"]
+        {
             old.as_object_mut().unwrap().remove(field).unwrap();
         }
         assert_eq!(serde_json::from_value::<Policy>(old).unwrap(), Policy::default());

@@ -19,6 +19,7 @@ use crate::meter::Meter;
 use crate::names;
 use crate::publish::{self, PublishUnit, PublishedUnit};
 use crate::register::generated_id;
+use crate::results::{self, InterimResult};
 use crate::samples::Counters;
 use crate::schedule::Left;
 use crate::store::Store;
@@ -119,6 +120,8 @@ impl Known {
 pub(crate) struct Lines {
     pub publish: Coalescer<PublishUnit, PublishedUnit>,
     pub finish: Coalescer<FinishUnit, FinishedUnit>,
+    /// Results of handlers whose delivery is still being processed.
+    pub results: Coalescer<InterimResult, bool>,
 }
 
 /// How to open a queue.
@@ -409,12 +412,17 @@ impl Queue {
         let core = self.core();
         let in_flight = core.store.batches_in_flight();
         let (publisher, finisher) = ((core.clone(), self.namespace.clone()), (core.clone(), self.namespace.clone()));
+        let results = (core.clone(), self.namespace.clone());
         Lines {
             publish: Coalescer::new(in_flight, BATCH_WEIGHT_MAX, move |units| {
                 publish::run(publisher.0.clone(), publisher.1.clone(), units)
             }),
             finish: Coalescer::new(in_flight, BATCH_WEIGHT_MAX, move |units| {
                 finish::run(finisher.0.clone(), finisher.1.clone(), units)
+            }),
+            // One batch at a time: they must not take the connections that publishing and finishing need.
+            results: Coalescer::new(1, BATCH_WEIGHT_MAX, move |units| {
+                results::run(results.0.clone(), results.1.clone(), units)
             }),
         }
     }

@@ -2,6 +2,7 @@
 //! finished.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Live};
@@ -10,7 +11,7 @@ use crate::finish::fit;
 use crate::limits::Limits;
 use crate::names;
 use crate::outcome::HandlerResult;
-use crate::queue::Queue;
+use crate::queue::{Core, Queue};
 use crate::store::{Change, Guard};
 
 /// Which results of a delivery are deleted.
@@ -24,7 +25,7 @@ pub(crate) enum Clear {
 impl Change {
     /// Whether there can be anything to write or to clear.
     pub fn concerns_results(&self) -> bool {
-        // Of a first attempt there is only what it reports; if it was abandoned, also what it noted on its way.
+        // A first attempt has only the results that it reports; if it was abandoned, also those that it stored before.
         let may_have = self.live.was_tried() || matches!(self.guard, Guard::RunOut(_));
         !self.results.is_empty() || (may_have && self.clears_results() != Clear::Nothing)
     }
@@ -61,6 +62,35 @@ impl Queue {
         let results = |live: &Live| if live.was_tried() { found.next().unwrap_or_default() } else { Vec::new() };
         Ok(live.iter().map(results).collect())
     }
+}
+
+/// A handler's result that is stored while its attempt is under way.
+#[derive(Debug, Clone)]
+pub(crate) struct InterimResult {
+    pub live: Live,
+    pub result: HandlerResult,
+}
+
+impl Queue {
+    /// Stores the result of one handler while the delivery is still being processed, so that the handler does not run
+    /// again if this process dies. Returns `false` and stores nothing if the lease is lost.
+    ///
+    /// Concurrent calls share a transaction. A first attempt must name the stored results in its report, or they are
+    /// not deleted with it.
+    pub(crate) async fn store_handler_result(&self, delivery: &Delivery, result: HandlerResult) -> Result<bool> {
+        let result = fitted(&result, self.limits());
+        self.lines().results.call(InterimResult { live: delivery.live(), result }, 1).await
+    }
+}
+
+/// Stores the interim results of several callers in one transaction.
+pub(crate) async fn run(
+    core: Arc<Core>,
+    namespace: Arc<str>,
+    results: Vec<InterimResult>,
+) -> Result<Vec<Result<bool>>> {
+    let stored = core.store.store_handler_results(&namespace, &results, core.clock.overridden()).await?;
+    Ok(stored.into_iter().map(Ok).collect())
 }
 
 pub(crate) fn check(results: &[HandlerResult], limits: &Limits) -> Result<()> {

@@ -25,6 +25,7 @@ use crate::overview::{Counts, Reasons};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::pool::PoolView;
 use crate::register::NodeView;
+use crate::results::InterimResult;
 use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::scope::Scope;
@@ -242,7 +243,7 @@ pub(crate) enum Closing {
     /// The end of the delivery, on which work began then.
     End(Change, Instant),
     /// That the handler is done, while the delivery goes on.
-    Note(Live, HandlerResult),
+    Note(InterimResult),
 }
 
 impl Closing {
@@ -431,6 +432,15 @@ pub(crate) trait Store:
 
     /// Applies each change whose guard holds, with what it says of handler results, and moves on the groups concerned.
     async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied>;
+
+    /// Stores each result whose delivery still has the lease; whether it did. A delivery has at most one result for each
+    /// handler in the call.
+    async fn store_handler_results(
+        &self,
+        namespace: &str,
+        results: &[InterimResult],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<bool>>;
 
     /// The handler results that are kept of each delivery, by name.
     async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>>;

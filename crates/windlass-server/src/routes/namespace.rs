@@ -12,8 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{
-    Backoff, Error, Exhausted, GroupFailure, History, Namespace, NamespacePolicy, Policy, PolicyOverrides, Queue,
-    Unhandled, Unrecoverable,
+    Backoff, Error, Exhausted, GroupFailure, HandlerResultStorage, History, Namespace, NamespacePolicy, Policy,
+    PolicyOverrides, Queue, Unhandled, Unrecoverable,
 };
 
 use crate::app::App;
@@ -69,6 +69,8 @@ pub(crate) struct PolicyBody {
     group_failure: GroupFailure,
     /// Whether the handlers of an event on a node share one database transaction.
     share_transaction: bool,
+    /// When a node stores the results of an event's handlers, if it has several.
+    handler_results: HandlerResultStorage,
     /// Events that expire within this time are handed out before all others.
     deadline_horizon_ms: u64,
     /// For how long a published key is remembered.
@@ -100,6 +102,7 @@ impl From<NamespacePolicy> for PolicyBody {
             history: base.history,
             group_failure: base.group_failure,
             share_transaction: base.share_transaction,
+            handler_results: base.handler_results,
             deadline_horizon_ms: base.deadline_horizon_ms,
             key_window_ms: base.key_window_ms,
             expires_after_ms: base.expires_after_ms,
@@ -200,6 +203,8 @@ pub(crate) struct PolicyRequest {
     group_failure: Option<GroupFailure>,
     /// Whether the handlers of an event on a node share one database transaction.
     share_transaction: Option<bool>,
+    /// When a node stores the results of an event's handlers, if it has several.
+    handler_results: Option<HandlerResultStorage>,
     /// Events that expire within this time are handed out before all others.
     deadline_horizon_ms: Option<u64>,
     /// For how long a published key is remembered.
@@ -250,6 +255,7 @@ impl TryFrom<PolicyRequest> for NamespacePolicy {
             history: request.history,
             group_failure: request.group_failure,
             share_transaction: request.share_transaction,
+            handler_results: request.handler_results,
             deadline_horizon_ms: request.deadline_horizon_ms,
             expires_after_ms: request.expires_after_ms,
             keep_completed_ms: request.keep_completed_ms,

@@ -17,7 +17,8 @@ on_each_database! {
             "policy": {
                 "lease_ms": 60_000, "max_retries": 3, "backoff": { "kind": "fixed", "delay_ms": 300_000 },
                 "exhausted": "dead_letter", "unrecoverable": "retry_others", "unhandled": "retry", "max_attempts": 20, "history": "keep",
-                "group_failure": "block", "share_transaction": false, "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "expires_after_ms": null,
+                "group_failure": "block", "share_transaction": false, "handler_results": "with_outcome",
+                "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "expires_after_ms": null,
                 "keep_completed_ms": 15_811_200_000_u64, "keep_failed_ms": null, "keep_expired_ms": null,
                 "archive": false, "types": {}
             }
@@ -55,7 +56,8 @@ on_each_database! {
             "preset": "bus", "lease_ms": 7000, "max_retries": 2, "backoff": { "kind": "lease" },
             "exhausted": "complete_with_errors", "unrecoverable": "finish", "unhandled": "dead_letter",
             "max_attempts": 5, "history": "none",
-            "group_failure": "continue", "share_transaction": true, "deadline_horizon_ms": 1, "key_window_ms": 2, "expires_after_ms": 3,
+            "group_failure": "continue", "share_transaction": true, "handler_results": "immediately",
+            "deadline_horizon_ms": 1, "key_window_ms": 2, "expires_after_ms": 3,
             "keep_completed_ms": null, "keep_failed_ms": 60_000, "keep_expired_ms": 60_001, "archive": true
         } });
         server.put("/namespaces/n", &request).await.expect(201);

@@ -17,12 +17,14 @@ use super::hand::Grip;
 use super::handler::{Handler, Running, Work};
 use super::pause::Pause;
 use super::pool::InHand;
+use super::result_storage::ResultStorage;
 use super::shared::Shared;
 use super::tx;
 use super::verdict::{Run, put_back, report};
 use crate::clock::millis_since;
 use crate::error::Error;
 use crate::outcome::{Attempt, Finished, HandlerResult, Outcome, Report};
+use crate::policy::HandlerResultStorage;
 use crate::trace;
 
 /// What could not start within this time after all is given back: other nodes may have slots.
@@ -108,13 +110,15 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
 }
 
 /// Has the handlers run that have not finished in an earlier attempt.
-async fn handle(node: &Shared, cx: Context, handlers: &[Arc<Handler>], known: &[HandlerResult]) -> Ended {
+async fn handle(node: &Arc<Shared>, cx: Context, handlers: &[Arc<Handler>], known: &[HandlerResult]) -> Ended {
     let is_known = |handler: &Handler| known.iter().any(|known| known.handler == handler.id);
-    let todo = handlers.iter().filter(|handler| !is_known(handler)).cloned();
-    let (plain, in_tx): (Vec<_>, Vec<_>) = todo.partition(|handler| handler.is_plain());
+    let todo: Vec<_> = handlers.iter().filter(|handler| !is_known(handler)).cloned().collect();
     let (begun, event) = (Instant::now(), cx.event());
     let Ok(policy) = node.policy_for(event).await else { return released() };
-    let mut runs = run_all(plain, &cx).await;
+    let stores = policy.handler_results == HandlerResultStorage::Immediately && todo.len() > 1;
+    let storage = stores.then(|| ResultStorage::new(node, todo.len()));
+    let (plain, in_tx): (Vec<_>, Vec<_>) = todo.into_iter().partition(|handler| handler.is_plain());
+    let mut runs = run_all(plain, &cx, storage).await;
     node.count_handled(event, &runs);
     if !in_tx.is_empty() {
         // Boxed, since it is large, and would make every event's future as large.
@@ -127,7 +131,7 @@ async fn handle(node: &Shared, cx: Context, handlers: &[Arc<Handler>], known: &[
             tx::Ended::Unavailable => runs.extend(away(&in_tx, &runs)),
         }
     }
-    Ended::Report(report(&runs, known, policy.unrecoverable).execution_time_ms(millis_since(begun)))
+    Ended::Report(report(&runs, known, policy.unrecoverable, stores).execution_time_ms(millis_since(begun)))
 }
 
 /// The failure of the handler under which the database went away.
@@ -137,14 +141,14 @@ fn away(handlers: &[Arc<Handler>], runs: &[Run]) -> Option<Run> {
     Some(Run { handler: handler.id.clone(), failure: Some(Failure::Retry { after: None, error }) })
 }
 
-/// Runs handlers beside each other.
-async fn run_all(handlers: Vec<Arc<Handler>>, cx: &Context) -> Vec<Run> {
+/// Runs handlers concurrently.
+async fn run_all(handlers: Vec<Arc<Handler>>, cx: &Context, storage: Option<ResultStorage>) -> Vec<Run> {
     if let [only] = &handlers[..] {
-        return vec![run(only.clone(), cx.clone()).await];
+        return vec![run(only.clone(), cx.clone(), storage).await];
     }
     let mut running = JoinSet::new();
     for handler in handlers {
-        running.spawn(run(handler, cx.clone()).in_current_span());
+        running.spawn(run(handler, cx.clone(), storage.clone()).in_current_span());
     }
     let mut runs = Vec::new();
     while let Some(ended) = running.join_next().await {
@@ -160,14 +164,18 @@ fn cut_off(error: &tokio::task::JoinError) -> Run {
     Run { handler: "?".to_owned(), failure: Some(Failure::Retry { after: None, error: error.to_string() }) }
 }
 
-async fn run(handler: Arc<Handler>, cx: Context) -> Run {
+async fn run(handler: Arc<Handler>, cx: Context, storage: Option<ResultStorage>) -> Run {
     let failure = match &handler.work {
-        Work::Plain(work) => bounded(&handler, || work(cx.envelope.clone(), cx)).await,
+        Work::Plain(work) => bounded(&handler, || work(cx.envelope.clone(), cx.clone())).await,
         // The others have a transaction to run in.
         #[allow(unreachable_patterns)]
         _ => None,
     };
-    Run { handler: handler.id.clone(), failure }
+    let run = Run { handler: handler.id.clone(), failure };
+    if let Some(storage) = storage {
+        storage.handler_finished(&run, &cx).await;
+    }
+    run
 }
 
 /// Runs a handler's code within its time; a panic is a failure.

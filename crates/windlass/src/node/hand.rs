@@ -115,11 +115,15 @@ impl Hand {
         book.next
     }
 
-    /// Those that are to be renewed now. Whoever would be soon after is taken along.
+    /// The leases to renew now, including those that are due soon, in the order of their events. Transactions that lock
+    /// deliveries in this order do not deadlock with each other.
     fn due(&self) -> Vec<Arc<Grip>> {
         let (book, now) = (lock(&self.book), Instant::now());
         let soon = |grip: &Grip| now + grip.lease / RENEW_AGAIN;
-        book.grips.values().filter(|(grip, due)| *due <= soon(grip)).map(|(grip, _)| grip.clone()).collect()
+        let is_due = book.grips.values().filter(|(grip, due)| *due <= soon(grip));
+        let mut due: Vec<Arc<Grip>> = is_due.map(|(grip, _)| grip.clone()).collect();
+        due.sort_by_key(|grip| grip.delivery.event.id);
+        due
     }
 
     fn renewed(&self, grip: &Grip, part: u32) {
@@ -166,7 +170,8 @@ impl Hand {
         }
     }
 
-    fn lose(&self, grip: &Grip) {
+    /// The lease on a delivery is lost: stops renewing it and tells its handlers.
+    pub fn lose(&self, grip: &Grip) {
         // One that was finished meanwhile is not lost; one that is just being finished may be taken for it.
         if lock(&self.book).grips.remove(&grip.key()).is_some() {
             tracing::debug!(event_id = grip.delivery.event.id, "the lease on an event is gone");

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::finish::change_of;
 use crate::outcome::{Attempt, HandlerResult, Report};
 use crate::queue::Queue;
+use crate::results::InterimResult;
 use crate::store::{Closed, Closing};
 
 #[cfg(feature = "postgres")]
@@ -125,7 +126,7 @@ async fn closing(
     match (ends_after, part) {
         (None, [handler, ..]) => {
             let result = HandlerResult { handler: handler.id.clone(), succeeded: true, error: None };
-            Ok(Closing::Note(event.0.live(), result))
+            Ok(Closing::Note(InterimResult { live: event.0.live(), result }))
         }
         (runs, _) => {
             let done = |run: &Run| HandlerResult { handler: run.handler.clone(), succeeded: true, error: None };

@@ -43,8 +43,14 @@ impl Run {
 /// Combines the results of all handlers into the report on the attempt.
 ///
 /// `known` are the results of earlier attempts, whose handlers did not run again. `unrecoverable` decides whether an
-/// unrecoverable error takes precedence over handlers that want to run again.
-pub(super) fn report(runs: &[Run], known: &[HandlerResult], unrecoverable: Unrecoverable) -> Report {
+/// unrecoverable error takes precedence over handlers that want to run again. `already_stored`: results of this attempt
+/// may be in the database; the report names them so that they are deleted at the end.
+pub(super) fn report(
+    runs: &[Run],
+    known: &[HandlerResult],
+    unrecoverable: Unrecoverable,
+    already_stored: bool,
+) -> Report {
     let outcome = outcome(runs, known, unrecoverable);
     let several = runs.len() + known.len() > 1;
     let mut report = Report::new(outcome);
@@ -54,7 +60,7 @@ pub(super) fn report(runs: &[Run], known: &[HandlerResult], unrecoverable: Unrec
     if let Some(detail) = detail(runs).filter(|_| several) {
         report = report.detail(detail);
     }
-    if several && report.outcome != Outcome::Done {
+    if several && (already_stored || report.outcome != Outcome::Done) {
         report = report.handler_results(runs.iter().filter_map(result).collect());
     }
     report
@@ -120,8 +126,8 @@ fn each_handler(runs: &[Run], error_bytes_max: usize) -> Option<Box<RawValue>> {
     to_raw_value(&json!({ "handlers": each.collect::<Vec<_>>() })).ok()
 }
 
-/// What the next attempt has to know of it; nothing, if it shall run again.
-fn result(run: &Run) -> Option<HandlerResult> {
+/// The result to store for the next attempt; `None` if the handler has to run again.
+pub(super) fn result(run: &Run) -> Option<HandlerResult> {
     let (succeeded, error) = match &run.failure {
         None => (true, None),
         Some(Failure::Unrecoverable { error }) => (false, Some(error.clone())),
@@ -204,7 +210,7 @@ mod tests {
         ];
         for (failures, known, retry_others, finish) in table {
             let runs: Vec<Run> = failures.into_iter().map(|failure| run("h", failure)).collect();
-            let outcome = |unrecoverable| report(&runs, &known, unrecoverable).outcome;
+            let outcome = |unrecoverable| report(&runs, &known, unrecoverable, false).outcome;
             let both = (outcome(Unrecoverable::RetryOthers), outcome(Unrecoverable::Finish));
             assert_eq!(both, (retry_others, finish), "{runs:?} {known:?}");
         }
@@ -214,13 +220,13 @@ mod tests {
     fn many_long_errors_fit_into_the_record() {
         let wordy = || Some(Failure::Retry { after: None, error: "\u{1}".repeat(100_000) });
         let runs: Vec<Run> = (0..100).map(|n| run(&format!("{n}"), wordy())).collect();
-        let detail = report(&runs, &[], Unrecoverable::RetryOthers).detail.unwrap();
+        let detail = report(&runs, &[], Unrecoverable::RetryOthers, false).detail.unwrap();
         assert!((32 << 10..=64 << 10).contains(&detail.get().len()), "{}", detail.get().len());
     }
 
     #[test]
     fn only_what_need_not_run_again_is_remembered() {
-        let report = |runs: &[Run]| report(runs, &[], Unrecoverable::RetryOthers);
+        let report = |runs: &[Run]| report(runs, &[], Unrecoverable::RetryOthers, false);
         let reported = report(&[run("a", None), run("b", retry(None)), run("c", never())]);
         let remembered: Vec<_> = reported.handler_results.iter().map(|r| (r.handler.as_str(), r.succeeded)).collect();
         assert_eq!(remembered, [("a", true), ("c", false)]);
@@ -228,5 +234,12 @@ mod tests {
         let alone = report(&[run("a", retry(None))]);
         assert!(alone.handler_results.is_empty() && alone.detail.is_none());
         assert_eq!(alone.error.as_deref(), Some("later"));
+    }
+
+    #[test]
+    fn a_completed_delivery_names_its_results_if_they_were_stored() {
+        let runs = [run("a", None), run("b", None)];
+        let named = |stored| report(&runs, &[], Unrecoverable::RetryOthers, stored).handler_results.len();
+        assert_eq!((named(false), named(true)), (0, 2));
     }
 }

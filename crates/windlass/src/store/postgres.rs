@@ -37,6 +37,7 @@ use crate::policy::NamespacePolicy;
 use crate::pool::PoolView;
 use crate::queue::bad_url;
 use crate::register::NodeView;
+use crate::results::InterimResult;
 use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::token::Token;
@@ -479,6 +480,15 @@ impl Store for PgStore {
 
     async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied> {
         transition::transition(self, namespace, changes, now).await
+    }
+
+    async fn store_handler_results(
+        &self,
+        namespace: &str,
+        results: &[InterimResult],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<bool>> {
+        despite_deadlocks!(results::store(self, namespace, results, now))
     }
 
     async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {

@@ -28,6 +28,7 @@ use crate::overview::{Counts, Reasons};
 use crate::policy::NamespacePolicy;
 use crate::pool::PoolView;
 use crate::register::NodeView;
+use crate::results::InterimResult;
 use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::token::Token;
@@ -385,6 +386,19 @@ impl Store for SqliteStore {
     async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied> {
         let (namespace, changes) = (namespace.to_owned(), changes.to_vec());
         self.write(now, move |conn, now| transition::transition(conn, &namespace, &changes, now)).await
+    }
+
+    async fn store_handler_results(
+        &self,
+        namespace: &str,
+        results: &[InterimResult],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<bool>> {
+        let (namespace, results) = (namespace.to_owned(), results.to_vec());
+        let store = move |conn: &Connection, now| {
+            results.iter().map(|result| results::note(conn, &namespace, result, now)).collect()
+        };
+        self.write(now, store).await
     }
 
     async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {

@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fastrand::Rng;
-use windlass::{Backoff, Handled, Handler, ListFilter, NewEvent, Node, Policy, Queue, Status, shutdown_signal};
+use windlass::{
+    Backoff, Handled, Handler, HandlerResultStorage, ListFilter, NewEvent, Node, Policy, Queue, Status, shutdown_signal,
+};
 
 use crate::bed::{Bed, Kind};
 use crate::crash::all;
@@ -32,6 +34,11 @@ fn handler(name: String) -> Handler {
         "hangs" => Handler::new("t", |event, _| async move {
             note_down(&event);
             std::future::pending().await
+        }),
+        // Hangs in the first attempt only. It notes its own name as the group.
+        "hangs_once" => Handler::new("t", |event, _| async move {
+            note(format!("{} hangs_once {} {}", event.id, event.payload, std::process::id()));
+            if event.attempt() == 1 { std::future::pending().await } else { Ok(()) }
         }),
         _ if std::env::var("WINDLASS_CHILD_URL").unwrap().starts_with("sqlite") => {
             Handler::in_sqlite_tx("t", move |event, tx| {
@@ -257,6 +264,24 @@ conformance! {
         let by_other = noted(bed).into_iter().filter(|note| note.pid != hangs.pid());
         let handled: BTreeSet<i64> = by_other.map(|note| note.event_id).collect();
         assert_eq!(handled.into_iter().collect::<Vec<_>>(), published);
+    }
+
+    // Q12, Q14
+    async fn after_a_kill_immediate_results_keep_finished_handlers_from_running_again(bed) {
+        let policy = Policy { handler_results: HandlerResultStorage::Immediately, ..lease(1_000) };
+        let queue = namespace(bed, policy).await;
+        publish(&queue, "t").await;
+        let role = "node 1 notes hangs_once";
+        let mut killed = Process::start(bed, role);
+        let schema = if bed.database.kind == Kind::Postgres { "windlass." } else { "" };
+        let stored = format!("SELECT count(*) FROM {schema}handler_results WHERE handler = 'notes'");
+        eventually("a result is stored", async || bed.database.ids(&stored).await == [1]).await;
+        eventually("both handlers have started", async || noted(bed).len() == 2).await;
+        killed.kill();
+        let _next = Process::start(bed, role);
+        all_are_completed(&queue, 1).await;
+        let again: Vec<Note> = noted(bed).into_iter().filter(|note| note.pid != killed.pid()).collect();
+        assert!(again.len() == 1 && again[0].group == "hangs_once", "{again:?}");
     }
 
     // C14. A lease that is not given back would have to run out, and no test waits for that.

@@ -121,9 +121,9 @@ async fn close(
     now: Option<Timestamp>,
 ) -> Result<(Closed, Vec<ReadyLane>)> {
     match closing {
-        Closing::Note(live, result) => {
-            let noted = results::note(connection, namespace, live, result, now).await?;
-            Ok((if noted { Closed::Noted } else { Closed::Lost }, Vec::new()))
+        Closing::Note(interim) => {
+            let noted = results::note(connection, namespace, std::slice::from_ref(interim), now).await?;
+            Ok((if noted == [true] { Closed::Noted } else { Closed::Lost }, Vec::new()))
         }
         Closing::End(..) => {
             let changes: Vec<Change> = closing.change().into_iter().collect();

@@ -1,16 +1,17 @@
 //! What the handlers of a delivery came to.
 
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
 use super::enqueue::{column, signed};
 use super::error::from_sqlx;
+use super::hold::by_number;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::delivery::Live;
 use crate::error::Result;
 use crate::outcome::HandlerResult;
-use crate::results::Clear;
+use crate::results::{Clear, InterimResult};
 use crate::store::Change;
 
 /// For changes whose guard held, in their transaction.
@@ -80,29 +81,60 @@ async fn clear(connection: &mut PgConnection, namespace: &str, changes: &[&Chang
     clear.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-// Shared, so that handlers of one delivery, each in its own transaction, do not wait for each other; whoever would
-// take the delivery away does.
+// FOR SHARE, so that handlers of one delivery, each in its own transaction, do not wait for each other. A transaction
+// that would claim, finish or extend the delivery waits.
 pub(super) const HOLD: &str = "
-SELECT FROM windlass.event_queue WHERE event_id BETWEEN $2 AND $2 AND subscription_id = $3 AND namespace = $1 AND lease = $4
-ORDER BY event_id FOR SHARE";
+SELECT i.n FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS i(event_id, subscription_id, lease, n)
+CROSS JOIN LATERAL (
+    SELECT FROM windlass.event_queue q
+    WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.subscription_id = i.subscription_id AND q.namespace = $1
+      AND q.lease = i.lease
+    ORDER BY q.event_id FOR SHARE) AS held";
 
-/// Keeps one result while its attempt is under way, in the caller's transaction; `false`: the lease is lost, and
-/// nothing was kept. Whoever notes a result also reports it: a first attempt that ends without a report of any clears
-/// none. It belongs right before the commit: until then nobody can extend the lease.
+/// Stores results while their attempts are under way, in the caller's transaction. `false`: the lease is lost, and
+/// nothing was stored. A first attempt must name the stored results in its report, or they are not deleted with it.
+///
+/// Call it right before the commit: until then nobody can extend the leases.
 pub(super) async fn note(
     connection: &mut PgConnection,
     namespace: &str,
-    live: &Live,
-    result: &HandlerResult,
+    results: &[InterimResult],
     now: Option<Timestamp>,
-) -> Result<bool> {
-    let lease = live.lease.map(|lease| lease.0);
-    let hold = sqlx::query(HOLD).bind(namespace).bind(live.event_id).bind(live.subscription_id).bind(lease);
-    let holds = hold.fetch_optional(&mut *connection).await.map_err(from_sqlx)?.is_some();
-    if holds {
-        put(connection, namespace, &[(live, result)], now).await?;
+) -> Result<Vec<bool>> {
+    let hold = sqlx::query(HOLD)
+        .bind(namespace)
+        .bind(column(results, |interim| interim.live.event_id))
+        .bind(column(results, |interim| interim.live.subscription_id))
+        .bind(column(results, |interim| interim.live.lease.map(|lease| lease.0)));
+    let rows = hold.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let held = by_number(results.len(), &rows, |_| Ok(()))?;
+    let kept: Vec<(&Live, &HandlerResult)> =
+        results.iter().zip(&held).filter(|(_, held)| held.is_some()).map(|(i, _)| (&i.live, &i.result)).collect();
+    if !kept.is_empty() {
+        put(connection, namespace, &kept, now).await?;
     }
-    Ok(holds)
+    Ok(held.iter().map(Option::is_some).collect())
+}
+
+/// As [`note`], in a transaction of its own.
+pub(super) async fn store(
+    store: &PgStore,
+    namespace: &str,
+    results: &[InterimResult],
+    now: Option<Timestamp>,
+) -> Result<Vec<bool>> {
+    // Transactions that lock deliveries in the order of their ids do not deadlock with each other.
+    let mut order: Vec<usize> = (0..results.len()).collect();
+    order.sort_by_key(|n| (results[*n].live.event_id, results[*n].live.subscription_id));
+    let ordered: Vec<InterimResult> = order.iter().map(|n| results[*n].clone()).collect();
+    let mut connection = store.writes.get().await?;
+    let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    let noted = note(&mut tx, namespace, &ordered, now).await?;
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    let mut stored = vec![false; results.len()];
+    order.into_iter().zip(noted).for_each(|(n, noted)| stored[n] = noted);
+    Ok(stored)
 }
 
 pub(super) const OF: &str = "

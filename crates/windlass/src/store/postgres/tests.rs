@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
 use crate::months::Kept;
 use crate::outcome::HandlerResult;
+use crate::results::InterimResult;
 use crate::store::Store as _;
 use crate::lanes::LaneKey;
 
@@ -150,7 +151,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ),
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
         ("lock again", again::LOCK, vec!["'default'", "'{10,20}'", "'{1,1}'"]),
-        ("hold", results::HOLD, vec!["'default'", "10", "1", "7"]),
+        ("hold", results::HOLD, vec!["'default'", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
         ("forget attempts", transition::FORGET_ATTEMPTS, vec!["'default'", "'{10,20}'", "'{main,main}'"]),
         ("forget events", transition::FORGET_EVENTS, vec!["'default'", "'{10,20}'", "'{2025-12-24,2025-12-24}'"]),
         (
@@ -534,27 +535,47 @@ fn held(lease: i64) -> Live {
     }
 }
 
+fn interim(lease: i64, handler: &str) -> InterimResult {
+    InterimResult { live: held(lease), result: HandlerResult { handler: handler.into(), succeeded: true, error: None } }
+}
+
 // Q12
 #[tokio::test]
-async fn a_result_is_noted_only_with_the_lease_and_holds_the_delivery() {
+async fn an_interim_result_is_stored_only_with_the_lease_and_locks_the_delivery() {
     let mut database = database("note").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute(FILL).await.unwrap();
-    let result = HandlerResult { handler: "h".into(), succeeded: true, error: None };
     let mut tx = hot.begin().await.unwrap();
-    assert_eq!(results::note(&mut tx, "default", &held(8), &result, None).await, Ok(false));
-    assert_eq!(results::note(&mut tx, "other", &held(7), &result, None).await, Ok(false));
-    assert_eq!(results::note(&mut tx, "default", &held(7), &result, None).await, Ok(true));
-    assert_eq!(results::note(&mut tx, "default", &held(7), &result, None).await, Ok(true));
+    assert_eq!(results::note(&mut tx, "other", &[interim(7, "h")], None).await, Ok(vec![false]));
+    let both = [interim(8, "g"), interim(7, "h")];
+    assert_eq!(results::note(&mut tx, "default", &both, None).await, Ok(vec![false, true]));
+    assert_eq!(results::note(&mut tx, "default", &both, None).await, Ok(vec![false, true]));
     // Until the transaction ends, nobody takes it away, …
     plain.execute("SET lock_timeout = '50ms'").await.unwrap();
     assert!(plain.execute("UPDATE windlass.event_queue SET lease = NULL WHERE event_id = 10").await.is_err());
     // … and another handler of it need not wait.
-    let second = HandlerResult { handler: "i".into(), succeeded: false, error: Some("e".into()) };
-    assert_eq!(results::note(plain, "default", &held(7), &second, None).await, Ok(true));
+    assert_eq!(results::note(plain, "default", &[interim(7, "i")], None).await, Ok(vec![true]));
     tx.commit().await.unwrap();
     let count = plain.fetch_one("SELECT count(*) FROM windlass.handler_results").await.unwrap();
     assert_eq!(count.get::<i64, _>(0), 2);
+    database.drop().await;
+}
+
+// Q12
+#[tokio::test]
+async fn an_interim_result_waits_for_a_concurrent_lease_renewal() {
+    let mut database = database("renewed").await;
+    let Database { hot, plain, .. } = &mut database;
+    plain.execute(FILL).await.unwrap();
+    let mut renewal = plain.begin().await.unwrap();
+    renewal.execute("UPDATE windlass.event_queue SET lease_expires_at = now() WHERE event_id = 10").await.unwrap();
+    let renewed = async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        renewal.commit().await.unwrap();
+    };
+    let results = [interim(7, "h")];
+    let (noted, ()) = tokio::join!(results::note(hot, "default", &results, None), renewed);
+    assert_eq!(noted, Ok(vec![true]));
     database.drop().await;
 }
 

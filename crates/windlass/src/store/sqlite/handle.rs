@@ -41,7 +41,7 @@ impl SqliteStore {
 /// `None` where the lease is not the current one.
 fn close(conn: &Connection, namespace: &str, closing: &Closing, now: i64) -> Result<Option<Closed>> {
     match closing {
-        Closing::Note(live, result) => Ok(results::note(conn, namespace, live, result, now)?.then_some(Closed::Noted)),
+        Closing::Note(interim) => Ok(results::note(conn, namespace, interim, now)?.then_some(Closed::Noted)),
         Closing::End(..) => {
             let changes: Vec<Change> = closing.change().into_iter().collect();
             let mut applied = transition::transition(conn, namespace, &changes, now)?;

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use crate::delivery::Live;
 use crate::error::Result;
 use crate::outcome::HandlerResult;
-use crate::results::Clear;
+use crate::results::{Clear, InterimResult};
 use crate::store::Change;
 
 /// For a change whose guard held.
@@ -22,9 +22,10 @@ pub(super) fn write(conn: &Connection, namespace: &str, change: &Change, now: i6
 const HOLDS: &str = "
 SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription_id = ?2 AND namespace = ?3 AND lease = ?4";
 
-/// Keeps one result while its attempt is under way; `false`: the lease is lost, and nothing was kept. Whoever notes a
-/// result also reports it: a first attempt that ends without a report of any clears none.
-pub(super) fn note(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, now: i64) -> Result<bool> {
+/// Stores one result while its attempt is under way; `false`: the lease is lost, and nothing was stored. A first attempt
+/// must name the stored results in its report, or they are not deleted with it.
+pub(super) fn note(conn: &Connection, namespace: &str, interim: &InterimResult, now: i64) -> Result<bool> {
+    let InterimResult { live, result } = interim;
     let key = (live.event_id, live.subscription_id, namespace, live.lease.map(|lease| lease.0));
     let holds = conn.prepare_cached(HOLDS)?.query_row(key, |_| Ok(())).optional()?.is_some();
     if holds {
@@ -115,11 +116,12 @@ mod tests {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(SCHEMA).unwrap();
         let result = HandlerResult { handler: "h".into(), succeeded: true, error: None };
-        assert_eq!(note(&conn, "default", &held(8), &result, 0), Ok(false));
-        assert_eq!(note(&conn, "other", &held(7), &result, 0), Ok(false));
+        let interim = |lease| InterimResult { live: held(lease), result: result.clone() };
+        assert_eq!(note(&conn, "default", &interim(8), 0), Ok(false));
+        assert_eq!(note(&conn, "other", &interim(7), 0), Ok(false));
         assert_eq!(of(&conn, "default", &held(7)), Ok(vec![]));
-        assert_eq!(note(&conn, "default", &held(7), &result, 0), Ok(true));
-        assert_eq!(note(&conn, "default", &held(7), &result, 0), Ok(true));
+        assert_eq!(note(&conn, "default", &interim(7), 0), Ok(true));
+        assert_eq!(note(&conn, "default", &interim(7), 0), Ok(true));
         assert_eq!(of(&conn, "default", &held(7)), Ok(vec![result]));
     }
 }

@@ -1,8 +1,10 @@
 //! Several handlers of one event: what is done is not done again.
 
-use windlass::{Handler, HandlerError, Node, Policy, Status, Unrecoverable};
+use tokio::sync::Semaphore;
+use windlass::{Handler, HandlerError, HandlerResultStorage, Node, Policy, Status, Unrecoverable};
 
 use super::*;
+use crate::bed::Kind;
 
 /// A handler for `t` that notes each run, and does what it is told on each attempt.
 fn told(ledger: &Ledger, id: &'static str, work: impl Fn(u32) -> Handled + Send + Sync + 'static) -> Handler {
@@ -19,6 +21,11 @@ fn told(ledger: &Ledger, id: &'static str, work: impl Fn(u32) -> Handled + Send 
 
 fn never() -> Handled {
     Err(HandlerError::unrecoverable("never"))
+}
+
+async fn stored_results(bed: &Bed) -> i64 {
+    let schema = if bed.database.kind == Kind::Postgres { "windlass." } else { "" };
+    bed.database.ids(&format!("SELECT count(*) FROM {schema}handler_results")).await[0]
 }
 
 conformance! {
@@ -125,6 +132,90 @@ conformance! {
         until(&queue, event.id, Status::Completed).await;
         assert_eq!(ledger.count("done"), 1);
         one.stop().await;
+    }
+
+    // Q12
+    async fn immediate_results_are_stored_while_other_handlers_run(bed) {
+        let policy = Policy { handler_results: HandlerResultStorage::Immediately, ..brisk() };
+        let (queue, ledger, gate) = (real(bed, policy).await, Ledger::default(), Arc::new(Semaphore::new(0)));
+        let (written, opened) = (ledger.clone(), gate.clone());
+        let waits = Handler::new("t", move |_, _| {
+            let (ledger, gate) = (written.clone(), opened.clone());
+            async move {
+                ledger.write("waits");
+                gate.acquire().await?.forget();
+                Ok(())
+            }
+        });
+        let node = Node::new(&queue, "n")
+            .handler(told(&ledger, "done", |_| Ok(())))
+            .handler(told(&ledger, "never", |_| never()))
+            .handler(told(&ledger, "later", |attempt| if attempt == 1 { fail() } else { Ok(()) }))
+            .handler(waits.id("waits"));
+        let node = start(node).await;
+        let event = publish(&queue, "t").await;
+        eventually("two results are stored", async || stored_results(bed).await == 2).await;
+        assert_eq!(status(&queue, event.id).await, Status::Processing);
+        gate.add_permits(1);
+        until(&queue, event.id, Status::Failed).await;
+        assert_eq!(sorted(ledger.lines()), ["done", "later", "later", "never", "waits"]);
+        node.stop().await;
+    }
+
+    // Q12
+    async fn immediate_results_are_deleted_when_the_delivery_completes(bed) {
+        let policy = Policy { handler_results: HandlerResultStorage::Immediately, ..brisk() };
+        let (queue, ledger) = (real(bed, policy).await, Ledger::default());
+        let node = Node::new(&queue, "n").handler(told(&ledger, "a", |_| Ok(()))).handler(told(&ledger, "b", |_| Ok(())));
+        let node = start(node).await;
+        for event in publish_many(&queue, "t", 50).await {
+            until(&queue, event, Status::Completed).await;
+        }
+        node.stop().await;
+        assert_eq!(stored_results(bed).await, 0);
+        assert_eq!((ledger.count("a"), ledger.count("b")), (50, 50));
+    }
+
+    // Q12
+    async fn immediate_results_are_not_stored_after_the_lease_is_lost(bed) {
+        let policy = Policy { handler_results: HandlerResultStorage::Immediately, ..brisk() };
+        let (queue, ledger) = (real(bed, policy).await, Ledger::default());
+        let (first, second) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (written, gates) = (ledger.clone(), [first.clone(), second.clone()]);
+        let waits = Handler::new("t", move |event, _| {
+            let (ledger, gate) = (written.clone(), gates[event.attempt() as usize - 1].clone());
+            async move {
+                ledger.write("waits");
+                gate.acquire().await?.forget();
+                Ok(())
+            }
+        });
+        let (written, gate) = (ledger.clone(), second.clone());
+        let watches = Handler::new("t", move |event, cx| {
+            let (ledger, gate) = (written.clone(), gate.clone());
+            async move {
+                ledger.write("watches");
+                if event.attempt() == 1 {
+                    cx.cancelled().await;
+                    ledger.write("lease lost");
+                    return Ok(());
+                }
+                gate.acquire().await?.forget();
+                Ok(())
+            }
+        });
+        let node = start(Node::new(&queue, "n").handler(waits.id("waits")).handler(watches.id("watches"))).await;
+        let event = publish(&queue, "t").await;
+        ledger.wait(2).await;
+        // A second attempt begins, with another lease, before a handler of the first one finishes.
+        queue.reset(event.id, "main", "test").await.unwrap();
+        ledger.wait(4).await;
+        first.add_permits(1);
+        eventually("the other handler is told", async || ledger.count("lease lost") == 1).await;
+        assert_eq!(stored_results(bed).await, 0);
+        second.add_permits(2);
+        until(&queue, event.id, Status::Completed).await;
+        node.stop().await;
     }
 
     // Q12, O7: also by another node.
