@@ -12,6 +12,7 @@ use windlass_server::{Access, Dashboard, ServeOptions, Tls};
 
 use crate::Result;
 use crate::database::Database;
+use crate::when::span;
 
 /// Serve the HTTP API and look after the queue
 ///
@@ -44,6 +45,9 @@ pub struct Serve {
     /// Where to write history before it is deleted, in namespaces whose policy says `archive`
     #[arg(long, value_name = "DIR", env = "WINDLASS_ARCHIVE_DIR")]
     archive_dir: Option<PathBuf>,
+    /// How often to query the database while claims wait, if no notification arrives; from 10ms to 1h
+    #[arg(long, value_name = "DURATION", env = "WINDLASS_IDLE_POLL", default_value = "1s", value_parser = idle_poll)]
+    idle_poll: Duration,
     /// The largest payload of an event
     #[arg(long, value_name = "BYTES", env = "WINDLASS_PAYLOAD_BYTES_MAX", default_value_t = 1 << 20,
           value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
@@ -60,6 +64,14 @@ pub struct Serve {
     #[arg(long, value_name = "SECONDS", env = "WINDLASS_SHUTDOWN_GRACE", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(0..=3600))]
     shutdown_grace: u64,
+}
+
+/// A duration that may also be in milliseconds, as in `250ms`. The library checks its limits.
+fn idle_poll(text: &str) -> std::result::Result<Duration, &'static str> {
+    match text.strip_suffix("ms").map(str::parse) {
+        Some(Ok(millis)) => Ok(Duration::from_millis(millis)),
+        _ => span(text),
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -86,7 +98,7 @@ impl Serve {
         let access = self.access(&addresses).await?;
         let listener = bind(&addresses).map_err(|error| format!("cannot listen on {}: {error}", self.listen))?;
         let limits = Limits { payload_bytes_max: usize::try_from(self.payload_bytes_max)?, ..Limits::default() };
-        let mut options = Queue::options(&self.database.url).limits(limits);
+        let mut options = Queue::options(&self.database.url).limits(limits).idle_poll(self.idle_poll);
         if let Some(folder) = &self.archive_dir {
             options = options.archive_to(folder);
         }

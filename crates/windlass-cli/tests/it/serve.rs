@@ -49,6 +49,21 @@ fn an_event_goes_through_and_sigterm_ends_the_server() {
     assert!(!stderr.contains('\x1b'), "colours, although this is no terminal: {stderr}");
 }
 
+// C6
+#[test]
+fn an_idle_poll_outside_its_limits_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = sqlite_url(folder.path());
+    let serve = |idle_poll| run(&["serve", "--database", &url, "--listen", "127.0.0.1:0", "--idle-poll", idle_poll]);
+    for (idle_poll, shown) in [("5ms", "5ms"), ("2h", "7200s")] {
+        let (code, _, stderr) = serve(idle_poll);
+        assert!(code != 0 && stderr.contains(&format!("is {shown}; it must be from 10 ms to 1 hour")), "{stderr}");
+    }
+    let (code, _, stderr) = serve("1000");
+    assert!(code == 2 && stderr.contains("--idle-poll"), "{stderr}");
+    assert!(!folder.path().join("windlass.db").exists());
+}
+
 #[test]
 fn sigint_ends_it_too() {
     let folder = tempfile::tempdir().unwrap();
