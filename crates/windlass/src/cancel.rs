@@ -7,10 +7,10 @@ use crate::decide::Transition;
 use crate::delivery::{Live, Status};
 use crate::error::{Error, Result};
 use crate::inspect::check_filter;
+use crate::lanes::LaneFilter;
 use crate::outcome::Action;
 use crate::queue::Queue;
 use crate::store::Guard;
-use crate::lanes::LaneFilter;
 use crate::topology::Topology;
 
 /// How many deliveries one transaction calls off.

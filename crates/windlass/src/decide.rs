@@ -50,12 +50,7 @@ pub(crate) const NO_HANDLER: &str = "No handler for event";
 pub(crate) const EXPIRED: &str = "Expired before it could start";
 
 /// Decides on what a worker reported. `chance`, from 0 to 1, spreads retries.
-pub(crate) fn decide(
-    outcome: &Outcome,
-    live: &Live,
-    policy: &Policy,
-    chance: f64,
-) -> (Action, Transition) {
+pub(crate) fn decide(outcome: &Outcome, live: &Live, policy: &Policy, chance: f64) -> (Action, Transition) {
     match outcome {
         Outcome::Done => (Action::Completed, Transition::End { forget: policy.history == History::None }),
         Outcome::DoneWithErrors => (Action::CompletedWithErrors, Transition::End { forget: false }),

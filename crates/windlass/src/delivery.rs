@@ -193,8 +193,9 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub fn ready_lane(&self) -> ReadyLane {
-        ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id }
+    /// Its lane. `rewind`: see [`ReadyLane`].
+    pub fn ready_lane(&self, rewind: bool) -> ReadyLane {
+        ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id, rewind }
     }
 
     /// Whether an attempt has ended before the one that is under way, if one is.

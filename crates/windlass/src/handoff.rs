@@ -114,13 +114,7 @@ fn is_ready_without_deadline(prepared: &Prepared) -> bool {
     ready && event.expires_at.is_none() && prepared.expires_in.is_none()
 }
 
-fn claimed(
-    namespace: &str,
-    prepared: &Prepared,
-    stored: Stored,
-    new: &NewDelivery,
-    lease: &HandoffLease,
-) -> Delivery {
+fn claimed(namespace: &str, prepared: &Prepared, stored: Stored, new: &NewDelivery, lease: &HandoffLease) -> Delivery {
     Delivery {
         event: finish(prepared.clone(), stored, namespace).event,
         subscription: new.subscription.clone(),

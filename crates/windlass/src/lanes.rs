@@ -187,7 +187,11 @@ mod tests {
 
     fn lane(lane_id: i64, tags: &[&str]) -> Lane {
         let tags = tags.iter().map(ToString::to_string).collect();
-        Lane { lane_id, number: lane_id, key: Arc::new(LaneKey { subscription_id: 1, event_type: "t".into(), tags, priority: 0 }) }
+        Lane {
+            lane_id,
+            number: lane_id,
+            key: Arc::new(LaneKey { subscription_id: 1, event_type: "t".into(), tags, priority: 0 }),
+        }
     }
 
     fn list(cache: &LaneCache, version: i64, lanes: &[Lane]) {

@@ -10,6 +10,7 @@ use crate::publish::route;
 use crate::queue::{Core, Queue};
 use crate::store::{Guard, NewDelivery};
 use crate::topology::Subscription;
+use crate::wake::ReadyLane;
 
 /// How long a node is remembered that is not heard of.
 const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -111,7 +112,8 @@ impl Queue {
                 break;
             }
             added += wanted.len();
-            self.core().wakes.notify(self.namespace(), wanted.iter().map(|(_, delivery)| delivery.ready_lane()));
+            let lanes = wanted.iter().map(|(_, delivery)| ReadyLane { rewind: true, ..delivery.ready_lane() });
+            self.core().wakes.notify(self.namespace(), lanes);
             from = past.next;
         }
         Ok(added)
@@ -128,9 +130,10 @@ impl Queue {
         loop {
             let topology = self.topology_with(subscription).await?;
             let Some(found) = topology.subscription(subscription) else { continue };
-            let routed = self.core().lanes.look_up(&topology, |lane_id| {
-                route(&topology, found, event_type, tags, priority, lane_id)
-            });
+            let routed = self
+                .core()
+                .lanes
+                .look_up(&topology, |lane_id| route(&topology, found, event_type, tags, priority, lane_id));
             match routed {
                 Ok(delivery) => return Ok(delivery),
                 Err(lane) => self.core().add_lanes(&topology, vec![lane]).await?,

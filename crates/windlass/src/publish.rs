@@ -10,13 +10,13 @@ use crate::change::passes_group;
 use crate::clock::after;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent, tag_set};
-use crate::queue::{Core, Queue};
-use crate::store::{NewDelivery, Prepared, Stored};
 use crate::handoff::Handoff;
 use crate::lanes::LaneKey;
+use crate::queue::{Core, Queue};
+use crate::store::{NewDelivery, Prepared, Stored};
 use crate::topology::{MAIN, Subscription, Topology};
-use crate::wake::ReadyLane;
 use crate::trace;
+use crate::wake::ReadyLane;
 
 /// What a publish stored, or found.
 #[derive(Debug, Clone)]

@@ -488,8 +488,10 @@ mod tests {
     fn a_slow_load_does_not_bring_back_an_old_topology() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let known = |version, begun, done| {
-            Known { topology: Arc::new(topology("n", version)), begun: at(begun), done: at(done) }
+        let known = |version, begun, done| Known {
+            topology: Arc::new(topology("n", version)),
+            begun: at(begun),
+            done: at(done),
         };
         let slow = known(1, 0, 9);
         assert!(known(2, 2, 4).outdates(&slow));

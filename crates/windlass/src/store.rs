@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::backlog::LiveCount;
 use crate::clock::{Timestamp, millis_since};
-use crate::decide::Transition;
+use crate::decide::{Transition, When};
 use crate::delivery::{Lease, Live};
 use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
@@ -20,6 +20,7 @@ use crate::inspect::{
     DeadLetter, DeadLetterFilter, DeadLetterGroup, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
     WorkerView,
 };
+use crate::lanes::{Lane, LaneKey};
 use crate::outcome::{Action, Attempt, HandlerResult};
 use crate::overview::{Counts, Reasons};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
@@ -30,7 +31,6 @@ use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
-use crate::lanes::{Lane, LaneKey};
 use crate::topology::{Namespace, Subscription, Topology};
 use crate::wake::{ReadyLane, Wakes};
 
@@ -46,7 +46,8 @@ mod search;
 pub(crate) mod sqlite;
 
 pub(crate) use claim::{
-    BehindCheck, Claim, ClaimSlot, ClaimStore, Claimed, LaneSource, LeaseTimes, Look, LookRequest, ReadyPosition, ClaimSource, StreamPlace,
+    BehindCheck, Claim, ClaimSlot, ClaimSource, ClaimStore, Claimed, LaneSource, LeaseTimes, Look, LookRequest,
+    ReadyPosition, StreamPlace,
 };
 pub(crate) use diagnose::{DiagnoseStore, ROWS_MAX, Told};
 pub(crate) use explain::{ExplainStore, GroupHead, Standing};
@@ -87,7 +88,7 @@ pub(crate) struct NewDelivery {
 
 impl NewDelivery {
     pub fn ready_lane(&self) -> ReadyLane {
-        ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id }
+        ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id, rewind: false }
     }
 }
 
@@ -159,6 +160,13 @@ pub(crate) struct Change {
     pub record: Record,
     /// What was reported of its handlers; see `results.rs` for what is kept of them.
     pub results: Vec<HandlerResult>,
+}
+
+impl Change {
+    /// Whether the delivery goes back to its old place in the order.
+    pub fn keeps_ready_time(&self) -> bool {
+        matches!(self.transition, Transition::Requeue { when: When::Unchanged, .. })
+    }
 }
 
 /// What is written down with an attempt.

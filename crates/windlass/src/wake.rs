@@ -21,6 +21,8 @@ use crate::store::LookRequest;
 pub(crate) struct ReadyLane {
     pub subscription_id: i64,
     pub lane_id: i64,
+    /// It may have become ready before others that were claimed already: it was released, or freed by its group.
+    pub rewind: bool,
 }
 
 /// What a waiter claims from.
@@ -105,6 +107,8 @@ pub(crate) struct Waiter {
 pub(crate) struct News {
     /// Something may be ready.
     pub ready: bool,
+    /// It may lie behind the positions of the claimer.
+    pub rewind: bool,
     /// The watcher has just seen it. If it is gone, another worker claimed it: there is no need to look again at once.
     pub seen_by_watcher: bool,
     /// The namespace has another version, or new lanes that the waiter's filter selects.
@@ -144,7 +148,9 @@ impl Wakes {
         let mut all = lock(&self.0);
         let Some(waiters) = all.get_mut(namespace) else { return };
         for ready in ready {
-            waiters.concerned(ready).for_each(|waiter| waiter.tell(|news| news.ready = true));
+            for waiter in waiters.concerned(ready) {
+                waiter.tell(|news| (news.ready, news.rewind) = (true, news.rewind || ready.rewind));
+            }
             // Waiters that select lanes have not been told of this one yet.
             if !waiters.known_lanes.contains(&ready.lane_id) && waiters.any_selects_lanes() {
                 waiters.watch.look_now();
@@ -393,6 +399,7 @@ impl Waiter {
     pub fn restore(&self, taken: News) {
         let mut news = lock(&self.news);
         news.ready |= taken.ready;
+        news.rewind |= taken.rewind;
         news.seen_by_watcher |= taken.seen_by_watcher;
         news.lanes_changed |= taken.lanes_changed;
     }

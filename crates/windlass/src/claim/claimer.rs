@@ -34,7 +34,7 @@ use crate::maintain::release_expired;
 use crate::queue::Core;
 use crate::store::{Claim, ClaimSlot, LeaseTimes};
 use crate::topology::Topology;
-use crate::wake::{Registration, lock};
+use crate::wake::{News, Registration, lock};
 
 /// Requests that wait for at least this many poll intervals rely on the watcher.
 const LONG_POLL_MIN: u32 = 2;
@@ -236,7 +236,10 @@ impl Claimer {
         }
         let _busy = self.core.busy.begin();
         self.registration.stop_waiting();
-        let seen_by_watcher = self.registration.waiter.news().seen_by_watcher;
+        let News { seen_by_watcher, rewind, .. } = self.registration.waiter.news();
+        if rewind {
+            self.positions.restart_ready_streams();
+        }
         let slots: Vec<ClaimSlot> = batch.iter().map(|(_, request)| request.slot.clone()).collect();
         match self.claim(slots).await {
             Ok(Round { deliveries, more }) => {

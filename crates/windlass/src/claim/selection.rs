@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::lanes::{LaneFilter, LaneKey};
 use crate::names;
 use crate::queue::Core;
-use crate::store::{LaneSource, ReadyPosition, ClaimSource};
+use crate::store::{ClaimSource, LaneSource, ReadyPosition};
 use crate::topology::Topology;
 use crate::wake::Interest;
 
@@ -35,7 +35,10 @@ enum Selected {
     Nothing,
     Everything,
     /// The priorities of the lanes, by id.
-    Lanes { priorities: BTreeMap<i64, i16>, ids: Arc<[i64]> },
+    Lanes {
+        priorities: BTreeMap<i64, i16>,
+        ids: Arc<[i64]>,
+    },
 }
 
 impl Selection {

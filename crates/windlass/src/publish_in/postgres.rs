@@ -8,11 +8,11 @@ use sqlx::{PgConnection, Postgres};
 use super::{PublishIn, only, sealed, wrong_database};
 use crate::error::Result;
 use crate::event::NewEvent;
+use crate::lanes::LaneKey;
 use crate::publish::{self, Published, ROUNDS_MAX};
 use crate::queue::{Core, Queue};
 use crate::store::Prepared;
 use crate::store::postgres::Transaction;
-use crate::lanes::LaneKey;
 use crate::trace;
 
 impl sealed::Sealed for &mut PgConnection {}

@@ -112,10 +112,18 @@ pub(crate) enum StreamPlace {
     /// Among the deadlines, which are always read from the start.
     Deadline,
     /// In publish order.
-    InOrder { event_id: i64 },
+    InOrder {
+        event_id: i64,
+    },
     /// Out of order, by priority.
-    OutOfOrder { priority: i16, position: ReadyPosition },
-    Lane { lane_id: i64, position: ReadyPosition },
+    OutOfOrder {
+        priority: i16,
+        position: ReadyPosition,
+    },
+    Lane {
+        lane_id: i64,
+        position: ReadyPosition,
+    },
 }
 
 /// What is known about deliveries that were published in order but lie behind a claim's position.

@@ -18,8 +18,8 @@ pub(crate) use self::handle::Tx;
 use self::lease::FinishedLease;
 use self::notify::Ready;
 use super::{
-    Applied, BehindCheck, Change, Claim, ClaimStore, Claimed, FreePlace, Head, Holder, Look, LookRequest, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
-    PreparedToken, Recent, Since, Store, Stored,
+    Applied, BehindCheck, Change, Claim, ClaimStore, Claimed, FreePlace, Head, Holder, Look, LookRequest, NewDelivery,
+    NewSubscription, Past, Prepared, PreparedNode, PreparedToken, Recent, Since, Store, Stored,
 };
 use crate::backlog::LiveCount;
 use crate::clock::{Clock, Timestamp};
@@ -31,6 +31,7 @@ use crate::inspect::{
     DeadLetter, DeadLetterFilter, DeadLetterGroup, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
     WorkerView,
 };
+use crate::lanes::{Lane, LaneKey};
 use crate::outcome::{Attempt, HandlerResult};
 use crate::overview::{Counts, Reasons};
 use crate::policy::NamespacePolicy;
@@ -41,7 +42,6 @@ use crate::results::InterimResult;
 use crate::samples::thin::Level;
 use crate::samples::{Points, SampleRow, Uncounted};
 use crate::token::Token;
-use crate::lanes::{Lane, LaneKey};
 use crate::topology::{Namespace, Subscription, Topology};
 use crate::wake::{ReadyLane, Wakes, lock};
 
@@ -68,10 +68,10 @@ mod hold;
 mod inspect;
 mod keeping;
 mod lanes;
+mod lease;
 mod list;
 mod look;
 mod maintain;
-mod lease;
 mod migrate;
 mod notify;
 mod overview;

@@ -7,7 +7,7 @@ use super::*;
 const SUBSCRIPTION: i64 = 5;
 
 fn ready(lane_id: i64) -> ReadyLane {
-    ReadyLane { subscription_id: SUBSCRIPTION, lane_id }
+    ReadyLane { subscription_id: SUBSCRIPTION, lane_id, rewind: false }
 }
 
 /// A waiter whose filter selects lanes with this tag.
@@ -48,7 +48,7 @@ fn only_waiters_of_the_lane_are_notified() {
     wakes.lanes_changed("ns", 1, &[lane(1), lane(2), lane(7)], 9);
     wakes.notify("ns", [ready(1)]);
     assert!(is_notified(&a) && !is_notified(&b) && is_notified(&all));
-    wakes.notify("ns", [ReadyLane { subscription_id: 6, lane_id: 7 }]);
+    wakes.notify("ns", [ReadyLane { subscription_id: 6, lane_id: 7, rewind: false }]);
     assert!(!is_notified(&all), "another subscription");
     wakes.notify_seen("ns", &[SUBSCRIPTION], &[2]);
     assert!(!a.waiter.news().seen_by_watcher && b.waiter.news().seen_by_watcher);

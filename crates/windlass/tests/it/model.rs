@@ -262,7 +262,7 @@ impl<'a> Play<'a> {
         }
         let got = queue.claim(request).await.unwrap();
         self.note(format!("{worker} claims {max} of {wish:?}: {:?}", ids(&got)));
-        self.follow_sweep(&queue, &wish, &got).await;
+        self.follow_sweep(&queue, &got).await;
         self.check_claim(&wish, max, &got);
         let end = after(self.reference.now, own_lease.unwrap_or(self.reference.policy.lease()));
         for delivery in got {
@@ -276,16 +276,15 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A claim may bring back run-out leases or leave them for later: all of its lanes, or none; but of
-    /// two processes, each may not yet know all lanes.
-    async fn follow_sweep(&mut self, queue: &Queue, wish: &Wish, got: &[Delivery]) {
-        let taken: HashSet<i64> = got.iter().map(|delivery| delivery.event.id).collect();
-        let (mut swept, run_out) = (Vec::new(), self.reference.run_out(Some(wish)));
+    /// A claim releases all expired leases of the namespace, unless none of its own subscription has expired.
+    async fn follow_sweep(&mut self, queue: &Queue, got: &[Delivery]) {
+        let taken: HashSet<(i64, &str)> = got.iter().map(|got| (got.event.id, &*got.subscription)).collect();
+        let (mut swept, run_out) = (Vec::new(), self.reference.run_out(None));
         for at in &run_out {
             let entry = &self.reference.entries[*at];
             let view = view_of(queue, entry.event.id, entry.subscription).await;
             let State::Held { picked, .. } = entry.state else { unreachable!("it is held") };
-            if taken.contains(&entry.event.id) || view.picked_at != Some(picked) {
+            if taken.contains(&(entry.event.id, entry.subscription)) || view.picked_at != Some(picked) {
                 swept.push(*at);
             }
         }

@@ -325,7 +325,8 @@ fn claimed_row<'a>(claim: &Claim, row: &'a PgRow, now: Timestamp) -> Result<Clai
     let mut columns = Columns::of(row);
     columns.skip(6);
     let horizon = claim.deadline_horizon.map(|horizon| after(now, horizon));
-    let (event_id, lane_id, priority, out_of_order) = (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
+    let (event_id, lane_id, priority, out_of_order) =
+        (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
     let (ready_at, expires_at): (Timestamp, Option<Timestamp>) = (columns.next()?, columns.next()?);
     Ok(ClaimedRow {
         event_id,
@@ -385,11 +386,7 @@ CROSS JOIN LATERAL (
     FROM windlass.events e
     WHERE e.id BETWEEN r.first AND r.last AND e.created_at BETWEEN $4 AND $5 AND e.namespace = $1 OFFSET 0) AS e";
 
-async fn read_events(
-    connection: &mut PgConnection,
-    namespace: &str,
-    taken: &[ClaimedRow<'_>],
-) -> Result<Vec<PgRow>> {
+async fn read_events(connection: &mut PgConnection, namespace: &str, taken: &[ClaimedRow<'_>]) -> Result<Vec<PgRow>> {
     let created_at = || taken.iter().map(|row| row.created_at);
     let (first, last): (Vec<i64>, Vec<i64>) = runs(taken.iter().map(|row| row.event_id).collect()).into_iter().unzip();
     let query =

@@ -13,8 +13,8 @@ use super::{PgStore, to_json};
 use crate::askers::{Asker, AskerView};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
-use crate::store::{ExplainStore, GroupHead, Standing};
 use crate::lanes::split_tags;
+use crate::store::{ExplainStore, GroupHead, Standing};
 
 // The first of a group in its index is whoever is ready or held.
 pub(super) const STANDING: &str = "

@@ -155,7 +155,11 @@ pub(super) async fn advance(
     let mut freed = Vec::new();
     for row in advance.fetch_all(connection).await.map_err(from_sqlx)? {
         if get(&row, "freed")? {
-            freed.push(ReadyLane { subscription_id: get(&row, "subscription_id")?, lane_id: get(&row, "lane_id")? });
+            freed.push(ReadyLane {
+                subscription_id: get(&row, "subscription_id")?,
+                lane_id: get(&row, "lane_id")?,
+                rewind: true,
+            });
         }
     }
     Ok(freed)

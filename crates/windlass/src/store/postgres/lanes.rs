@@ -42,7 +42,7 @@ pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[La
 }
 
 // In one order, so that two transactions that need the same lanes wait for each other instead of deadlocking. A trigger
-// numbers the lanes when they are committed.
+// numbers the lanes when they are committed, and adds their priorities to the subscriptions.
 const ADD_LANES: &str = "
 INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
 SELECT $1, i.subscription_id, s.subscription, i.event_type, i.tags, i.priority
@@ -51,14 +51,6 @@ FROM unnest($2::bigint[], $3::text[], $4::text[], $5::smallint[]) WITH ORDINALIT
 JOIN windlass.subscriptions s ON s.subscription_id = i.subscription_id
 ORDER BY i.subscription_id, i.event_type, i.tags, i.priority
 ON CONFLICT DO NOTHING";
-
-const ADD_PRIORITIES: &str = "
-UPDATE windlass.subscriptions s
-SET priorities = (SELECT array_agg(DISTINCT p) FROM unnest(s.priorities || i.priorities) AS p)
-FROM (SELECT i.subscription_id, array_agg(i.priority) AS priorities
-      FROM unnest($1::bigint[], $2::smallint[]) AS i(subscription_id, priority) WHERE i.priority <> 0
-      GROUP BY i.subscription_id) AS i
-WHERE s.subscription_id = i.subscription_id AND NOT s.priorities @> i.priorities";
 
 const IDS: &str = "
 SELECT l.lane_id
@@ -87,8 +79,6 @@ pub(super) async fn insert_lanes(
     if found.iter().any(Option::is_none) {
         let add = sqlx::query(ADD_LANES).bind(namespace).bind(&subscriptions).bind(&types).bind(&tags);
         add.bind(&priorities).execute(&mut *connection).await.map_err(from_sqlx)?;
-        let add = sqlx::query(ADD_PRIORITIES).bind(&subscriptions).bind(&priorities);
-        add.execute(&mut *connection).await.map_err(from_sqlx)?;
         found = ids(connection).await?;
     }
     Ok(found.into_iter().map(|id| id.unwrap_or(0)).collect())

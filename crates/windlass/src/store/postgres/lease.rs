@@ -14,8 +14,8 @@ use super::error::from_sqlx;
 use super::row::live;
 use crate::clock::Timestamp;
 use crate::delivery::Live;
-use crate::store::Change;
 use crate::error::Result;
+use crate::store::Change;
 
 /// How many rows of the table of leases one statement checks.
 const LEASES_CHECKED: i64 = 1_000;
@@ -105,7 +105,9 @@ pub(super) async fn remove_finished(mut inbox: mpsc::UnboundedReceiver<FinishedL
             let Ok(mut connection) = connections.get().await else { continue };
             match remove(&mut connection, batch).await {
                 Ok(()) => connection.done(),
-                Err(error) => tracing::debug!(%error, "could not remove finished leases; they are removed when they expire"),
+                Err(error) => {
+                    tracing::debug!(%error, "could not remove finished leases; they are removed when they expire")
+                }
             }
         }
     }

@@ -88,7 +88,8 @@ pub(super) async fn look(
         ..Look::default()
     };
     for row in &rows {
-        let (subscription_id, lane_id): (Option<i64>, Option<i64>) = (get(row, "subscription_id")?, get(row, "lane_id")?);
+        let (subscription_id, lane_id): (Option<i64>, Option<i64>) =
+            (get(row, "subscription_id")?, get(row, "lane_id")?);
         if get::<Option<bool>>(row, "ready")? == Some(true) {
             look.ready_subscriptions.extend(subscription_id);
             look.ready_lanes.extend(lane_id);

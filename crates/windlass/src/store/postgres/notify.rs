@@ -59,10 +59,13 @@ impl News {
         self.lanes.extend(lanes);
     }
 
-    /// `sender namespace subscription:lane,subscription:lane…`; a `-` stands for "any".
+    /// `sender namespace subscription:lane,subscription:lane…`; a `-` stands for "any", a `!` after a lane for `rewind`.
     fn to_message(&self, sender: u64, namespace: &str) -> String {
         let named = !self.anywhere && self.lanes.len() <= LANES_MAX;
-        let lanes = self.lanes.iter().map(|lane| format!("{}:{}", lane.subscription_id, lane.lane_id));
+        let lanes = self.lanes.iter().map(|lane| {
+            let rewind = if lane.rewind { "!" } else { "" };
+            format!("{}:{}{rewind}", lane.subscription_id, lane.lane_id)
+        });
         let lanes = if named { lanes.collect::<Vec<_>>().join(",") } else { "-".to_owned() };
         format!("{sender:x} {namespace} {lanes}")
     }
@@ -112,12 +115,7 @@ pub(super) async fn probe(connections: &Connections, heard: &watch::Sender<u64>)
 }
 
 /// Passes on what other processes say, until it is aborted.
-pub(super) async fn listen(
-    options: PgConnectOptions,
-    wakes: Arc<Wakes>,
-    own: u64,
-    heard: Arc<watch::Sender<u64>>,
-) {
+pub(super) async fn listen(options: PgConnectOptions, wakes: Arc<Wakes>, own: u64, heard: Arc<watch::Sender<u64>>) {
     loop {
         if let Err(error) = listen_once(&options, &wakes, own, &heard).await {
             tracing::debug!(%error, "not listening for notifications; trying again");
@@ -164,7 +162,8 @@ fn receive(message: &str, wakes: &Wakes, own: u64) {
 
 fn lane(text: &str) -> Option<ReadyLane> {
     let (subscription_id, lane_id) = text.split_once(':')?;
-    Some(ReadyLane { subscription_id: subscription_id.parse().ok()?, lane_id: lane_id.parse().ok()? })
+    let (lane_id, rewind) = lane_id.strip_suffix('!').map_or((lane_id, false), |lane_id| (lane_id, true));
+    Some(ReadyLane { subscription_id: subscription_id.parse().ok()?, lane_id: lane_id.parse().ok()?, rewind })
 }
 
 #[cfg(test)]
@@ -173,11 +172,11 @@ mod tests {
 
     #[test]
     fn messages_name_their_lanes_unless_there_are_too_many() {
-        let at = |lane_id| ReadyLane { subscription_id: 2, lane_id };
+        let at = |lane_id| ReadyLane { subscription_id: 2, lane_id, rewind: lane_id == 7 };
         let mut news = News::default();
         news.add(vec![at(7), at(3), at(7)]);
-        assert_eq!(news.to_message(0xab, "orders"), "ab orders 2:3,2:7");
-        assert_eq!(lane("2:7"), Some(at(7)));
+        assert_eq!(news.to_message(0xab, "orders"), "ab orders 2:3,2:7!");
+        assert_eq!((lane("2:7!"), lane("2:3")), (Some(at(7)), Some(at(3))));
         news.add((0..200).map(at).collect());
         assert_eq!(news.to_message(0xab, "orders"), "ab orders -");
         assert_eq!(lane("-"), None);

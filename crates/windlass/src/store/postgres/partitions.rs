@@ -213,7 +213,7 @@ const WALK: &str = "strays";
 
 // Attempts have gone: look from the beginning for events that have lost theirs.
 pub(super) const LOOK_FOR_STRAYS: &str = "
-INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, lane_id)
+INSERT INTO windlass.retention_marks (namespace, walk, keep_ms, rules, at, id, subscription_id)
 SELECT namespace, 'strays', 0, 0, 'epoch', 0, 0 FROM windlass.namespaces ORDER BY namespace
 ON CONFLICT (namespace, walk, keep_ms) DO UPDATE SET id = 0";
 

@@ -9,9 +9,9 @@ use super::{PgStore, inspect, lanes, publish};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::lanes::LaneKey;
 use crate::samples::{SampleRow, published_rows};
 use crate::store::{Prepared, Stored};
-use crate::lanes::LaneKey;
 use crate::wake::ReadyLane;
 
 /// A transaction that somebody else began, and will end.

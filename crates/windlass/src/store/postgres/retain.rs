@@ -63,7 +63,8 @@ pub(super) async fn marks(store: &PgStore, namespace: &str, walk: Walk) -> Resul
 }
 
 fn place(row: &PgRow, at: &'static str) -> Result<Place> {
-    let (at, id, subscription_id) = (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "subscription_id")?);
+    let (at, id, subscription_id) =
+        (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "subscription_id")?);
     Ok(Place { at, id, subscription_id })
 }
 

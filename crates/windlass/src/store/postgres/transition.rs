@@ -516,5 +516,5 @@ impl Done<'_> {
 /// The lanes that got a delivery back.
 fn requeued(done: &[Done<'_>]) -> Vec<ReadyLane> {
     let requeued = done.iter().filter(|done| done.next_retry_at.is_some());
-    requeued.map(|done| done.change.live.ready_lane()).collect()
+    requeued.map(|done| done.change.live.ready_lane(done.change.keeps_ready_time())).collect()
 }

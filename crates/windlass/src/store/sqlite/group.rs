@@ -130,7 +130,7 @@ fn member_and_due_at(row: &Row) -> rusqlite::Result<(Member, i64)> {
 
 /// From the columns `event_id, subscription_id, lane_id`.
 fn member(row: &Row) -> rusqlite::Result<Member> {
-    let lane = ReadyLane { subscription_id: row.get(1)?, lane_id: row.get(2)? };
+    let lane = ReadyLane { subscription_id: row.get(1)?, lane_id: row.get(2)?, rewind: true };
     Ok(Member { event_id: row.get(0)?, lane })
 }
 

@@ -23,14 +23,14 @@ async fn got(waiter: tokio::task::JoinHandle<Vec<Delivery>>) -> Vec<i64> {
 
 conformance! {
     // C6
-    async fn idle_poll_finds_an_expired_lease_that_nothing_reports(bed) {
-        for (idle_poll, is_found) in [(millis(50), true), (secs(3600), false)] {
+    async fn an_expired_lease_is_found_whatever_the_idle_poll(bed) {
+        for idle_poll in [millis(50), secs(3600)] {
             let queue = Queue::options(&bed.database.url).idle_poll(idle_poll).open().await.unwrap();
             publish(&queue, "t").await;
             // The worker that claims it neither finishes it nor renews its lease.
             assert_eq!(claim(&queue, ClaimRequest::new("dies").lease(millis(300))).await.len(), 1);
             let found = claim(&queue, ClaimRequest::new("waits").wait(secs(2))).await;
-            assert_eq!(!found.is_empty(), is_found, "{idle_poll:?}");
+            assert!(!found.is_empty(), "{idle_poll:?}");
             for delivery in found {
                 done(&queue, &delivery).await;
             }

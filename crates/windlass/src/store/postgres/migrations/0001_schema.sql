@@ -47,9 +47,12 @@ SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('windlass.lanes ' || NEW.namespace, 0));
     UPDATE windlass.lanes SET number = nextval('windlass.lanes_number_seq') WHERE lane_id = NEW.lane_id;
+    UPDATE windlass.subscriptions s SET priorities = s.priorities || NEW.priority
+    WHERE s.subscription_id = NEW.subscription_id AND NEW.priority <> 0 AND NOT s.priorities @> ARRAY[NEW.priority];
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION windlass._number_lane IS 'Internal: numbers lanes in the order of their commits.';
+COMMENT ON FUNCTION windlass._number_lane IS
+    'Internal: numbers lanes in the order of their commits, and adds their priorities to the subscriptions.';
 
 CREATE CONSTRAINT TRIGGER lanes_number AFTER INSERT ON windlass.lanes DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION windlass._number_lane();

@@ -192,9 +192,6 @@ BEGIN
     SELECT for_namespace, s.subscription_id, s.subscription, for_type, for_tags, for_priority
     FROM windlass.subscriptions s WHERE s.subscription_id = for_subscription
     ON CONFLICT DO NOTHING;
-    UPDATE windlass.subscriptions s SET priorities = s.priorities || for_priority::smallint
-    WHERE s.subscription_id = for_subscription AND for_priority <> 0
-      AND NOT s.priorities @> ARRAY[for_priority::smallint];
     SELECT lane_id INTO STRICT found_id FROM windlass.lanes
     WHERE subscription_id = for_subscription AND event_type = for_type AND tags = for_tags
       AND priority = for_priority;
@@ -403,7 +400,7 @@ BEGIN
             LATERAL windlass._pass_group(publish.namespace, p.subscription, publish.group_id) AS f
         WHERE f.freed_lane IS NOT NULL ORDER BY p.n
     LOOP
-        lanes := lanes || (freed.freed_subscription || ':' || freed.freed_lane);
+        lanes := lanes || (freed.freed_subscription || ':' || freed.freed_lane || '!');
     END LOOP;
     IF lanes <> '{}' THEN
         PERFORM windlass._tell(publish.namespace, lanes);

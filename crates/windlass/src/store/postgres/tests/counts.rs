@@ -14,9 +14,7 @@ async fn counts_read_no_deliveries_of_others() {
     plain.execute("ANALYZE").await.unwrap();
     plain.execute(MANY).await.unwrap();
     let ages = "'{60, 300, 900, 1800}'";
-    let statements = [
-        ("backlog", backlog::BACKLOG, vec!["'quiet'", "NULL", ages]),
-    ];
+    let statements = [("backlog", backlog::BACKLOG, vec!["'quiet'", "NULL", ages])];
     for state in ["analysed while empty", "analysed"] {
         for (name, sql, arguments) in &statements {
             let plan = explain(hot, sql, arguments, true).await;
