@@ -169,6 +169,7 @@ const DEADLOCKS_MAX: usize = 5;
 
 pub(crate) struct PgStore {
     options: PgConnectOptions,
+    clock: Clock,
     claims: Connections,
     writes: Connections,
     sweeps: Connections,
@@ -216,6 +217,7 @@ impl PgStore {
         tokio::spawn(lease::remove_finished(finished, reads.clone()));
         Ok(PgStore {
             leases_checked: Mutex::default(),
+            clock,
             finished_leases,
             claims: Connections::new(options.clone(), HOT, CLAIMS),
             writes: Connections::new(options.clone(), HOT, WRITES),

@@ -22,6 +22,7 @@ mod inspect;
 mod keys;
 mod namespaces;
 mod nodes;
+mod order;
 mod overview;
 mod pause;
 mod prune;

@@ -109,7 +109,7 @@ pub(super) async fn enqueue(
     rows: &[Row<'_>],
     now: Option<Timestamp>,
 ) -> Result<()> {
-    let lanes = existing_lanes(connection, namespace, rows).await?;
+    let lanes = existing_lanes(connection, namespace, rows, now).await?;
     let deliveries = rows.iter().map(|row| (row.group_id, row.delivery));
     let mut waits = Waits::enter(connection, namespace, deliveries).await?;
     let insert = sqlx::query(ENQUEUE)
@@ -141,7 +141,12 @@ WHERE NOT EXISTS (SELECT FROM windlass.lanes l WHERE l.lane_id = i.lane_id)";
 
 /// The lanes of the deliveries. Those that were removed after the deliveries were routed are created again; from here on
 /// none is removed before this transaction ends.
-async fn existing_lanes(connection: &mut PgConnection, namespace: &str, rows: &[Row<'_>]) -> Result<Vec<i64>> {
+async fn existing_lanes(
+    connection: &mut PgConnection,
+    namespace: &str,
+    rows: &[Row<'_>],
+    now: Option<Timestamp>,
+) -> Result<Vec<i64>> {
     sqlx::query(HOLD_LANES).bind(namespace).execute(&mut *connection).await.map_err(from_sqlx)?;
     let mut lanes = column(rows, |row| row.delivery.lane_id);
     let removed = sqlx::query_scalar(REMOVED_LANES).bind(&lanes).fetch_all(&mut *connection).await;
@@ -159,7 +164,7 @@ async fn existing_lanes(connection: &mut PgConnection, namespace: &str, rows: &[
             }
         };
         let keys: Vec<LaneKey> = missing.iter().map(key).collect();
-        let ids = insert_lanes(connection, namespace, &keys).await?;
+        let ids = insert_lanes(connection, namespace, &keys, now).await?;
         missing.into_iter().zip(ids).for_each(|(at, id)| lanes[at] = id);
     }
     Ok(lanes)

@@ -15,7 +15,7 @@ use crate::lanes::{Lane, LaneKey, join_tags, split_tags};
 pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let ids = insert_lanes(&mut tx, namespace, lanes).await?;
+    let ids = insert_lanes(&mut tx, namespace, lanes, store.clock.overridden()).await?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     Ok(ids)
@@ -31,7 +31,7 @@ pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[La
     let mut connection = store.reads.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     tx.execute(LOCK_TIMEOUT).await.map_err(from_sqlx)?;
-    let ids = match insert_lanes(&mut tx, namespace, lanes).await {
+    let ids = match insert_lanes(&mut tx, namespace, lanes, store.clock.overridden()).await {
         Ok(ids) => ids,
         Err(Error::DatabaseLocked { .. }) => return Ok(None),
         Err(error) => return Err(error),
@@ -44,8 +44,8 @@ pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[La
 // In one order, so that two transactions that need the same lanes wait for each other instead of deadlocking. A trigger
 // numbers the lanes when they are committed, and adds their priorities to the subscriptions.
 const ADD_LANES: &str = "
-INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
-SELECT $1, i.subscription_id, s.subscription, i.event_type, i.tags, i.priority
+INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority, created_at)
+SELECT $1, i.subscription_id, s.subscription, i.event_type, i.tags, i.priority, coalesce($6, now())
 FROM unnest($2::bigint[], $3::text[], $4::text[], $5::smallint[]) WITH ORDINALITY
   AS i(subscription_id, event_type, tags, priority, n)
 JOIN windlass.subscriptions s ON s.subscription_id = i.subscription_id
@@ -66,6 +66,7 @@ pub(super) async fn insert_lanes(
     connection: &mut PgConnection,
     namespace: &str,
     lanes: &[LaneKey],
+    now: Option<Timestamp>,
 ) -> Result<Vec<i64>> {
     let subscriptions: Vec<i64> = lanes.iter().map(|lane| lane.subscription_id).collect();
     let types: Vec<&str> = lanes.iter().map(|lane| lane.event_type.as_str()).collect();
@@ -78,7 +79,7 @@ pub(super) async fn insert_lanes(
     let mut found = ids(&mut *connection).await?;
     if found.iter().any(Option::is_none) {
         let add = sqlx::query(ADD_LANES).bind(namespace).bind(&subscriptions).bind(&types).bind(&tags);
-        add.bind(&priorities).execute(&mut *connection).await.map_err(from_sqlx)?;
+        add.bind(&priorities).bind(now).execute(&mut *connection).await.map_err(from_sqlx)?;
         found = ids(connection).await?;
     }
     Ok(found.into_iter().map(|id| id.unwrap_or(0)).collect())

@@ -70,7 +70,7 @@ impl Transaction<'_> {
 
     /// Creates lanes in this transaction; their ids. Other transactions that need new lanes wait for its end.
     pub async fn add_lanes(&mut self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
-        lanes::insert_lanes(self.connection, namespace, lanes).await
+        lanes::insert_lanes(self.connection, namespace, lanes, self.store.clock.overridden()).await
     }
 
     /// Stores all events, or none where `version` is not the namespace's. Who waits hears of it after the commit.

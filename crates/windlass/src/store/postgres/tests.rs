@@ -655,8 +655,8 @@ async fn lanes_are_numbered_in_the_order_of_their_commits() {
     assert_eq!(listed.iter().copied().collect::<BTreeSet<i64>>(), all);
     // A lane that is committed late is numbered late.
     let (mut late, mut early) = (database.hot.begin().await.unwrap(), database.plain.begin().await.unwrap());
-    let late_id = lanes::insert_lanes(&mut late, "default", &[lane("late")]).await.unwrap();
-    let early_id = lanes::insert_lanes(&mut early, "default", &[lane("early")]).await.unwrap();
+    let late_id = lanes::insert_lanes(&mut late, "default", &[lane("late")], None).await.unwrap();
+    let early_id = lanes::insert_lanes(&mut early, "default", &[lane("early")], None).await.unwrap();
     early.commit().await.unwrap();
     late.commit().await.unwrap();
     let newest: Vec<i64> = store.lanes_after("default", 4).await.unwrap().iter().map(|lane| lane.lane_id).collect();

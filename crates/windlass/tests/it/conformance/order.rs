@@ -1,0 +1,211 @@
+//! The claim order: near deadlines first, then higher priority, then earliest ready, for any number of tag sets.
+
+use std::cmp::Reverse;
+
+use windlass::{ClaimRequest, Delivery, Held, NewEvent, Outcome, Queue, Report, Timestamp};
+
+use crate::bed::{Bed, Kind};
+use crate::support::*;
+
+/// What decides when an event is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    without_deadline: bool,
+    deadline: Option<Timestamp>,
+    priority: Reverse<i16>,
+    /// How often it became ready later than all that was ready then.
+    round: usize,
+    id: i64,
+}
+
+/// The n-th event of a mix of priorities, delays and deadlines.
+fn mixed(n: usize, tag_sets: usize) -> (NewEvent, Rank) {
+    let priority = [0, 0, 5, 0, 0, -5, 0, 0, 0, 0][n % 10];
+    let event = NewEvent::new("t").tags(["all".to_owned(), format!("set-{}", n * 7 % tag_sets)]).priority(priority);
+    let rank = Rank { without_deadline: true, deadline: None, priority: Reverse(priority), round: 0, id: 0 };
+    let deadline = secs(40) + millis(n as u64 * 7_919 % 15_000);
+    if n % 60 == 7 { (event.expires_in(deadline), rank) } else { (event, rank) }
+}
+
+async fn publish_mixed(queue: &Queue, events: usize, tag_sets: usize) -> Vec<Rank> {
+    let (new, mut ranks): (Vec<NewEvent>, Vec<Rank>) = (0..events).map(|n| mixed(n, tag_sets)).unzip();
+    let mut new = new.into_iter();
+    for batch in ranks.chunks_mut(1_000) {
+        let published = queue.publish_all(new.by_ref().take(batch.len()).collect()).await.unwrap();
+        for (rank, published) in batch.iter_mut().zip(published) {
+            (rank.id, rank.deadline) = (published.event.id, published.event.expires_at);
+            rank.without_deadline = rank.deadline.is_none();
+        }
+    }
+    ranks
+}
+
+async fn claim_batch(queue: &Queue, tags: &[&str], max: usize) -> Vec<Delivery> {
+    claim(queue, ClaimRequest::new("w").tags(tags.to_vec()).max(max)).await
+}
+
+/// Publishes a mix, has some of it retried, adds near deadlines, and claims everything in order.
+async fn claims_in_order(bed: &Bed, queue: &Queue, tag_sets: usize, tags: &[&str]) {
+    let mut ranks = publish_mixed(queue, tag_sets.max(600), tag_sets).await;
+    ranks.sort();
+    let first = claim_batch(queue, tags, 80).await;
+    let expected: Vec<i64> = ranks.iter().map(|rank| rank.id).collect();
+    assert_eq!(ids(&first), expected[..80], "{tag_sets} tag sets, first claim");
+    bed.let_pass(millis(5)).await;
+    // Those that are retried become ready after all others, and those that are released keep their place.
+    let (retried, released) = first.split_at(40);
+    let retry = Report::new(Outcome::Retry { after: Some(millis(0)) });
+    let reports = retried.iter().map(|delivery| (Held::from(delivery), retry.clone()));
+    let reports = reports.chain(released.iter().map(|delivery| (Held::from(delivery), release())));
+    for finished in queue.finish_all(reports.collect()).await.unwrap() {
+        drop(finished.unwrap());
+    }
+    let retried = ids(retried);
+    ranks.iter_mut().filter(|rank| retried.contains(&rank.id)).for_each(|rank| rank.round = 1);
+    let urgent = NewEvent::new("u").tags(["all"]).expires_in(secs(30));
+    let urgent = publish_new(queue, urgent).await.id;
+    ranks.sort();
+    let mut got = Vec::new();
+    loop {
+        let batch = claim_batch(queue, tags, 70).await;
+        if batch.is_empty() {
+            break;
+        }
+        got.extend(ids(&batch));
+    }
+    assert_eq!(got[0], urgent, "{tag_sets} tag sets");
+    let expected: Vec<i64> = ranks.iter().map(|rank| rank.id).collect();
+    assert_eq!(got[1..], expected, "{tag_sets} tag sets");
+}
+
+/// With this many tag sets, under both clocks, for claims of everything and with a tag that all events have.
+async fn order_holds(bed: &Bed, tag_sets: usize) {
+    for (name, queue) in [("test", bed.queue.clone()), ("real", bed.real_time().await)] {
+        for tags in [&[][..], &["all"]] {
+            let namespace = format!("{name}-{}", tags.len());
+            let queue = queue.put_namespace(&namespace, None, None).await.unwrap();
+            claims_in_order(bed, &queue, tag_sets, tags).await;
+        }
+    }
+}
+
+fn lane_count(bed: &Bed) -> &'static str {
+    match bed.database.kind {
+        Kind::Sqlite => "SELECT count(*) FROM lanes",
+        Kind::Postgres => "SELECT count(*) FROM windlass.lanes",
+    }
+}
+
+/// How many tag sets the test of their removal uses.
+fn many_tag_sets() -> usize {
+    std::env::var("WINDLASS_TEST_TAG_SETS").map_or(3_000, |sets| sets.parse().unwrap())
+}
+
+conformance! {
+    // O3
+    async fn order_holds_with_one_tag_set(bed) {
+        order_holds(bed, 1).await;
+    }
+
+    // O3
+    async fn order_holds_with_40_tag_sets(bed) {
+        order_holds(bed, 40).await;
+    }
+
+    // O3
+    async fn order_holds_with_400_tag_sets(bed) {
+        order_holds(bed, 400).await;
+    }
+
+    // O3
+    async fn order_holds_with_5000_tag_sets(bed) {
+        order_holds(bed, 5_000).await;
+    }
+
+    // O3
+    async fn a_near_deadline_is_in_the_next_claim(bed) {
+        let queue = bed.real_time().await;
+        for chunk in 0..10 {
+            let events = (0..1_000).map(|n| NewEvent::new("t").tags([format!("set-{}", (chunk * 1_000 + n) % 400)]));
+            queue.publish_all(events.collect()).await.unwrap();
+        }
+        for round in 0..1_000 {
+            let urgent = NewEvent::new("t").tags([format!("set-{}", round * 7 % 400)]).expires_in(secs(40));
+            let urgent = publish_new(&queue, urgent).await.id;
+            let got = claim_batch(&queue, &[], 9).await;
+            assert_eq!((got.len(), got[0].event.id), (9, urgent), "round {round}");
+        }
+    }
+
+    async fn a_released_delivery_is_in_the_next_claim(bed) {
+        for queue in [bed.queue.clone(), bed.real_time().await] {
+            publish_mixed(&queue, 2_000, 50).await;
+            let first = claim_batch(&queue, &[], 100).await;
+            claim_batch(&queue, &[], 100).await;
+            finish(&queue, &first[99], release()).await;
+            let next = claim_batch(&queue, &[], 100).await;
+            assert_eq!(next[0].event.id, first[99].event.id);
+            while !claim_batch(&queue, &[], 1_000).await.is_empty() {}
+        }
+    }
+
+    async fn empty_lanes_are_removed_and_publishing_goes_on(bed) {
+        let (queue, tag_sets) = (&bed.queue, many_tag_sets());
+        for start in (0..tag_sets).step_by(1_000) {
+            let events = (start..tag_sets.min(start + 1_000)).map(|n| NewEvent::new("t").tags([format!("tenant-{n}")]));
+            queue.publish_all(events.collect()).await.unwrap();
+        }
+        assert_eq!(bed.database.ids(lane_count(bed)).await, [tag_sets as i64]);
+        let held = claim(queue, ClaimRequest::new("w").tags(["tenant-5"])).await;
+        let mut handled = 0;
+        loop {
+            let batch = claim(queue, ClaimRequest::new("w").max(1_000)).await;
+            if batch.is_empty() {
+                break;
+            }
+            handled += batch.len();
+            let done = batch.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+            queue.finish_all(done).await.unwrap();
+        }
+        assert_eq!(handled, tag_sets - 1);
+        assert_eq!(queue.prune_once().await, Ok(0), "they are new");
+        bed.advance(secs(601));
+        queue.extend(&held[0], None).await.unwrap();
+        queue.prune_once().await.unwrap();
+        assert_eq!(bed.database.ids(lane_count(bed)).await, [1], "one lane has a delivery in progress");
+        done(queue, &held[0]).await;
+        let tags = |tag: &str| ClaimRequest::new("w").tags([tag]);
+        for tag in ["tenant-1", "new"] {
+            let event = publish_new(queue, NewEvent::new("t").tags([tag])).await;
+            assert_eq!(ids(&claim(queue, tags(tag)).await), [event.id]);
+        }
+    }
+
+    async fn a_lane_that_another_process_removed_is_not_used(bed) {
+        let other = bed.other().await;
+        let publishes = NewEvent::new("t").tags(["a"]);
+        done(&bed.queue, &{ publish_new(&bed.queue, publishes.clone()).await; take(&bed.queue).await }).await;
+        bed.advance(secs(601));
+        assert_eq!(other.prune_once().await, Ok(1));
+        // This process still has the lane in its cache.
+        let event = publish_new(&bed.queue, publishes).await;
+        let got = claim(&other, ClaimRequest::new("w").tags(["a"])).await;
+        assert_eq!(ids(&got), [event.id]);
+    }
+
+    async fn a_clock_that_jumps_loses_nothing(bed) {
+        let queue = &bed.queue;
+        let first = publish_new(queue, NewEvent::new("t").tags(["a"])).await.id;
+        bed.hand.set(after(bed.now(), secs(3_600)));
+        let second = publish_new(queue, NewEvent::new("t").tags(["b"])).await.id;
+        let delayed = publish_new(queue, NewEvent::new("t").tags(["b"]).delay(secs(60))).await.id;
+        bed.hand.set(bed.now() - chrono::TimeDelta::seconds(7_200));
+        let third = publish_new(queue, NewEvent::new("t").tags(["c"])).await.id;
+        // What was published is ready, whatever the clock says now.
+        let got = ids(&claim_batch(queue, &[], 10).await);
+        assert_eq!(sorted(got), [first, second, third]);
+        bed.hand.set(after(bed.now(), secs(7_200 + 61)));
+        let got = ids(&claim_batch(queue, &[], 10).await);
+        assert_eq!(sorted(got), [first, second, delayed, third], "leases have expired, and the delayed event is ready");
+    }
+}
