@@ -62,9 +62,9 @@ on_postgres! {
 
     async fn an_index_that_was_not_made_to_the_end_is_found_and_made_by_the_advice(bed) {
         bed.database.execute("
-            UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'windlass.event_queue_hot'::regclass").await;
+            UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'windlass.event_queue_lane'::regclass").await;
         let found = finding(&bed.queue, "indexes").await;
-        assert_eq!((found.level, &*found.summary), (Level::Problem, "1 invalid: event_queue_hot"));
+        assert_eq!((found.level, &*found.summary), (Level::Problem, "1 invalid: event_queue_lane"));
         bed.database.execute(&found.advice.unwrap()).await;
         assert_eq!(level(&bed.queue, "indexes").await, Level::Ok);
     }

@@ -80,11 +80,11 @@ ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_
 
 const SIZES: &str = "
 SELECT greatest(s.n_live_tup, 0) AS live, pg_relation_size('windlass.event_queue') AS table_bytes,
-       coalesce(pg_relation_size(to_regclass('windlass.event_queue_hot')), 0) AS index_bytes
+       coalesce(pg_relation_size(to_regclass('windlass.event_queue_lane')), 0) AS index_bytes
 FROM pg_stat_user_tables s WHERE s.relid = 'windlass.event_queue'::regclass";
 
 const SHRINK_TABLE: &str = "VACUUM FULL windlass.event_queue";
-const SHRINK_INDEX: &str = "REINDEX INDEX CONCURRENTLY windlass.event_queue_hot";
+const SHRINK_INDEX: &str = "REINDEX INDEX CONCURRENTLY windlass.event_queue_lane";
 
 // Limits of roles and databases do not hold for superusers. Some settings are not in every version.
 const CONNECTED: &str = "
