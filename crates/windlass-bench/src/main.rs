@@ -23,6 +23,7 @@ mod schedules;
 mod statistics;
 mod store;
 mod usage;
+mod wake;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -59,11 +60,16 @@ enum Workload {
     Schedules(schedules::Options),
     /// What the pages of the dashboard cost with a million events and a hundred thousand dead letters.
     Pages(pages::Options),
+    /// Wake-up latency between two processes that share a database.
+    Wake(wake::Options),
     /// Windlass beside its peers, on one machine and in one run.
     Compare(compare::Options),
     /// Windlass as one of the systems that `compare` measures.
     #[command(hide = true)]
     Adapter(adapter::Options),
+    /// The claiming process of `wake`.
+    #[command(hide = true)]
+    WakeClaimer(wake::ClaimerOptions),
 }
 
 fn main() -> ExitCode {
@@ -76,8 +82,9 @@ fn main() -> ExitCode {
         Workload::Guard(options) => options.needs_postgres(),
         Workload::Schedules(options) => options.needs_postgres(),
         Workload::Pages(options) => options.needs_postgres(),
+        Workload::Wake(options) => options.needs_postgres(),
         Workload::Compare(options) => options.needs_postgres(),
-        Workload::Adapter(_) => false,
+        Workload::Adapter(_) | Workload::WakeClaimer(_) => false,
     };
     if needs_postgres && postgres::url().is_none() {
         return postgres::run_again_with_server();
@@ -91,8 +98,10 @@ fn main() -> ExitCode {
         Workload::Guard(options) => run(Builder::new_multi_thread(), guard::run(&options)),
         Workload::Schedules(options) => run(Builder::new_multi_thread(), schedules::run(&options)),
         Workload::Pages(options) => run(Builder::new_multi_thread(), pages::run(&options)),
+        Workload::Wake(options) => run(Builder::new_multi_thread(), wake::run(&options)),
         Workload::Compare(options) => run(Builder::new_current_thread(), compare::run(&options)),
         Workload::Adapter(options) => run(Builder::new_multi_thread(), adapter::run(&options)),
+        Workload::WakeClaimer(options) => run(Builder::new_multi_thread(), wake::claim(&options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
