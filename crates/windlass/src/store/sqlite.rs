@@ -39,6 +39,7 @@ mod activity;
 mod backlog;
 mod cancel;
 mod claim;
+mod commit_watch;
 mod connection;
 mod dead_letters;
 pub(crate) mod diagnose;
@@ -59,7 +60,6 @@ mod list;
 mod look;
 mod maintain;
 mod migrate;
-mod others;
 mod overview;
 mod prune;
 mod publish;
@@ -79,6 +79,7 @@ mod stats;
 mod token;
 mod topology;
 mod transition;
+mod wal_watch;
 mod writer;
 
 use connection::Readers;
@@ -142,7 +143,8 @@ impl SqliteStore {
             stale.clear();
             connection::open_writer(&path, false)
         };
-        let writer = Writer::start(conn, instants.clone(), reopen)?;
+        let settings = commit_watch::Settings::of(&file);
+        let writer = Writer::start(conn, instants.clone(), settings, reopen)?;
         Ok(SqliteStore { file, writer, readers, instants })
     }
 

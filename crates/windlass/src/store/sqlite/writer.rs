@@ -2,16 +2,17 @@
 //! commit, so that a thousand callers share a sync.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::commit_watch::{CommitWatch, Settings};
 use super::error::breaks_connection;
 use super::instants::Instants;
-use super::others::{Others, WATCH_EVERY};
+use super::wal_watch::Unchecked;
 use crate::error::{Error, Result, panic_text};
 use crate::wake::Wakes;
 
@@ -29,28 +30,32 @@ pub(super) enum Durability {
 
 /// The way to the writing thread, which ends with this.
 pub(super) struct Writer {
-    inbox: Sender<Message>,
+    inbox: Arc<Sender<Message>>,
 }
 
 enum Message {
     Write(Box<dyn Write>),
     Watch(Arc<Wakes>),
+    /// The write-ahead log was written to, by this process or another.
+    WalWritten(Unchecked),
     Close(oneshot::Sender<()>),
 }
 
 impl Writer {
     /// Starts the thread on this connection; `reopen` makes a new one when it breaks.
-    pub fn start<F>(conn: Connection, instants: Arc<Instants>, reopen: F) -> Result<Writer>
+    pub fn start<F>(conn: Connection, instants: Arc<Instants>, settings: Settings, reopen: F) -> Result<Writer>
     where
         F: FnMut() -> Result<Connection> + Send + 'static,
     {
         let (inbox, messages) = mpsc::channel();
+        let inbox = Arc::new(inbox);
         let thread = Thread {
             conn: Some(conn),
             reopen: Box::new(reopen),
             durability: Durability::Full,
             instants,
-            others: Others::default(),
+            commits: CommitWatch::new(settings),
+            inbox: Arc::downgrade(&inbox),
         };
         let spawned = std::thread::Builder::new().name("windlass-sqlite".into()).spawn(move || thread.run(messages));
         match spawned {
@@ -161,7 +166,9 @@ struct Thread {
     /// What `conn` is set to.
     durability: Durability,
     instants: Arc<Instants>,
-    others: Others,
+    commits: CommitWatch,
+    /// For the thread that watches the log. Weak: the store ends when [`Writer`] is dropped.
+    inbox: Weak<Sender<Message>>,
 }
 
 impl Thread {
@@ -169,6 +176,7 @@ impl Thread {
         let closed = self.serve(&inbox);
         // What was queued after the close is answered with `Closed`.
         drop(inbox);
+        drop(self.commits);
         if let Some(conn) = self.conn.take() {
             // Where another process reads or writes, it will see to this.
             let _ = conn.busy_timeout(Duration::ZERO);
@@ -191,7 +199,8 @@ impl Thread {
             for message in first.into_iter().chain(inbox.try_iter().take(BATCH_MAX - 1)) {
                 match message {
                     Message::Write(write) => batch.push(write),
-                    Message::Watch(wakes) => self.others.tell(wakes),
+                    Message::Watch(wakes) => self.commits.start(wakes, self.report_wal_writes()),
+                    Message::WalWritten(unchecked) => self.commits.wal_written(unchecked),
                     Message::Close(done) => {
                         closed = Some(done);
                         break;
@@ -204,17 +213,23 @@ impl Thread {
             if closed.is_some() {
                 return closed;
             }
-            if let Some(conn) = &self.conn {
-                self.others.look(conn);
-            }
+            self.commits.check_if_due(self.conn.as_ref());
         }
     }
 
     fn wait(&self, inbox: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
-        if self.others.is_somebody_told() {
-            inbox.recv_timeout(WATCH_EVERY)
-        } else {
-            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        match self.commits.next_check_in() {
+            Some(wait) => inbox.recv_timeout(wait),
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn report_wal_writes(&self) -> impl Fn(Unchecked) + Send + use<> {
+        let inbox = self.inbox.clone();
+        move |unchecked| {
+            if let Some(inbox) = inbox.upgrade() {
+                let _ = inbox.send(Message::WalWritten(unchecked));
+            }
         }
     }
 
@@ -224,6 +239,7 @@ impl Thread {
             return;
         }
         let committed = self.run_in_one(&mut batch);
+        self.commits.committed();
         let alone = committed.is_err() && batch.len() > 1;
         for mut write in batch {
             let again = alone && write.is_repeatable();
@@ -248,8 +264,9 @@ impl Thread {
             return Ok(conn);
         }
         self.durability = Durability::Full;
-        self.others.start_over();
-        (self.reopen)()
+        let conn = (self.reopen)()?;
+        self.commits.restart(self.report_wal_writes());
+        Ok(conn)
     }
 
     fn transact(&mut self, conn: &Connection, batch: &mut [Box<dyn Write>]) -> Result<()> {

@@ -12,7 +12,8 @@ fn writer(folder: &tempfile::TempDir) -> Writer {
                   PRAGMA foreign_keys = ON;";
     conn.execute_batch(schema).unwrap();
     let instants = Arc::new(Instants::new(Clock::system()));
-    Writer::start(conn, instants, move || open_writer(&path, false)).unwrap()
+    let settings = Settings { poll_watched: Duration::from_secs(3600), ..Settings::of(&path) };
+    Writer::start(conn, instants, settings, move || open_writer(&path, false)).unwrap()
 }
 
 fn insert(conn: &Connection, n: i64) -> Result<i64> {
@@ -123,18 +124,32 @@ async fn a_lock_held_elsewhere_is_an_error_only_while_it_is_held() {
 }
 
 #[tokio::test]
-async fn commits_of_others_ring_the_bell() {
+async fn commit_of_another_connection_notifies_waiting_claims() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, wakes) = (writer(&folder), Arc::new(Wakes::default()));
     let registration = wakes.register("any", Box::new(|_| true));
     registration.wait(false);
-    let (alarm, _) = wakes.watch("any").expect("somebody is there");
+    let (alarm, _) = wakes.watch("any").expect("a claim is waiting");
     writer.watch(wakes.clone());
     alarm.notified().await;
     assert!(wakes.begin_look("any").is_some());
-    let rang = tokio::time::timeout(WATCH_EVERY * 3, alarm.notified()).await;
-    assert!(rang.is_err(), "nothing happened");
     let other = open_writer(&folder.path().join("test.db"), false).unwrap();
     insert(&other, 1).unwrap();
-    tokio::time::timeout(Duration::from_secs(5), alarm.notified()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), alarm.notified()).await.unwrap();
+}
+
+#[tokio::test]
+async fn dropping_the_writer_ends_its_thread_while_the_log_is_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let (writer, wakes) = (writer(&folder), Arc::new(Wakes::default()));
+    writer.watch(wakes.clone());
+    write(&writer, |conn| insert(conn, 1)).await.unwrap();
+    assert_eq!(Arc::strong_count(&wakes), 2);
+    drop(writer);
+    let ended = async {
+        while Arc::strong_count(&wakes) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap();
 }
