@@ -4,9 +4,8 @@ use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 
 use super::*;
-use crate::claim::Filter;
 use crate::store::sqlite::connection::{in_memory, open_writer};
-use crate::wake::Place;
+use crate::wake::Registration;
 
 /// Longer than any test waits: what is detected was not detected by a poll.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -22,7 +21,7 @@ struct Bed {
     commits: CommitWatch,
     wakes: Arc<Wakes>,
     /// Keeps a claim waiting, for whom the commits are detected.
-    _place: Place,
+    _registration: Registration,
     reports: Receiver<Unchecked>,
 }
 
@@ -33,12 +32,12 @@ impl Bed {
         let conn = open_writer(&database, true).unwrap();
         conn.execute_batch("CREATE TABLE numbers (n INTEGER PRIMARY KEY)").unwrap();
         let wakes = Arc::new(Wakes::default());
-        let place = wakes.register(&Filter::new("any"));
-        place.rest(None);
+        let registration = wakes.register("any", Box::new(|_| true));
+        registration.wait(false);
         let mut commits = CommitWatch::new(settings(&database));
         let (report, reports) = mpsc::channel();
         commits.start(wakes.clone(), move |unchecked| report.send(unchecked).unwrap_or_default());
-        let mut bed = Bed { folder, conn, commits, wakes, _place: place, reports };
+        let mut bed = Bed { folder, conn, commits, wakes, _registration: registration, reports };
         bed.commits.check_if_due(Some(&bed.conn));
         assert!(bed.is_notified(), "the first check notifies");
         bed
