@@ -73,7 +73,7 @@ impl Bed {
 }
 
 fn watch_only(database: &Path) -> Settings {
-    Settings { poll_watched: NEVER, ..Settings::of(database) }
+    Settings { poll_watched: NEVER, poll: NEVER, ..Settings::of(database) }
 }
 
 fn poll_only(database: &Path) -> Settings {
@@ -171,7 +171,7 @@ fn poll_detects_commits_without_a_watch() {
 #[test]
 fn poll_replaces_a_watch_that_cannot_be_made() {
     let missing =
-        |database: &Path| Settings { watched: Some(database.with_file_name("missing")), ..watch_only(database) };
+        |database: &Path| Settings { watched: Some(database.with_file_name("missing")), ..poll_only(database) };
     let mut bed = Bed::new(missing);
     assert!(bed.commits.wal_watch.is_none());
     commit_in_another_process(&bed.database());

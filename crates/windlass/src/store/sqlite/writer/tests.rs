@@ -12,7 +12,9 @@ fn writer(folder: &tempfile::TempDir) -> Writer {
                   PRAGMA foreign_keys = ON;";
     conn.execute_batch(schema).unwrap();
     let instants = Arc::new(Instants::new(Clock::system()));
-    let settings = Settings { poll_watched: Duration::from_secs(3600), ..Settings::of(&path) };
+    // Commits by other connections are detected by the watch, or not at all.
+    let never = Duration::from_secs(3600);
+    let settings = Settings { poll_watched: never, poll: never, ..Settings::of(&path) };
     Writer::start(conn, instants, settings, move || open_writer(&path, false)).unwrap()
 }
 
