@@ -134,7 +134,7 @@ impl Round<'_> {
         let mut empty = 0;
         while !self.is_over() {
             let page = self.page(walk, place, until).await?;
-            let (due, later) = self.sort(keep_ms, until, &page)?;
+            let (due, later) = self.sort(keep_ms, until, &page);
             place = page.next;
             let nothing = due.is_empty() && later.is_empty();
             empty = if nothing { empty + 1 } else { 0 };
@@ -169,7 +169,7 @@ impl Round<'_> {
         keep_ms: u64,
         until: Timestamp,
         page: &EndedPage,
-    ) -> Result<(Vec<Ended>, Vec<(Leftover, Option<Timestamp>)>)> {
+    ) -> (Vec<Ended>, Vec<(Leftover, Option<Timestamp>)>) {
         let mut due: BTreeMap<(i64, &str), &Ended> = BTreeMap::new();
         let mut later = Vec::new();
         for ended in &page.ended {
@@ -187,7 +187,7 @@ impl Round<'_> {
                     .or_insert(ended);
             }
         }
-        Ok((due.into_values().cloned().collect(), later))
+        (due.into_values().cloned().collect(), later)
     }
 
     /// The types of events; an event that is gone has none.
