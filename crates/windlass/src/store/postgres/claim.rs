@@ -102,7 +102,8 @@ WITH unsynced AS MATERIALIZED (
         worker_id = ($13::text[])[CASE WHEN cardinality($12::bigint[]) = 1 THEN 1 ELSE
                     width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[]) END],
         attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL, updated_at = coalesce($3, now()),
-        lease_expires_at = coalesce($3, now()) + windlass._lease_us(q.event_type, $16, $17, $18) * interval '1 microsecond'
+        lease_expires_at = coalesce($3, now()) + interval '1 microsecond' * CASE
+            WHEN cardinality($17::text[]) = 0 THEN $16 ELSE windlass._lease_us(q.event_type, $16, $17, $18) END
     WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
     RETURNING q.event_id, q.lane_id, q.priority, q.out_of_order, q.ready_at, q.expires_at, q.created_at, q.lease,
               q.attempts, q.retry_count, q.max_retries, q.attempts_limit, q.lease_expires_at
@@ -172,7 +173,8 @@ WITH unsynced AS MATERIALIZED (
         worker_id = ($13::text[])[CASE WHEN cardinality($12::bigint[]) = 1 THEN 1 ELSE
                     width_bucket(array_position((SELECT tids FROM picked), q.ctid), $14::bigint[]) END],
         attempts = q.attempts + 1, picked_at = coalesce($3, now()), started_at = NULL, updated_at = coalesce($3, now()),
-        lease_expires_at = coalesce($3, now()) + windlass._lease_us(q.event_type, $16, $17, $18) * interval '1 microsecond'
+        lease_expires_at = coalesce($3, now()) + interval '1 microsecond' * CASE
+            WHEN cardinality($17::text[]) = 0 THEN $16 ELSE windlass._lease_us(q.event_type, $16, $17, $18) END
     WHERE q.ctid = ANY((SELECT tids FROM picked)::tid[])
     RETURNING q.event_id, q.lane_id, q.priority, q.out_of_order, q.ready_at, q.expires_at, q.created_at, q.lease,
               q.attempts, q.retry_count, q.max_retries, q.attempts_limit, q.lease_expires_at

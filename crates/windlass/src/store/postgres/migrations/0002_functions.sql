@@ -158,10 +158,10 @@ COMMENT ON FUNCTION windlass._type_matches IS 'Internal: by exact name, or by pr
 
 CREATE FUNCTION windlass._lease_us(event_type text, default_us bigint, patterns text[], durations_us bigint[])
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN cardinality(patterns) = 0 THEN default_us ELSE coalesce((
+    SELECT coalesce((
         SELECT i.us FROM unnest(patterns, durations_us) AS i(pattern, us)
         WHERE windlass._type_matches(i.pattern, event_type)
-        ORDER BY octet_length(i.pattern) DESC LIMIT 1), default_us) END
+        ORDER BY octet_length(i.pattern) DESC LIMIT 1), default_us)
 $$;
 COMMENT ON FUNCTION windlass._lease_us IS 'Internal: the lease duration of the longest matching pattern, or the default.';
 
