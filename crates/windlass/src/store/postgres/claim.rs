@@ -24,9 +24,9 @@ const LEASE_CHECK_MARGIN: chrono::TimeDelta = chrono::TimeDelta::seconds(10);
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-// Claims from all streams of a subscription: near deadlines; priorities above 0; priority 0, where what was published in
-// order is merged with what is out of order; priorities below 0. The parts of the UNION ALL run one after the other and only
-// until the LIMIT is reached. Rows are locked as they are picked, so concurrent claims never wait for each other.
+// Claims from all streams of a subscription: near deadlines, then each priority from the highest to the lowest. At priority
+// 0, what was published in order is merged with what is out of order. Streams are read one after the other, and only until
+// the LIMIT is reached. Rows are locked as they are picked, so concurrent claims never wait for each other.
 //
 // A claim need not survive a crash of the server, because a lost claim is only a redelivery. So it is not synced.
 //
@@ -53,46 +53,25 @@ WITH unsynced AS MATERIALIZED (
               AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
             ORDER BY q.expires_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS d
         UNION ALL
-        SELECT h.tid FROM (SELECT p FROM unnest(state.priorities) AS p WHERE p > 0 ORDER BY p DESC) AS level
+        SELECT m.tid FROM (SELECT p FROM unnest(state.priorities || 0::smallint) AS p ORDER BY p DESC) AS level
         CROSS JOIN LATERAL (
-            SELECT q.ctid AS tid FROM windlass.event_queue q
-            WHERE q.subscription_id = $4 AND q.priority = level.p AND q.out_of_order AND q.lease IS NULL
-              AND (q.ready_at, q.event_id) > (
-                  coalesce(($10::timestamptz[])[array_position($9::smallint[], level.p)], '-infinity'),
-                  coalesce(($11::bigint[])[array_position($9::smallint[], level.p)], 0))
-              AND q.ready_at <= coalesce($3, now()) AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
-              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
-            ORDER BY q.ready_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS h
-        UNION ALL
-        SELECT m.tid FROM (
             SELECT i.tid, i.ready_at, i.event_id FROM (
                 SELECT q.ctid AS tid, q.ready_at, q.event_id FROM windlass.event_queue q
-                WHERE q.subscription_id = $4 AND q.event_id > $8 AND NOT q.out_of_order AND q.lease IS NULL
-                  AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
+                WHERE level.p = 0 AND q.subscription_id = $4 AND q.event_id > $8 AND NOT q.out_of_order
+                  AND q.lease IS NULL AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
                   AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
                 ORDER BY q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS i
             UNION ALL
             SELECT o.tid, o.ready_at, o.event_id FROM (
                 SELECT q.ctid AS tid, q.ready_at, q.event_id FROM windlass.event_queue q
-                WHERE q.subscription_id = $4 AND q.priority = 0 AND q.out_of_order AND q.lease IS NULL
+                WHERE q.subscription_id = $4 AND q.priority = level.p AND q.out_of_order AND q.lease IS NULL
                   AND (q.ready_at, q.event_id) > (
-                      coalesce(($10::timestamptz[])[array_position($9::smallint[], 0::smallint)], '-infinity'),
-                      coalesce(($11::bigint[])[array_position($9::smallint[], 0::smallint)], 0))
+                      coalesce(($10::timestamptz[])[array_position($9::smallint[], level.p)], '-infinity'),
+                      coalesce(($11::bigint[])[array_position($9::smallint[], level.p)], 0))
                   AND q.ready_at <= coalesce($3, now()) AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
                   AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
                 ORDER BY q.ready_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS o
             ORDER BY 2, 3) AS m
-        UNION ALL
-        SELECT w.tid FROM (SELECT p FROM unnest(state.priorities) AS p WHERE p < 0 ORDER BY p DESC) AS level
-        CROSS JOIN LATERAL (
-            SELECT q.ctid AS tid FROM windlass.event_queue q
-            WHERE q.subscription_id = $4 AND q.priority = level.p AND q.out_of_order AND q.lease IS NULL
-              AND (q.ready_at, q.event_id) > (
-                  coalesce(($10::timestamptz[])[array_position($9::smallint[], level.p)], '-infinity'),
-                  coalesce(($11::bigint[])[array_position($9::smallint[], level.p)], 0))
-              AND q.ready_at <= coalesce($3, now()) AND (q.expires_at IS NULL OR q.expires_at > coalesce(coalesce($3, now()) + $7 * interval '1 microsecond', 'infinity'))
-              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
-            ORDER BY q.ready_at, q.event_id LIMIT $6 FOR UPDATE SKIP LOCKED) AS w
         LIMIT $6) AS c
     WHERE state.current AND NOT state.leases_due AND state.new_lanes IS NOT TRUE
 ), taken AS (

@@ -56,8 +56,7 @@ fn apply(
             failed = *fails;
             let due_at = row.due_again(*when, now);
             requeue(conn, change, &row, due_at, (failed, *free, *pass_group), now)?;
-            let Live { subscription_id, lane_id, .. } = change.live;
-            freed.push(ReadyLane { subscription_id, lane_id, rewind: change.keeps_ready_time() });
+            freed.push(change.live.ready_lane(change.keeps_ready_time()));
             if let (Some(group), true) = (row.group(namespace), *pass_group) {
                 freed.extend(group::advance(conn, group, true, now)?);
             }
