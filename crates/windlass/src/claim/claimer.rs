@@ -268,10 +268,15 @@ impl Claimer {
                 self.look_behind.note(begun);
             }
             let Some(mut claim) = self.statement(&slots) else {
+                // Paused, as far as this process knows. Another process may have resumed it.
+                let topology = self.core.reload(&self.filter.namespace).await?;
+                if self.selection.version() != Some(topology.version) {
+                    continue;
+                }
                 return Ok(Round { deliveries: Vec::new(), more: false });
             };
-            // Where lanes are created all the time, a claim does without the very last of them.
-            claim.known_lanes.take_if(|_| round >= NEW_LANES_ROUNDS_MAX);
+            // Where lanes are created all the time, a claim does without the newest of them.
+            let without_newest = claim.known_lanes.take_if(|_| round >= NEW_LANES_ROUNDS_MAX).is_some();
             let exact = self.positions.are_exact();
             let mut claimed = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
             if claimed.outdated {
@@ -289,10 +294,20 @@ impl Claimer {
             let deliveries = std::mem::take(&mut claimed.deliveries);
             let filled = deliveries.len() >= wanted;
             self.positions.advance(&claimed, filled);
+            if without_newest {
+                // The claim may have passed deliveries in lanes that are listed later.
+                self.positions = Positions::default();
+            }
             if let Some(topology) = &self.selection.topology {
                 self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &deliveries);
             }
-            let more = filled || claimed.contended || self.find_more(exact).await?;
+            let more = filled
+                || claimed.contended
+                || match self.find_more(exact).await {
+                    // What was claimed is delivered. If the error persists, the next claim reports it.
+                    Err(_) if !deliveries.is_empty() => true,
+                    more => more?,
+                };
             if !deliveries.is_empty() || !more {
                 return Ok(Round { deliveries, more });
             }

@@ -19,14 +19,15 @@ use crate::wake::lock;
 /// A claim of at least this many deliveries reads their events by a second statement, in ranges of ids. That costs less per
 /// event, and a round trip.
 const EVENTS_APART: usize = 100;
-/// A lease that is checked later than this after it expired is found by the watcher, not by claims.
-const LEASE_CHECK_MARGIN: chrono::TimeDelta = chrono::TimeDelta::seconds(10);
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 // Claims from all streams of a subscription: near deadlines, then each priority from the highest to the lowest. At priority
 // 0, what was published in order is merged with what is out of order. Streams are read one after the other, and only until
 // the LIMIT is reached. Rows are locked as they are picked, so concurrent claims never wait for each other.
+//
+// $15 is when an earlier claim found no lease due. Index entries of leases that were due before that are not read again,
+// except for a margin, and except if the clock was set back.
 //
 // A claim need not survive a crash of the server, because a lost claim is only a redelivery. So it is not synced.
 //
@@ -37,7 +38,8 @@ WITH unsynced AS MATERIALIZED (
 ), state AS MATERIALIZED (
     SELECT n.version = $2 AS current, s.priorities,
            EXISTS (SELECT FROM windlass.leases l
-                   WHERE l.subscription_id = $4 AND l.check_at > $15 AND l.check_at <= coalesce($3, now())
+                   WHERE l.subscription_id = $4 AND l.check_at <= coalesce($3, now())
+                     AND l.check_at > CASE WHEN $15 <= coalesce($3, now()) THEN $15 - interval '10 seconds' ELSE 'epoch' END
                    ORDER BY l.check_at OFFSET 0) AS leases_due,
            (SELECT q.event_id FROM windlass.event_queue q
             WHERE q.subscription_id = $4 ORDER BY q.event_id DESC LIMIT 1) AS newest,
@@ -112,7 +114,8 @@ WITH unsynced AS MATERIALIZED (
 ), state AS MATERIALIZED (
     SELECT n.version = $2 AS current,
            EXISTS (SELECT FROM windlass.leases l
-                   WHERE l.subscription_id = $4 AND l.check_at > $15 AND l.check_at <= coalesce($3, now())
+                   WHERE l.subscription_id = $4 AND l.check_at <= coalesce($3, now())
+                     AND l.check_at > CASE WHEN $15 <= coalesce($3, now()) THEN $15 - interval '10 seconds' ELSE 'epoch' END
                    ORDER BY l.check_at OFFSET 0) AS leases_due,
            $20 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
                   ORDER BY l.number DESC LIMIT 1) AS new_lanes
@@ -192,7 +195,7 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
     };
     connection.done();
     if let (Some(at), false) = (claimed.1, claimed.0.leases_due) {
-        lock(&store.leases_checked).insert(claim.subscription_id, at - LEASE_CHECK_MARGIN);
+        lock(&store.leases_checked).insert(claim.subscription_id, at);
     }
     Ok(claimed.0)
 }

@@ -193,6 +193,24 @@ conformance! {
         assert_eq!(ids(&got), [event.id]);
     }
 
+    async fn a_resume_by_another_process_is_noticed_by_a_poll(bed) {
+        let other = bed.other().await;
+        let event = publish(&bed.queue, "t").await.id;
+        bed.queue.pause().await.unwrap();
+        assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [0; 0]);
+        other.resume().await.unwrap();
+        assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [event]);
+    }
+
+    async fn a_lease_expires_after_the_clock_was_set_back(bed) {
+        claim_batch(&bed.queue, &[], 1).await;
+        bed.hand.set(bed.now() - chrono::TimeDelta::seconds(7_200));
+        let event = publish(&bed.queue, "t").await.id;
+        assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [event]);
+        bed.advance(LEASE + secs(30));
+        assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [event]);
+    }
+
     async fn a_clock_that_jumps_loses_nothing(bed) {
         let queue = &bed.queue;
         let first = publish_new(queue, NewEvent::new("t").tags(["a"])).await.id;
