@@ -192,7 +192,7 @@ impl Wakes {
         Some((waiters.watch.alarm.clone(), waiters.watch.look_by))
     }
 
-    /// What to look for; `None` if nobody waits.
+    /// What to look for; `None` if no claim waits.
     pub fn begin_look(&self, namespace: &str) -> Option<LookRequest> {
         let mut all = lock(&self.0);
         let waiters = all.get_mut(namespace)?;
@@ -343,7 +343,7 @@ impl Registration {
         if look_now {
             waiters.watch.look_now();
         }
-        // The watcher may have put off a look because nobody waited.
+        // The watcher may have put off a look because no claim waited.
         if waiters.watch.look_by.is_some_and(|by| by <= Instant::now()) {
             waiters.watch.alarm.notify_one();
         }

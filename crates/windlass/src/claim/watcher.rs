@@ -66,7 +66,7 @@ pub(super) async fn watch(core: Arc<Core>, namespace: String) {
         // Processes that started together do not stay together.
         poll_at = Instant::now() + idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
         match look(&core, &namespace, &mut pace).await {
-            // Nobody waits. A claimer that begins to wait sets off the alarm if a look is due.
+            // No claim waits. A claimer that begins to wait sets off the alarm if a look is due.
             Ok(None) => drop(tokio::time::timeout(idle_poll, alarm.notified()).await),
             Ok(Some(next)) if next < idle_poll => core.wakes.look_by(&namespace, Instant::now() + next.max(LOOK_MIN)),
             Ok(Some(_)) => {}
@@ -76,7 +76,7 @@ pub(super) async fn watch(core: Arc<Core>, namespace: String) {
 }
 
 /// Looks once, and notifies the waiters that have something to claim. How long until something becomes ready; `None` if
-/// nobody waits.
+/// no claim waits.
 async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace) -> Result<Option<Duration>> {
     let Some(request) = core.wakes.begin_look(namespace) else { return Ok(None) };
     let begun = Instant::now();

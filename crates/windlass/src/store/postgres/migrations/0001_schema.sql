@@ -260,7 +260,7 @@ CREATE TABLE windlass.handler_results (
     PRIMARY KEY (event_id, subscription_id, handler)
 );
 
--- One row for each piece of upkeep that recurs. Whoever takes it holds it for a while; if he dies, others take over.
+-- One row per maintenance task. A process that takes a task holds it for a while; if the process dies, another takes it.
 CREATE TABLE windlass.duties (
     namespace   text NOT NULL,
     duty        text NOT NULL,
@@ -346,7 +346,7 @@ CREATE TABLE windlass.retention_leftovers (
 );
 CREATE INDEX retention_leftovers_by_time ON windlass.retention_leftovers (namespace, rules, look_at);
 
--- What happened within so many seconds from an instant on. depth and oldest_ms are NULL where nobody looked,
+-- Counts for the span_s seconds after a time. depth and oldest_ms are NULL if they were not sampled;
 -- wait and run are histograms: counts by bucket.
 CREATE TABLE windlass.samples (
     namespace  text NOT NULL,
@@ -366,8 +366,8 @@ CREATE TABLE windlass.samples (
     PRIMARY KEY (namespace, span_s, at, event_type)
 ) WITH (fillfactor = 70);
 
--- What was published in transactions of others and is not in samples yet. Rows are only ever added, so that nobody
--- waits for somebody else's transaction.
+-- Events published in callers' transactions that are not in samples yet. Rows are only inserted, so no transaction
+-- waits for another.
 CREATE TABLE windlass.uncounted (
     namespace  text NOT NULL,
     id         bigserial,
@@ -377,7 +377,7 @@ CREATE TABLE windlass.uncounted (
     PRIMARY KEY (namespace, id)
 );
 
--- What each process was lately asked for by those who claim, so that it can be told that nobody asks for an event.
+-- What each process was lately asked for by those who claim, so that a missing consumer can be reported.
 -- filter_id is a hash of the rest of the filter.
 CREATE TABLE windlass.askers (
     namespace    text NOT NULL,

@@ -219,7 +219,7 @@ CREATE TABLE handler_results (
 -- So that those whose time is over are found without reading the others.
 CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
 
--- One row for each piece of upkeep that recurs. Whoever takes it holds it for a while; if he dies, others take over.
+-- One row per maintenance task. A process that takes a task holds it for a while; if the process dies, another takes it.
 CREATE TABLE duties (
     namespace   TEXT NOT NULL,
     duty        TEXT NOT NULL,
@@ -305,7 +305,7 @@ CREATE TABLE retention_leftovers (
 ) WITHOUT ROWID;
 CREATE INDEX retention_leftovers_by_time ON retention_leftovers (namespace, rules, look_at);
 
--- What happened within so many seconds from an instant on. depth and oldest_ms are NULL where nobody looked,
+-- Counts for the span_s seconds after a time. depth and oldest_ms are NULL if they were not sampled;
 -- wait and run are histograms: JSON arrays of counts.
 CREATE TABLE samples (
     namespace  TEXT NOT NULL,
@@ -325,7 +325,7 @@ CREATE TABLE samples (
     PRIMARY KEY (namespace, span_s, at, event_type)
 ) WITHOUT ROWID;
 
--- What each process was lately asked for by those who claim, so that it can be told that nobody asks for an event.
+-- What each process was lately asked for by those who claim, so that a missing consumer can be reported.
 -- filter_id is a hash of the rest of the filter.
 CREATE TABLE askers (
     namespace    TEXT NOT NULL,
