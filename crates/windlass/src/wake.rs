@@ -97,6 +97,8 @@ pub(crate) struct Waiter {
     /// It waits, and relies on being notified. While it claims, the watcher need not look for it.
     waiting: AtomicBool,
     news: Mutex<News>,
+    /// Deliveries may be ready behind the positions of the claimer.
+    rewind: AtomicBool,
     bell: Notify,
     /// A waiting request that a publisher may serve directly.
     handoff: Mutex<Option<HandoffSlot>>,
@@ -107,8 +109,6 @@ pub(crate) struct Waiter {
 pub(crate) struct News {
     /// Something may be ready.
     pub ready: bool,
-    /// It may lie behind the positions of the claimer.
-    pub rewind: bool,
     /// The watcher has just seen it. If it is gone, another worker claimed it: there is no need to look again at once.
     pub seen_by_watcher: bool,
     /// The namespace has another version, or new lanes that the waiter's filter selects.
@@ -132,6 +132,7 @@ impl Wakes {
             selects,
             waiting: AtomicBool::new(false),
             news: Mutex::default(),
+            rewind: AtomicBool::new(false),
             bell: Notify::new(),
             handoff: Mutex::default(),
         });
@@ -149,7 +150,8 @@ impl Wakes {
         let Some(waiters) = all.get_mut(namespace) else { return };
         for ready in ready {
             for waiter in waiters.concerned(ready) {
-                waiter.tell(|news| (news.ready, news.rewind) = (true, news.rewind || ready.rewind));
+                waiter.rewind.fetch_or(ready.rewind, Ordering::SeqCst);
+                waiter.tell(|news| news.ready = true);
             }
             // Waiters that select lanes have not been told of this one yet.
             if !waiters.known_lanes.contains(&ready.lane_id) && waiters.any_selects_lanes() {
@@ -395,11 +397,15 @@ impl Waiter {
         std::mem::take(&mut lock(&self.news))
     }
 
+    /// Whether deliveries became ready behind the positions of the claimer since the last call.
+    pub fn take_rewind(&self) -> bool {
+        self.rewind.swap(false, Ordering::SeqCst)
+    }
+
     /// Takes back what `news` returned.
     pub fn restore(&self, taken: News) {
         let mut news = lock(&self.news);
         news.ready |= taken.ready;
-        news.rewind |= taken.rewind;
         news.seen_by_watcher |= taken.seen_by_watcher;
         news.lanes_changed |= taken.lanes_changed;
     }

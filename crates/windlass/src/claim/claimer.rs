@@ -236,10 +236,7 @@ impl Claimer {
         }
         let _busy = self.core.busy.begin();
         self.registration.stop_waiting();
-        let News { seen_by_watcher, rewind, .. } = self.registration.waiter.news();
-        if rewind {
-            self.positions.restart_ready_streams();
-        }
+        let News { seen_by_watcher, .. } = self.registration.waiter.news();
         let slots: Vec<ClaimSlot> = batch.iter().map(|(_, request)| request.slot.clone()).collect();
         match self.claim(slots).await {
             Ok(Round { deliveries, more }) => {
@@ -266,6 +263,9 @@ impl Claimer {
                 let begun = Instant::now();
                 self.look_behind_positions().await?;
                 self.look_behind.note(begun);
+            }
+            if self.registration.waiter.take_rewind() {
+                self.positions.restart_ready_streams();
             }
             let Some(mut claim) = self.statement(&slots) else {
                 // Paused, as far as this process knows. Another process may have resumed it.
