@@ -48,8 +48,11 @@ pub struct Policy {
     /// When the results of a delivery's handlers are stored, if it has several.
     #[serde(default)]
     pub handler_results: HandlerResultStorage,
-    /// Deliveries that expire within this many milliseconds are claimed before all others.
-    pub deadline_horizon_ms: u64,
+    /// Deliveries that expire within this many milliseconds are claimed before all others, earliest deadline first. `None`:
+    /// all deliveries with a deadline; but only those of the next minute if [`expires_after_ms`](Self::expires_after_ms)
+    /// gives every event a deadline, because priorities would have no effect otherwise.
+    #[serde(default)]
+    pub deadline_horizon_ms: Option<u64>,
     /// For how many milliseconds a published key is remembered.
     pub key_window_ms: u64,
     /// Events that say nothing about it expire when they have not been started so many milliseconds after they could
@@ -168,7 +171,7 @@ impl Default for Policy {
             group_failure: GroupFailure::Block,
             share_transaction: false,
             handler_results: HandlerResultStorage::WithOutcome,
-            deadline_horizon_ms: 60_000,
+            deadline_horizon_ms: None,
             key_window_ms: 24 * 3_600_000,
             expires_after_ms: None,
             keep_completed_ms: half_a_year(),
@@ -227,13 +230,19 @@ impl Policy {
         Duration::from_millis(self.lease_ms)
     }
 
+    /// Deliveries that expire this soon are claimed before all others; `None`: all with a deadline.
+    pub(crate) fn deadline_horizon(&self) -> Option<Duration> {
+        let unless_set = self.expires_after_ms.map(|_| HORIZON_IF_ALL_EXPIRE_MS);
+        self.deadline_horizon_ms.or(unless_set).map(Duration::from_millis)
+    }
+
     pub(crate) fn key_window(&self) -> Duration {
         Duration::from_millis(self.key_window_ms)
     }
 
     fn check(&self) -> Result<()> {
         check_span("lease_ms", self.lease_ms, LEASE_MAX)?;
-        check_span("deadline_horizon_ms", self.deadline_horizon_ms, SPAN_MAX)?;
+        check_span("deadline_horizon_ms", self.deadline_horizon_ms.unwrap_or(0), SPAN_MAX)?;
         check_span("key_window_ms", self.key_window_ms, SPAN_MAX)?;
         check_expires_in("expires_after_ms", self.expires_after_ms.map(Duration::from_millis))?;
         check_keep("keep_completed_ms", self.keep_completed_ms)?;
@@ -251,6 +260,9 @@ impl Policy {
         self.backoff.check()
     }
 }
+
+/// The deadline horizon where every event has a deadline and the policy does not set another.
+const HORIZON_IF_ALL_EXPIRE_MS: u64 = 60_000;
 
 /// The longest lease: a week.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -311,9 +323,9 @@ pub struct PolicyOverrides {
     /// See [`Policy::handler_results`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler_results: Option<HandlerResultStorage>,
-    /// See [`Policy::deadline_horizon_ms`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deadline_horizon_ms: Option<u64>,
+    /// See [`Policy::deadline_horizon_ms`]; `Some(None)`, in JSON `null`, removes the bound.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub deadline_horizon_ms: Option<Option<u64>>,
     /// See [`Policy::expires_after_ms`]; `Some(None)`, in JSON `null`, lifts the bound. Not for subscriptions.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub expires_after_ms: Option<Option<u64>>,

@@ -116,7 +116,7 @@ impl Topology {
 
     /// Deliveries of the subscription that expire this soon are claimed before all others.
     pub fn deadline_horizon(&self, subscription: &str) -> Option<Duration> {
-        Some(Duration::from_millis(self.policy(subscription, "").deadline_horizon_ms))
+        self.policy(subscription, "").deadline_horizon()
     }
 
     /// The policy that applies to a live delivery.

@@ -71,8 +71,8 @@ pub(crate) struct PolicyBody {
     share_transaction: bool,
     /// When a node stores the results of an event's handlers, if it has several.
     handler_results: HandlerResultStorage,
-    /// Events that expire within this time are handed out before all others.
-    deadline_horizon_ms: u64,
+    /// Deliveries that expire within this time are claimed before all others; null: all with a deadline.
+    deadline_horizon_ms: Option<u64>,
     /// For how long a published key is remembered.
     key_window_ms: u64,
     /// Events that say nothing about it expire when they have waited for so long; null: never.
@@ -205,8 +205,10 @@ pub(crate) struct PolicyRequest {
     share_transaction: Option<bool>,
     /// When a node stores the results of an event's handlers, if it has several.
     handler_results: Option<HandlerResultStorage>,
-    /// Events that expire within this time are handed out before all others.
-    deadline_horizon_ms: Option<u64>,
+    /// Deliveries that expire within this time are claimed before all others; `null`: all with a deadline.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<u64>)]
+    deadline_horizon_ms: Option<Option<u64>>,
     /// For how long a published key is remembered.
     key_window_ms: Option<u64>,
     /// Events that say nothing about it expire when they have waited for so long; `null`: never.

@@ -18,7 +18,7 @@ on_each_database! {
                 "lease_ms": 60_000, "max_retries": 3, "backoff": { "kind": "fixed", "delay_ms": 300_000 },
                 "exhausted": "dead_letter", "unrecoverable": "retry_others", "unhandled": "retry", "max_attempts": 20, "history": "keep",
                 "group_failure": "block", "share_transaction": false, "handler_results": "with_outcome",
-                "deadline_horizon_ms": 60_000, "key_window_ms": 86_400_000, "expires_after_ms": null,
+                "deadline_horizon_ms": null, "key_window_ms": 86_400_000, "expires_after_ms": null,
                 "keep_completed_ms": 15_811_200_000_u64, "keep_failed_ms": null, "keep_expired_ms": null,
                 "archive": false, "types": {}
             }

@@ -497,7 +497,7 @@ fn policy(rng: &mut Rng) -> Policy {
         history: History::Keep,
         group_failure: [GroupFailure::Block, GroupFailure::Continue][rng.usize(..2)],
         share_transaction: false,
-        deadline_horizon_ms: 5_000,
+        deadline_horizon_ms: [None, Some(5_000)][rng.usize(..2)],
         key_window_ms: 30_000,
         expires_after_ms: None,
         ..Policy::default()

@@ -189,7 +189,7 @@ conformance! {
             ("max_attempts", Policy { max_attempts: 10_001, ..default() }),
             ("max_retries", Policy { max_retries: Some(10_001), ..default() }),
             ("key_window_ms", Policy { key_window_ms: over, ..default() }),
-            ("deadline_horizon_ms", Policy { deadline_horizon_ms: over, ..default() }),
+            ("deadline_horizon_ms", Policy { deadline_horizon_ms: Some(over), ..default() }),
             ("backoff.delay_ms", Policy { backoff: Backoff::Fixed { delay_ms: over }, ..default() }),
             (
                 "backoff.jitter",

@@ -1,4 +1,4 @@
-//! Deadlines: who is near his goes first, and who missed it never starts.
+//! Deadlines: the earliest deadline is claimed first, and a delivery that missed its deadline is never started.
 
 use windlass::{
     Action, ClaimRequest, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, Report, Status, SubscriptionSpec,
@@ -13,8 +13,8 @@ async fn expiring(bed: &Bed, queue: &Queue, seconds: u64) -> i64 {
 
 conformance! {
     // O3
-    async fn an_event_near_its_deadline_goes_first(bed) {
-        let queue = &bed.queue;
+    async fn deadlines_within_the_horizon_beat_priority(bed) {
+        let queue = &bed.namespace(Policy { deadline_horizon_ms: Some(60_000), ..Policy::default() }).await;
         let urgent = publish_new(queue, NewEvent::new("t").priority(9)).await.id;
         let usual = publish(queue, "t").await.id;
         let far = expiring(bed, queue, 61).await;
@@ -29,6 +29,35 @@ conformance! {
     }
 
     // O3
+    async fn without_a_horizon_every_deadline_beats_priority(bed) {
+        let queue = &bed.queue;
+        let urgent = publish_new(queue, NewEvent::new("t").priority(9)).await.id;
+        let (later, sooner) = (expiring(bed, queue, 86_400).await, expiring(bed, queue, 3_600).await);
+        assert_eq!(ids(&take_all(queue).await), [sooner, later, urgent]);
+    }
+
+    async fn the_horizon_is_a_minute_if_every_event_expires(bed) {
+        let queue = bed.namespace(Policy { expires_after_ms: Some(3_600_000), ..Policy::default() }).await;
+        let usual = publish(&queue, "t").await.id;
+        let urgent = publish_new(&queue, NewEvent::new("t").priority(9)).await.id;
+        let near = expiring(bed, &queue, 60).await;
+        assert_eq!(ids(&take_all(&queue).await), [near, urgent, usual]);
+    }
+
+    // O3
+    async fn a_backlog_does_not_keep_events_from_their_deadline(bed) {
+        publish_many(&bed.queue, "t", 200).await;
+        let events = (0..100).map(|_| NewEvent::new("t").expires_in(secs(110)));
+        bed.queue.publish_all(events.collect()).await.unwrap();
+        for second in 0..100 {
+            let delivery = take(&bed.queue).await;
+            assert!(delivery.event.expires_at.is_some(), "second {second}");
+            done(&bed.queue, &delivery).await;
+            bed.advance(secs(1));
+        }
+    }
+
+    // O3
     async fn near_deadlines_go_first_within_one_claim(bed) {
         let usual = publish_many(&bed.queue, "t", 3).await;
         let (later, sooner) = (expiring(bed, &bed.queue, 20).await, expiring(bed, &bed.queue, 10).await);
@@ -37,7 +66,7 @@ conformance! {
     }
 
     async fn the_policy_says_how_near_is_near(bed) {
-        let queue = bed.namespace(Policy { deadline_horizon_ms: 5_000, ..Policy::default() }).await;
+        let queue = bed.namespace(Policy { deadline_horizon_ms: Some(5_000), ..Policy::default() }).await;
         let usual = publish(&queue, "t").await.id;
         let (far, near) = (expiring(bed, &queue, 6).await, expiring(bed, &queue, 5).await);
         assert_eq!(ids(&take_all(&queue).await), [near, usual, far]);
@@ -196,16 +225,17 @@ conformance! {
 
     // O3
     async fn under_overload_more_deadlines_are_met_than_in_the_order_of_arrival(bed) {
-        let (by_deadline, in_order) = (started_in_time(bed, 60_000).await, started_in_time(bed, 0).await);
+        let (by_deadline, in_order) = (started_in_time(bed, None).await, started_in_time(bed, Some(0)).await);
         assert_eq!((by_deadline, in_order), (120, 20));
     }
 }
 
 /// For 30 seconds 10 events are published every second, 4 of which cannot wait for longer than 5 seconds, and 5 are
 /// handled; how many of the 120 with a deadline start in time. All others of them end EXPIRED.
-async fn started_in_time(bed: &Bed, deadline_horizon_ms: u64) -> usize {
+async fn started_in_time(bed: &Bed, deadline_horizon_ms: Option<u64>) -> usize {
     let policy = Policy { deadline_horizon_ms, ..Policy::default() };
-    let queue = bed.queue.put_namespace(&format!("h{deadline_horizon_ms}"), Some(policy.into()), None).await.unwrap();
+    let namespace = if deadline_horizon_ms.is_some() { "bounded" } else { "unbounded" };
+    let queue = bed.queue.put_namespace(namespace, Some(policy.into()), None).await.unwrap();
     let event = |n| if n % 5 < 2 { NewEvent::new("t").expires_in(secs(5)) } else { NewEvent::new("t") };
     let mut started = 0;
     for _ in 0..30 {

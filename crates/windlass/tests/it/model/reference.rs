@@ -278,7 +278,7 @@ impl Reference {
     /// What a claim may take, in the order it should.
     pub fn claimable(&self, wish: &Wish) -> Vec<usize> {
         let now = self.now;
-        let horizon = after(now, Duration::from_millis(self.policy.deadline_horizon_ms));
+        let horizon = after(now, Duration::from_millis(self.policy.deadline_horizon_ms.unwrap_or(u64::from(u32::MAX))));
         let free = |entry: &Entry| entry.state == State::Free && entry.front && entry.due <= now;
         let in_time = |entry: &Entry| entry.expires.is_none_or(|expires| expires > now);
         let mut found: Vec<usize> = (0..self.entries.len())
