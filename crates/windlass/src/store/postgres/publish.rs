@@ -222,7 +222,7 @@ WITH ids AS MATERIALIZED (
     SELECT d.subscription_id, coalesce($4, now()) + d.lease_us * interval '1 microsecond', coalesce($4, now()), d.lease,
            $1, ids.id[d.n], ids.id[d.n]
     FROM ids, unnest($18::integer[], $31::bigint[], $33::bigint[], $34::bigint[]) AS d(n, lease, lease_us, subscription_id)
-    WHERE ids.id IS NOT NULL AND d.lease IS NOT NULL
+    WHERE cardinality($31::bigint[]) > 0 AND ids.id IS NOT NULL AND d.lease IS NOT NULL
 )
 SELECT ids.id, coalesce($4, now()) AS created_at FROM ids";
 

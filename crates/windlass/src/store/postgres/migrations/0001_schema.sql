@@ -81,6 +81,7 @@ CREATE TABLE windlass.events (
 CREATE TABLE windlass.events_default PARTITION OF windlass.events DEFAULT;
 
 -- A claim changes no indexed column, so it is a HOT update; the fill factor leaves room for it.
+-- The columns that a claim changes come last, so that the WAL of a claim holds little more than them.
 --
 -- The primary key is also the order of publishing within a subscription. out_of_order marks the rows that must be
 -- claimed by (priority, ready_at) instead: those with another priority than 0, and those that were delayed, retried,
@@ -90,24 +91,24 @@ CREATE TABLE windlass.event_queue (
     event_id         bigint NOT NULL,
     lane_id          bigint NOT NULL,
     ready_at         timestamptz NOT NULL,
-    due_at           timestamptz,
-    expires_at       timestamptz,
-    lease            bigint,
-    picked_at        timestamptz,
-    started_at       timestamptz,
-    lease_expires_at timestamptz,
-    updated_at       timestamptz NOT NULL,
     created_at       timestamptz NOT NULL,
-    attempts         integer NOT NULL DEFAULT 0,
     attempts_limit   integer NOT NULL,
     retry_count      integer NOT NULL DEFAULT 0,
-    max_retries      integer,
     priority         smallint NOT NULL,
     out_of_order     boolean NOT NULL,
     namespace        text NOT NULL,
     subscription     text NOT NULL,
     event_type       text NOT NULL,
     group_id         text,
+    max_retries      integer,
+    due_at           timestamptz,
+    expires_at       timestamptz,
+    attempts         integer NOT NULL DEFAULT 0,
+    updated_at       timestamptz NOT NULL,
+    lease            bigint,
+    picked_at        timestamptz,
+    started_at       timestamptz,
+    lease_expires_at timestamptz,
     worker_id        text,
     PRIMARY KEY (subscription_id, event_id)
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
