@@ -131,27 +131,38 @@ fn lease(conn: &Connection, claim: &Claim, now: i64) -> Result<(Claimed, Vec<Lea
     if let ClaimSource::Subscription { .. } = claim.source {
         claimed.newest = newest_event(conn, claim.subscription_id)?;
     }
-    let mut update = conn.prepare_cached(LEASE)?;
     let mut lease_times = LeaseTimesByLane::new(claim);
     let mut leased = Vec::with_capacity(candidates.len());
     for (request, slot) in claim.requests.iter().enumerate() {
         for candidate in candidates.by_ref().take(slot.max) {
             let lease_expires_at = now.saturating_add(lease_times.of(conn, &candidate)?);
             let Candidate { event_id, place, .. } = candidate;
-            let id = claim.subscription_id;
-            update.execute((id, event_id, slot.lease.0, &slot.worker_id, now, lease_expires_at))?;
             leased.push(LeasedDelivery { event_id, place, request, picked_at: now, lease_expires_at });
         }
     }
+    let mut update = conn.prepare_cached(LEASE)?;
+    for run in runs(&leased) {
+        let (first, slot) = (&run[0], &claim.requests[run[0].request]);
+        let (from, to) = (first.event_id, run[run.len() - 1].event_id);
+        let values = (claim.subscription_id, from, to, slot.lease.0, &slot.worker_id, now, first.lease_expires_at);
+        update.execute(values)?;
+    }
     Ok((claimed, leased))
+}
+
+/// Deliveries of consecutive events that one request gets. One statement for all of them costs less than one for each.
+fn runs(leased: &[LeasedDelivery]) -> impl Iterator<Item = &[LeasedDelivery]> {
+    leased.chunk_by(|a, b| {
+        b.event_id == a.event_id + 1 && (b.request, b.lease_expires_at) == (a.request, a.lease_expires_at)
+    })
 }
 
 /// Without RETURNING: SQLite builds a temporary table for it each time, which doubles the cost.
 pub(super) const LEASE: &str = "
 UPDATE event_queue
-SET lease = ?3, worker_id = ?4, attempts = attempts + 1, picked_at = ?5, updated_at = ?5, started_at = NULL,
-    lease_expires_at = ?6
-WHERE subscription_id = ?1 AND event_id = ?2";
+SET lease = ?4, worker_id = ?5, attempts = attempts + 1, picked_at = ?6, updated_at = ?6, started_at = NULL,
+    lease_expires_at = ?7
+WHERE subscription_id = ?1 AND event_id BETWEEN ?2 AND ?3";
 
 const HAS_EXPIRED_LEASE: &str = "
 SELECT 1 FROM event_queue INDEXED BY event_queue_leased
@@ -203,7 +214,7 @@ SELECT e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payloa
        e.producer, e.scheduled_task_id, e.run_at, e.expires_at, e.metadata, e.created_at,
        q.attempts, q.retry_count, q.max_retries, q.attempts_limit, q.lane_id
 FROM event_queue q CROSS JOIN events e ON e.id = q.event_id
-WHERE q.subscription_id = ?1 AND q.event_id = ?2 AND q.lease = ?3";
+WHERE q.subscription_id = ?1 AND q.event_id BETWEEN ?2 AND ?3 AND q.lease = ?4 ORDER BY q.event_id";
 
 /// Adds the leased deliveries with their events to `claimed`. If this happens after the claim was committed, deliveries
 /// whose lease has ended by then are left out.
@@ -211,27 +222,27 @@ fn read_deliveries(conn: &Connection, claim: &Claim, leased: &[LeasedDelivery], 
     let mut select = conn.prepare_cached(DELIVERY)?;
     claimed.deliveries.reserve(leased.len());
     claimed.places.reserve(leased.len());
-    for delivery in leased {
-        let request = &claim.requests[delivery.request];
-        let found = select.query_row((claim.subscription_id, delivery.event_id, request.lease.0), |row| {
-            Ok(Delivery {
-                event: row::event_from(row)?,
+    for run in runs(leased) {
+        let (first, request) = (&run[0], &claim.requests[run[0].request]);
+        let (from, to) = (first.event_id, run[run.len() - 1].event_id);
+        let mut rows = select.query((claim.subscription_id, from, to, request.lease.0))?;
+        while let Some(row) = rows.next()? {
+            let event = row::event_from(row)?;
+            claimed.places.push(run[(event.id - from) as usize].place);
+            claimed.deliveries.push(Delivery {
+                event,
                 subscription: claim.subscription.clone(),
                 worker_id: request.worker_id.clone(),
                 lease: request.lease,
                 attempts: row.get(16)?,
                 retry_count: row.get(17)?,
                 max_retries: row.get(18)?,
-                picked_at: from_micros(delivery.picked_at),
-                lease_expires_at: from_micros(delivery.lease_expires_at),
+                picked_at: from_micros(first.picked_at),
+                lease_expires_at: from_micros(first.lease_expires_at),
                 subscription_id: claim.subscription_id,
                 lane_id: row.get(20)?,
                 attempts_limit: row.get(19)?,
-            })
-        });
-        if let Some(found) = found.optional()? {
-            claimed.deliveries.push(found);
-            claimed.places.push(delivery.place);
+            });
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
-use super::enqueue::{ENQUEUE, Entry, enqueue};
+use super::enqueue::{Entry, enqueue};
 use super::error::from_json;
 use super::lanes::existing_lane;
 use super::record::{self, Ended};
@@ -207,7 +207,7 @@ fn redrive_one(
         is_new: false,
     };
     let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
-    enqueue(conn, &mut *conn.prepare_cached(ENQUEUE)?, namespace, &entry, &delivery, now)?;
+    enqueue(conn, namespace, &entry, &delivery, now)?;
     let mut insert = conn.prepare_cached(record::INSERT)?;
     record::insert(&mut insert, namespace, &redriven(event, &delivery, attempts, now))?;
     Ok(true)

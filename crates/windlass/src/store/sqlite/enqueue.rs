@@ -1,6 +1,6 @@
 //! New rows of the queue: for what is published, and for what was published before.
 
-use rusqlite::{Connection, Statement, params};
+use rusqlite::{Connection, params};
 
 use super::claim::LEASE;
 use super::group::{self, Group};
@@ -13,7 +13,7 @@ use crate::store::{HandoffLease, NewDelivery, Past};
 use crate::topology::Subscription;
 
 /// What a delivery has from its event.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Entry<'a> {
     pub event_id: i64,
     pub event_type: &'a str,
@@ -30,17 +30,52 @@ pub(super) struct Entry<'a> {
     pub is_new: bool,
 }
 
-pub(super) const ENQUEUE: &str = "
-INSERT INTO event_queue (subscription_id, event_id, lane_id, namespace, subscription, event_type, priority, out_of_order,
-                         ready_at, due_at, attempts, attempts_limit, max_retries, group_id, expires_at, updated_at,
-                         created_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+/// Adds the deliveries of one batch. Deliveries of consecutive events that differ in nothing else are added by one statement.
+pub(super) fn enqueue_all(
+    conn: &Connection,
+    namespace: &str,
+    mut entries: Vec<(Entry<'_>, &NewDelivery)>,
+    now: i64,
+) -> Result<()> {
+    // In the order of the primary key. A stable sort keeps the order of each group, which has one subscription.
+    entries.sort_by_key(|(_, delivery)| delivery.subscription_id);
+    for run in entries.chunk_by(|a, b| follows(*a, *b)) {
+        let (entry, delivery) = run[0];
+        enqueue_run(conn, namespace, &entry, run.len() as i64, delivery, now)?;
+    }
+    Ok(())
+}
+
+fn follows((entry, delivery): (Entry<'_>, &NewDelivery), (next, after): (Entry<'_>, &NewDelivery)) -> bool {
+    let same_entry = Entry { event_id: entry.event_id + 1, ..entry } == next;
+    let single = |delivery: &NewDelivery| {
+        (delivery.lane_id, delivery.max_retries, delivery.attempts_limit, delivery.claimed_by.is_some())
+    };
+    same_entry && entry.group_id.is_none() && single(delivery) == single(after) && delivery.claimed_by.is_none()
+}
 
 pub(super) fn enqueue(
     conn: &Connection,
-    insert: &mut Statement<'_>,
     namespace: &str,
-    entry: &Entry,
+    entry: &Entry<'_>,
+    delivery: &NewDelivery,
+    now: i64,
+) -> Result<()> {
+    enqueue_run(conn, namespace, entry, 1, delivery, now)
+}
+
+const ENQUEUE: &str = "
+INSERT INTO event_queue (subscription_id, event_id, lane_id, namespace, subscription, event_type, priority, out_of_order,
+                         ready_at, due_at, attempts, attempts_limit, max_retries, group_id, expires_at, updated_at,
+                         created_at)
+SELECT ?1, id, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18
+FROM events WHERE id BETWEEN ?2 AND ?3";
+
+fn enqueue_run(
+    conn: &Connection,
+    namespace: &str,
+    entry: &Entry<'_>,
+    count: i64,
     delivery: &NewDelivery,
     now: i64,
 ) -> Result<()> {
@@ -52,9 +87,10 @@ pub(super) fn enqueue(
     };
     let ready_at = if waiting.is_some() { INFINITY } else { entry.due_at };
     let in_order = entry.is_new && entry.priority == 0 && ready_at <= now;
-    insert.execute(params![
+    conn.prepare_cached(ENQUEUE)?.execute(params![
         delivery.subscription_id,
         entry.event_id,
+        entry.event_id + count - 1,
         delivery.lane_id,
         namespace,
         subscription,
@@ -73,7 +109,7 @@ pub(super) fn enqueue(
     ])?;
     if let Some(HandoffLease { lease, worker_id, duration }) = &delivery.claimed_by {
         let end = now.saturating_add(micros(*duration));
-        let values = (delivery.subscription_id, entry.event_id, lease.0, worker_id, now, end);
+        let values = (delivery.subscription_id, entry.event_id, entry.event_id, lease.0, worker_id, now, end);
         conn.prepare_cached(LEASE)?.execute(values)?;
     }
     match waiting {
@@ -122,7 +158,6 @@ pub(super) fn backfill(
     if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, from, next, subscription_id))? == 0 {
         return Ok(false);
     }
-    let mut insert = conn.prepare_cached(ENQUEUE)?;
     for (event, delivery) in deliveries {
         if has_no_delivery(conn, event, delivery)? {
             let created_at = event.created_at.timestamp_micros();
@@ -138,7 +173,7 @@ pub(super) fn backfill(
                 is_new: false,
             };
             let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
-            enqueue(conn, &mut insert, namespace, &entry, &delivery, now)?;
+            enqueue(conn, namespace, &entry, &delivery, now)?;
         }
     }
     Ok(true)

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::publish::{self, Inserts};
+use super::publish;
 use super::row;
 use crate::clock::from_micros;
 use crate::error::Result;
@@ -78,9 +78,9 @@ impl Fire<'_> {
         }
         let mut stored = None;
         if let Some(place) = tick.event {
-            let mut inserts = Inserts::prepare(self.conn)?;
-            let event = publish::store(self.conn, &mut inserts, self.namespace, &self.events[place], self.now)?;
-            stored = Some((place, event));
+            let event = std::slice::from_ref(&self.events[place]);
+            let event = publish::store_all(self.conn, self.namespace, event, self.now)?.pop();
+            stored = event.map(|event| (place, event));
         }
         let event_id = stored.map(|(_, event)| event.event_id);
         let values = (id, at, self.manual, self.namespace, self.now, event_id, tick.skipped, &tick.error);

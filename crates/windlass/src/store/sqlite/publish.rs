@@ -1,8 +1,8 @@
 //! Storing events with their deliveries.
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
+use rusqlite::{Connection, OptionalExtension, Statement};
 
-use super::enqueue::{ENQUEUE, Entry, enqueue};
+use super::enqueue::{Entry, enqueue_all};
 use super::row;
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
@@ -19,41 +19,41 @@ pub(super) fn publish(
     if row::version(conn, namespace)? != Some(version) {
         return Ok(None);
     }
-    let mut inserts = Inserts::prepare(conn)?;
-    let stored = events.iter().map(|prepared| store(conn, &mut inserts, namespace, prepared, now));
-    stored.collect::<Result<Vec<_>>>().map(Some)
+    store_all(conn, namespace, events, now).map(Some)
 }
 
-/// The statements that every event needs: looked up once for all.
-pub(super) struct Inserts<'c> {
-    event: CachedStatement<'c>,
-    delivery: CachedStatement<'c>,
-}
-
-impl Inserts<'_> {
-    pub fn prepare(conn: &Connection) -> Result<Inserts<'_>> {
-        Ok(Inserts { event: conn.prepare_cached(INSERT)?, delivery: conn.prepare_cached(ENQUEUE)? })
+/// Stores all events, and then their deliveries.
+pub(super) fn store_all(conn: &Connection, namespace: &str, events: &[Prepared], now: i64) -> Result<Vec<Stored>> {
+    let mut insert = conn.prepare_cached(INSERT)?;
+    let (mut stored, mut entries) = (Vec::with_capacity(events.len()), Vec::with_capacity(events.len()));
+    for prepared in events {
+        let (event, entry) = store(conn, &mut insert, namespace, prepared, now)?;
+        entries.extend(entry.into_iter().flat_map(|entry| prepared.deliveries.iter().map(move |to| (entry, to))));
+        stored.push(event);
     }
+    enqueue_all(conn, namespace, entries, now)?;
+    Ok(stored)
 }
 
-pub(super) fn store(
+/// Stores an event without its deliveries. Returns no entry if it is a duplicate.
+fn store<'a>(
     conn: &Connection,
-    inserts: &mut Inserts<'_>,
+    insert_event: &mut Statement<'_>,
     namespace: &str,
-    prepared: &Prepared,
+    prepared: &'a Prepared,
     now: i64,
-) -> Result<Stored> {
+) -> Result<(Stored, Option<Entry<'a>>)> {
     let event = &prepared.event;
     if let Some(key) = &event.key
         && let Some(first) = first_of_key(conn, namespace, key, now)?
     {
-        return Ok(first);
+        return Ok((first, None));
     }
     let run_at = row::micros(event.run_at).or(event.delay.map(|delay| now.saturating_add(micros(delay))));
     let due_at = run_at.map_or(now, |run_at| run_at.max(now));
     let expires_in = prepared.expires_in.map(|expires_in| due_at.saturating_add(micros(expires_in)));
     let expires_at = row::micros(event.expires_at).or(expires_in);
-    let event_id = insert(&mut inserts.event, namespace, event, (run_at, expires_at), now)?;
+    let event_id = insert(insert_event, namespace, event, (run_at, expires_at), now)?;
     if let Some(key) = &event.key {
         let expires_at = now.saturating_add(micros(prepared.key_window));
         conn.prepare_cached(PUT_KEY)?.execute((namespace, key, event_id, now, expires_at))?;
@@ -69,10 +69,7 @@ pub(super) fn store(
         created_at: now,
         is_new: true,
     };
-    for delivery in &prepared.deliveries {
-        enqueue(conn, &mut inserts.delivery, namespace, &entry, delivery, now)?;
-    }
-    Ok(Stored { event_id, created_at: from_micros(now), duplicate: false })
+    Ok((Stored { event_id, created_at: from_micros(now), duplicate: false }, Some(entry)))
 }
 
 const FIRST_OF_KEY: &str = "
