@@ -1,4 +1,4 @@
-//! Changes of live deliveries, whoever asks for them: made here, applied by the store.
+//! State changes of live deliveries: built here, applied by the store, then counted, notified and logged here.
 
 use crate::decide::Transition;
 use crate::delivery::Live;
@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::outcome::{Action, Attempt};
 use crate::policy::{GroupFailure, Policy};
 use crate::queue::Core;
-use crate::store::{Change, Guard, Record};
+use crate::store::{Applied, Change, Guard, Record};
 use crate::topology::Topology;
 
-/// A change that nobody reported anything about.
+/// A change without a worker's report.
 pub(crate) fn change(
     topology: &Topology,
     live: Live,
@@ -24,23 +24,28 @@ pub(crate) fn passes_group(policy: &Policy) -> bool {
     policy.group_failure == GroupFailure::Continue
 }
 
-/// Applies changes and wakes whoever may now have something to take; `None` where the guard did not hold.
+/// Applies changes; `None` where the guard did not hold.
 pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[Change]) -> Result<Vec<Option<Attempt>>> {
     if changes.is_empty() {
         return Ok(Vec::new());
     }
     let applied = core.store.transition(namespace, changes, core.clock.overridden()).await?;
+    after_commit(core, namespace, changes, &applied);
+    Ok(applied.attempts)
+}
+
+/// Notifies waiting claims, counts and logs. Every committed change passes through here, also one that was committed in a
+/// handler's transaction.
+pub(crate) fn after_commit(core: &Core, namespace: &str, changes: &[Change], applied: &Applied) {
     core.wakes.notify(namespace, applied.freed.iter().copied());
     let changed = changes.iter().zip(&applied.attempts);
     let changed = changed.filter_map(|(change, attempt)| Some((&*change.live.event_type, change, attempt.as_ref()?)));
     let changed: Vec<(&str, &Change, &Attempt)> = changed.collect();
     core.count_changed(namespace, &changed);
-    changed.iter().for_each(|(event_type, change, attempt)| tell(namespace, event_type, change, attempt));
-    Ok(applied.attempts)
+    changed.iter().for_each(|(event_type, change, attempt)| log(namespace, event_type, change, attempt));
 }
 
-/// Says in the log what was not processed, whoever tried it: this time, or for good.
-fn tell(namespace: &str, event_type: &str, change: &Change, record: &Attempt) {
+fn log(namespace: &str, event_type: &str, change: &Change, record: &Attempt) {
     let Attempt { event_id, subscription, attempt, .. } = record;
     let worker_id = record.worker_id.as_deref().unwrap_or("");
     let error = record.error_message.as_deref().unwrap_or("");
@@ -51,14 +56,14 @@ fn tell(namespace: &str, event_type: &str, change: &Change, record: &Attempt) {
     }
     match (record.action, &change.transition) {
         (_, Transition::Bury { reason, .. }) => {
-            say!(error, reason, error, "an event failed for good; it is a dead letter")
+            say!(error, reason, error, "an event failed and is a dead letter now")
         }
         (Action::CompletedWithErrors, _) => say!(error, error, "an event was completed with errors"),
         (Action::Failed, Transition::Requeue { .. }) => {
             let next_retry_at = record.next_retry_at.map(|at| at.to_rfc3339()).unwrap_or_default();
-            say!(warn, next_retry_at, error, "an event failed; it is tried again");
+            say!(warn, next_retry_at, error, "an event failed and will be retried");
         }
-        (Action::Abandoned, _) => say!(warn, "the lease on an event ran out; it is handed out again"),
+        (Action::Abandoned, _) => say!(warn, "the lease of an event expired; it will be redelivered"),
         (action, _) => say!(debug, %action, "an event was processed"),
     }
 }

@@ -192,19 +192,6 @@ impl Meter {
         }
     }
 
-    /// A delivery that was completed in its handler's transaction.
-    pub fn completed(&self, delivery: &Delivery, run_us: u64) {
-        if !ON {
-            return;
-        }
-        let event = &delivery.event;
-        let name = self.name_of(&event.namespace, &event.event_type);
-        let mut batch = Batch::default();
-        batch.counts.insert((names::ATTEMPTS, "completed"), 1);
-        batch.spans.insert(names::HANDLING, vec![run_us as f64 / SECONDS]);
-        self.tell(&event.namespace, &delivery.subscription, name, &batch);
-    }
-
     fn tell(&self, namespace: &str, subscription: &str, event_type: &str, batch: &Batch) {
         self.begin(namespace, subscription, event_type);
         let of = [("namespace", namespace), ("subscription", subscription), ("type", event_type)];

@@ -22,7 +22,7 @@ pub(crate) mod histogram;
 mod points;
 pub(crate) mod thin;
 
-use counter::{Counter, End, Noted, end_of, first_wait, run_in_tx, run_of, span_us};
+use counter::{Counter, Noted, end_of, first_wait, run_of, span_us};
 pub(crate) use counters::Counters;
 use points::too_many;
 pub(crate) use points::{Points, Wanted};
@@ -265,15 +265,6 @@ impl Core {
             Some((event_type, attempt.finished_at, Noted::Ended(end_of(change)?, run_us)))
         });
         self.counters.count(namespace, noted);
-    }
-
-    /// Counts a delivery that was completed in a handler's transaction.
-    pub(crate) fn count_completed(&self, delivery: &Delivery, attempt: &Attempt) {
-        let run_us = run_in_tx(delivery.picked_at, attempt);
-        self.meter.completed(delivery, run_us);
-        let noted = Noted::Ended(End::Completed, Some(run_us));
-        let event = &delivery.event;
-        self.counters.count(&event.namespace, [(event.event_type.as_str(), attempt.finished_at, noted)]);
     }
 
     /// Writes what was counted, for the last time.

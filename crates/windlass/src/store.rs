@@ -248,27 +248,33 @@ pub(crate) struct Head {
 
 /// What is committed together with what a handler wrote.
 pub(crate) enum Closing {
-    /// The end of the delivery, on which work began then.
-    End(Change, Instant),
+    /// The end of the delivery.
+    End(Box<AttemptInTx>),
     /// That the handler is done, while the delivery goes on.
     Note(InterimResult),
 }
 
-impl Closing {
-    /// The end of the delivery, as of now.
-    pub fn change(&self) -> Option<Change> {
-        let Closing::End(change, begun) = self else { return None };
-        let mut change = change.clone();
-        change.record.execution_time_ms = Some(millis_since(*begun));
-        Some(change)
+/// The end of an attempt whose handlers run in a transaction.
+pub(crate) struct AttemptInTx {
+    pub change: Change,
+    /// When the handlers of the attempt began.
+    pub begun: Instant,
+}
+
+impl AttemptInTx {
+    /// The change if the attempt ends now.
+    pub fn change(&self) -> Change {
+        let mut change = self.change.clone();
+        change.record.execution_time_ms = Some(millis_since(self.begun));
+        change
     }
 }
 
-/// What became of a handler's transaction.
+/// How a handler's transaction ended.
 pub(crate) enum Closed {
-    /// Committed, with the delivery's end. The lanes in which another one became free.
-    Ended(Attempt, Vec<ReadyLane>),
-    /// Committed.
+    /// Committed, with this change of the delivery.
+    Changed(Box<Change>, Applied),
+    /// Committed. The delivery goes on.
     Noted,
     /// Rolled back: the lease is not the current one.
     Lost,

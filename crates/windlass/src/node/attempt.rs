@@ -1,4 +1,4 @@
-//! One event on a node, from the claim to its end.
+//! One attempt at a delivery on a node, from the claim to its end.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ use super::tx;
 use super::verdict::{Run, put_back, report};
 use crate::clock::millis_since;
 use crate::error::Error;
-use crate::outcome::{Attempt, Finished, HandlerResult, Outcome, Report};
+use crate::outcome::{Finished, HandlerResult, Outcome, Report};
 use crate::policy::HandlerResultStorage;
 use crate::trace;
 
@@ -47,45 +47,45 @@ macro_rules! say {
     };
 }
 
-/// How the work on an event ended.
-pub(super) enum Ended {
-    /// It is to be reported.
+/// How an attempt ended.
+pub(super) enum AttemptEnd {
+    /// The outcome has to be reported.
     Report(Report),
-    /// Its end was committed together with what the handlers wrote.
-    Committed(Attempt),
-    /// It is no longer ours.
+    /// The delivery was completed in the handlers' transaction.
+    Committed,
+    /// The lease is lost. What handlers wrote in a transaction was rolled back.
     Lost,
 }
 
-/// Has a delivery handled, and reports how that ended.
-/// `known` is what handlers did in earlier attempts; where that could not be found out, nothing is done now.
+/// Runs the handlers of a delivery and reports the outcome. `known` are the handlers' results of earlier attempts; without
+/// them the delivery is released.
 pub(super) async fn attend(in_hand: InHand, event: Envelope, known: Option<Vec<HandlerResult>>) {
     let node = in_hand.node().clone();
     let grip = Grip::new(event.0.clone());
     let _hold = node.hand.hold(&grip);
     let span = trace::handling(&event.0);
     let ended = tokio::select! {
-        // In this order, whoever does not have to wait does not have to listen either.
+        // A handler that does not wait ends the attempt without a poll of the other branch.
         biased;
         ended = work(&in_hand, &event, &grip, known.as_deref()).instrument(span.clone()) => ended,
         () = node.is_abandoned() => released(),
     };
-    if let Ended::Report(report) = &ended {
+    if let AttemptEnd::Report(report) = &ended {
         trace::handled(&span, report);
     }
     drop(span);
     match ended {
-        Ended::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
-        Ended::Committed(attempt) => tell_committed(&event, &attempt),
-        Ended::Report(_) | Ended::Lost => tell_lost(&event),
+        AttemptEnd::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
+        AttemptEnd::Committed => {}
+        AttemptEnd::Report(_) | AttemptEnd::Lost => tell_lost(&event),
     }
 }
 
-fn released() -> Ended {
-    Ended::Report(Report::new(Outcome::Release))
+fn released() -> AttemptEnd {
+    AttemptEnd::Report(Report::new(Outcome::Release))
 }
 
-async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Option<&[HandlerResult]>) -> Ended {
+async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Option<&[HandlerResult]>) -> AttemptEnd {
     let (node, Some(known)) = (in_hand.node(), known) else { return released() };
     let slots = tokio::select! {
         biased;
@@ -98,7 +98,7 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
     let handlers = node.handlers.of(event.subscription(), &event.event_type);
     if handlers.is_empty() {
         say!(warn, event, "no handler for event");
-        return Ended::Report(Report::new(Outcome::Unhandled));
+        return AttemptEnd::Report(Report::new(Outcome::Unhandled));
     }
     let cx = Context {
         envelope: event.clone(),
@@ -109,8 +109,8 @@ async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Optio
     handle(node, cx, &handlers, known).await
 }
 
-/// Has the handlers run that have not finished in an earlier attempt.
-async fn handle(node: &Arc<Shared>, cx: Context, handlers: &[Arc<Handler>], known: &[HandlerResult]) -> Ended {
+/// Runs the handlers that have not finished in an earlier attempt.
+async fn handle(node: &Arc<Shared>, cx: Context, handlers: &[Arc<Handler>], known: &[HandlerResult]) -> AttemptEnd {
     let is_known = |handler: &Handler| known.iter().any(|known| known.handler == handler.id);
     let todo: Vec<_> = handlers.iter().filter(|handler| !is_known(handler)).cloned().collect();
     let (begun, event) = (Instant::now(), cx.event());
@@ -124,14 +124,13 @@ async fn handle(node: &Arc<Shared>, cx: Context, handlers: &[Arc<Handler>], know
         // Boxed, since it is large, and would make every event's future as large.
         let share = policy.share_transaction;
         match Box::pin(tx::run_all(node, event, &in_tx, &mut runs, known, begun, share)).await {
-            tx::Ended::Reported => {}
-            tx::Ended::Committed(attempt) => return Ended::Committed(attempt),
-            tx::Ended::Lost => return Ended::Lost,
-            tx::Ended::Unavailable if event.attempt() < AWAY_MAX => return Ended::Report(put_back(event, &runs)),
-            tx::Ended::Unavailable => runs.extend(away(&in_tx, &runs)),
+            Ok(None) => {}
+            Ok(Some(end)) => return end,
+            Err(tx::Unavailable) if event.attempt() < AWAY_MAX => return AttemptEnd::Report(put_back(event, &runs)),
+            Err(tx::Unavailable) => runs.extend(away(&in_tx, &runs)),
         }
     }
-    Ended::Report(report(&runs, known, policy.unrecoverable, stores).execution_time_ms(millis_since(begun)))
+    AttemptEnd::Report(report(&runs, known, policy.unrecoverable, stores).execution_time_ms(millis_since(begun)))
 }
 
 /// The failure of the handler under which the database went away.
@@ -241,9 +240,4 @@ async fn settle(node: &Shared, event: &Envelope, mut report: Report) {
 
 fn tell_lost(event: &Envelope) {
     say!(warn, event, "the lease ran out before the event was handled; its end does not count");
-}
-
-/// What was committed otherwise is told where that is done.
-fn tell_committed(event: &Envelope, attempt: &Attempt) {
-    say!(debug, event, action = %attempt.action, "an event was processed");
 }

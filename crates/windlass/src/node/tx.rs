@@ -1,19 +1,22 @@
-//! Handlers in a transaction: what they write and the end of their event commit together.
+//! Handlers in a transaction: what they write and the completion of their delivery are committed together.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::attempt::AttemptEnd;
 use super::envelope::Envelope;
 use super::error::Failure;
 use super::handler::{Handler, Work};
 use super::shared::Shared;
 use super::verdict::Run;
-use crate::error::{Error, Result};
+use crate::change;
+use crate::clock::after;
+use crate::error::Error;
 use crate::finish::change_of;
-use crate::outcome::{Attempt, HandlerResult, Report};
+use crate::outcome::{HandlerResult, Report};
 use crate::queue::Queue;
 use crate::results::InterimResult;
-use crate::store::{Closed, Closing};
+use crate::store::{Applied, AttemptInTx, Change, Closed, Closing};
 
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -23,30 +26,17 @@ mod sqlite;
 #[cfg(feature = "postgres")]
 pub use postgres::PgTx;
 
-/// What became of handlers in transactions.
-pub(super) enum Ended {
-    /// Their runs were added to the others'.
-    Reported,
-    /// The event's end is committed.
-    Committed(Attempt),
-    /// The event is no longer ours: what they wrote was rolled back.
-    Lost,
-    /// The database is away, or locked, or full. That is nobody's failure.
-    Unavailable,
-}
+/// The database is unreachable, locked or full. No handler failed.
+pub(super) struct Unavailable;
 
-/// How one transaction ended.
-pub(super) enum TxEnd {
-    /// It is committed, with the event's end if that was in it.
-    Committed(Option<Attempt>),
-    /// One of the handlers, or the commit, failed: it is rolled back.
-    Failed(Run),
-    Lost,
-    Unavailable,
+/// Why a transaction was rolled back.
+enum TxFailure {
+    Handler(Run),
+    Database(Error),
 }
 
 /// Refuses a handler that wants a transaction of another database.
-pub(super) fn check(queue: &Queue, handler: &Handler) -> Result<()> {
+pub(super) fn check(queue: &Queue, handler: &Handler) -> Result<(), Error> {
     let store = &queue.core().store;
     let fits = match &handler.work {
         Work::Plain(_) => true,
@@ -63,7 +53,7 @@ pub(super) fn check(queue: &Queue, handler: &Handler) -> Result<()> {
 }
 
 /// Runs handlers one after another: each in a transaction of its own, or all in one with `share`. The last transaction
-/// also records the end of the delivery, unless a handler failed.
+/// also completes the delivery, unless a handler failed. `None`: the results were added to `runs` and have to be reported.
 pub(super) async fn run_all(
     node: &Shared,
     event: &Envelope,
@@ -72,39 +62,38 @@ pub(super) async fn run_all(
     known: &[HandlerResult],
     begun: Instant,
     share: bool,
-) -> Ended {
+) -> Result<Option<AttemptEnd>, Unavailable> {
     if share && !is_clean(runs, known) {
-        return Ended::Reported;
+        return Ok(None);
     }
     let parts: Vec<&[Arc<Handler>]> = if share { vec![handlers] } else { handlers.chunks(1).collect() };
     let last = parts.len() - 1;
     for (at, part) in parts.into_iter().enumerate() {
         let ends = at == last && is_clean(runs, known);
-        let closing = match closing(node, event, part, ends.then_some(&*runs), begun).await {
-            Ok(closing) => closing,
-            Err(_) => return Ended::Unavailable,
-        };
+        let closing = closing(node, event, part, ends.then_some(&*runs), begun).await.map_err(|_| Unavailable)?;
+        let done = || part.iter().map(|handler| done(handler)).collect::<Vec<Run>>();
         match transact(node, event, part, closing).await {
-            TxEnd::Committed(attempt) => {
-                let done: Vec<Run> = part.iter().map(|handler| done(handler)).collect();
-                node.count_handled(event, &done);
-                match attempt {
-                    Some(attempt) => return Ended::Committed(attempt),
-                    None => runs.extend(done),
-                }
+            Ok(Closed::Changed(change, applied)) => {
+                node.count_handled(event, &done());
+                after_commit(node, *change, applied);
+                return Ok(Some(AttemptEnd::Committed));
             }
-            TxEnd::Failed(run) => {
+            Ok(Closed::Noted) => {
+                node.count_handled(event, &done());
+                runs.extend(done());
+            }
+            Ok(Closed::Lost) => {
+                node.queue.core().meter.lost(node.queue.namespace(), 1);
+                return Ok(Some(AttemptEnd::Lost));
+            }
+            Err(failure) => {
+                let run = failure.into_run(part)?;
                 node.count_handled(event, std::slice::from_ref(&run));
                 runs.push(run);
             }
-            TxEnd::Lost => {
-                node.queue.core().meter.lost(node.queue.namespace(), 1);
-                return Ended::Lost;
-            }
-            TxEnd::Unavailable => return Ended::Unavailable,
         }
     }
-    Ended::Reported
+    Ok(None)
 }
 
 fn is_clean(runs: &[Run], known: &[HandlerResult]) -> bool {
@@ -122,7 +111,7 @@ async fn closing(
     part: &[Arc<Handler>],
     ends_after: Option<&Vec<Run>>,
     begun: Instant,
-) -> Result<Closing> {
+) -> Result<Closing, Error> {
     match (ends_after, part) {
         (None, [handler, ..]) => {
             let result = HandlerResult { handler: handler.id.clone(), succeeded: true, error: None };
@@ -130,45 +119,54 @@ async fn closing(
         }
         (runs, _) => {
             let done = |run: &Run| HandlerResult { handler: run.handler.clone(), succeeded: true, error: None };
-            // Named so that what was noted of them is cleared away.
+            // Named so that their stored results are deleted.
             let noted = runs.into_iter().flatten().map(done).collect();
             let report = Report::done().handler_results(noted);
-            Ok(Closing::End(change_of(node.queue.core(), &event.0, &report).await?, begun))
+            let change = change_of(node.queue.core(), &event.0, &report).await?;
+            Ok(Closing::End(AttemptInTx { change, begun }.into()))
         }
     }
 }
 
-async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closing: Closing) -> TxEnd {
+async fn transact(
+    node: &Shared,
+    event: &Envelope,
+    handlers: &[Arc<Handler>],
+    closing: Closing,
+) -> Result<Closed, TxFailure> {
     match handlers.first().map(|handler| &handler.work) {
         #[cfg(feature = "postgres")]
         Some(Work::InPgTx(_)) => postgres::transact(node, event, handlers, closing).await,
         #[cfg(feature = "sqlite")]
         Some(Work::InSqliteTx(_)) => sqlite::transact(node, event, handlers, closing).await,
-        _ => TxEnd::Committed(None),
+        _ => Ok(Closed::Noted),
     }
 }
 
-/// What became of a transaction, told to whoever may now have something to take.
-fn ended(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closed: Result<Closed>) -> TxEnd {
-    match closed {
-        Ok(Closed::Ended(attempt, freed)) => {
-            node.queue.core().count_completed(&event.0, &attempt);
-            node.queue.core().wakes.notify(node.queue.namespace(), freed);
-            TxEnd::Committed(Some(attempt))
+/// PostgreSQL's `now()` is the start of the transaction, before the handlers ran. Their time is added, for the statistics.
+fn after_commit(node: &Shared, change: Change, mut applied: Applied) {
+    for attempt in applied.attempts.iter_mut().flatten() {
+        let ran = Duration::from_millis(attempt.execution_time_ms.unwrap_or(0));
+        let ended_at = change.live.picked_at.map_or(attempt.finished_at, |picked_at| after(picked_at, ran));
+        attempt.finished_at = attempt.finished_at.max(ended_at);
+    }
+    change::after_commit(node.queue.core(), node.queue.namespace(), &[change], &applied);
+}
+
+impl TxFailure {
+    /// The failure as the result of a handler. An error of the database counts for the handler that ran last, unless the
+    /// database was unavailable.
+    fn into_run(self, handlers: &[Arc<Handler>]) -> Result<Run, Unavailable> {
+        let error = match self {
+            TxFailure::Handler(run) => return Ok(run),
+            TxFailure::Database(error) => error,
+        };
+        if error.is_temporary() || matches!(error, Error::Closed) {
+            tracing::warn!(%error, "the database failed a handler's transaction");
+            return Err(Unavailable);
         }
-        Ok(Closed::Noted) => TxEnd::Committed(None),
-        Ok(Closed::Lost) => TxEnd::Lost,
-        Err(error) => failed(handlers, &error),
+        let handler = handlers.last().map(|handler| handler.id.clone()).unwrap_or_default();
+        let failure = Failure::Retry { after: None, error: error.to_string() };
+        Ok(Run { handler, failure: Some(failure) })
     }
-}
-
-/// Says what a failure of the database means: to the handler that ran last, or to nobody.
-fn failed(handlers: &[Arc<Handler>], error: &Error) -> TxEnd {
-    if error.is_temporary() || matches!(error, Error::Closed) {
-        tracing::warn!(%error, "the database failed a handler's transaction");
-        return TxEnd::Unavailable;
-    }
-    let handler = handlers.last().map(|handler| handler.id.clone()).unwrap_or_default();
-    let failure = Failure::Retry { after: None, error: error.to_string() };
-    TxEnd::Failed(Run { handler, failure: Some(failure) })
 }

@@ -6,7 +6,7 @@ use super::histogram::Histogram;
 use crate::clock::Timestamp;
 use crate::decide::Transition;
 use crate::delivery::{Delivery, Status};
-use crate::outcome::{Action, Attempt};
+use crate::outcome::Action;
 use crate::store::Change;
 use crate::topology::Subscription;
 
@@ -106,13 +106,6 @@ pub(crate) fn end_of(change: &Change) -> Option<End> {
 pub(crate) fn run_of(change: &Change, finished_at: Timestamp) -> Option<u64> {
     let reported = matches!(change.action, Action::Completed | Action::CompletedWithErrors | Action::Failed);
     change.live.picked_at.filter(|_| reported).map(|picked_at| span_us(picked_at, finished_at))
-}
-
-/// How long a worker had it whose handler ran in a transaction. The attempt ended when that began, by the clock of the
-/// database; how long the handlers took was measured here.
-pub(crate) fn run_in_tx(picked_at: Timestamp, attempt: &Attempt) -> u64 {
-    let until_begun_us = span_us(picked_at, attempt.finished_at);
-    attempt.execution_time_ms.map_or(until_begun_us, |ms| until_begun_us.max(ms.saturating_mul(1_000)))
 }
 
 /// How long it waited for its first claim; `None` for a later one, and for the past that a subscription was given:

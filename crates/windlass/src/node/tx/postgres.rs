@@ -13,7 +13,8 @@ use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
 use super::super::shared::Shared;
 use super::super::verdict::Run;
-use super::{Closing, TxEnd, ended, failed};
+use super::{Closed, Closing, TxFailure};
+use crate::error::Error;
 use crate::store::postgres::Tx;
 
 /// How long it may take to find out whether a connection still works.
@@ -56,26 +57,25 @@ impl Drop for PgTx {
     }
 }
 
-pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closing: Closing) -> TxEnd {
+pub(super) async fn transact(
+    node: &Shared,
+    event: &Envelope,
+    handlers: &[Arc<Handler>],
+    closing: Closing,
+) -> Result<Closed, TxFailure> {
     let core = node.queue.core();
-    let Some(store) = core.store.postgres() else { return TxEnd::Unavailable };
+    let store = core.store.postgres().ok_or(TxFailure::Database(Error::Closed))?;
     let timeout = handlers.iter().map(|handler| handler.timeout).max().unwrap_or_default();
-    let mut tx = match store.begin(timeout).await {
-        Ok(tx) => tx,
-        Err(error) => return failed(handlers, &error),
-    };
+    let mut tx = store.begin(timeout).await.map_err(TxFailure::Database)?;
     for handler in handlers {
-        match run(handler, event, tx).await {
-            Ok(returned) => tx = returned,
-            Err(ended) => return ended,
-        }
+        tx = run(handler, event, tx).await?;
     }
     let closed = store.close_tx(tx, node.queue.namespace(), &closing, core.clock.overridden()).await;
-    ended(node, event, handlers, closed)
+    closed.map_err(TxFailure::Database)
 }
 
 /// Lends the transaction to a handler, and takes it back. After a failure it is dropped, and so rolled back.
-async fn run(handler: &Handler, event: &Envelope, tx: Tx) -> Result<Tx, TxEnd> {
+async fn run(handler: &Handler, event: &Envelope, tx: Tx) -> Result<Tx, TxFailure> {
     let Work::InPgTx(work) = &handler.work else { return Ok(tx) };
     let (back, mut returned) = oneshot::channel();
     let tx = PgTx { tx: Some(tx), back: Some(back) };
@@ -83,27 +83,24 @@ async fn run(handler: &Handler, event: &Envelope, tx: Tx) -> Result<Tx, TxEnd> {
     let failure = match (failure, returned.try_recv()) {
         (None, Ok(tx)) => return Ok(tx),
         (None, Err(_)) => kept(),
-        (Some(failure), Ok(tx)) if is_retry(&failure) => match is_gone(tx).await {
-            true => return Err(TxEnd::Unavailable),
-            false => failure,
-        },
+        (Some(failure), Ok(tx)) if is_retry(&failure) => {
+            check_connection(tx).await.map_err(TxFailure::Database)?;
+            failure
+        }
         (Some(failure), _) => failure,
     };
-    Err(TxEnd::Failed(Run { handler: handler.id.clone(), failure: Some(failure) }))
+    Err(TxFailure::Handler(Run { handler: handler.id.clone(), failure: Some(failure) }))
 }
 
 fn is_retry(failure: &Failure) -> bool {
     matches!(failure, Failure::Retry { .. })
 }
 
-/// Whether the connection was lost. One that is still busy with what its handler asked for was not.
-async fn is_gone(mut tx: Tx) -> bool {
+/// Fails if the connection was lost. A connection that is still busy with the handler's statement was not.
+async fn check_connection(mut tx: Tx) -> Result<(), Error> {
     match tokio::time::timeout(PING_MAX, tx.ping()).await {
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "the database went away under a handler");
-            true
-        }
-        Ok(Ok(())) | Err(_) => false,
+        Ok(Err(error)) => Err(Error::DatabaseUnavailable { detail: error.to_string() }),
+        Ok(Ok(())) | Err(_) => Ok(()),
     }
 }
 

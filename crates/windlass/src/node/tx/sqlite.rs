@@ -10,13 +10,18 @@ use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
 use super::super::shared::Shared;
 use super::super::verdict::Run;
-use super::{Closing, TxEnd, ended};
+use super::{Closed, Closing, TxFailure};
 use crate::error::{Error, Result};
 use crate::wake::lock;
 
-pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Handler>], closing: Closing) -> TxEnd {
+pub(super) async fn transact(
+    node: &Shared,
+    event: &Envelope,
+    handlers: &[Arc<Handler>],
+    closing: Closing,
+) -> Result<Closed, TxFailure> {
     let core = node.queue.core();
-    let Some(store) = core.store.sqlite() else { return TxEnd::Unavailable };
+    let store = core.store.sqlite().ok_or(TxFailure::Database(Error::Closed))?;
     // An error is how a write is rolled back; what it was is told here.
     let failure = Arc::new(Mutex::new(None));
     let (told, ours, shown) = (failure.clone(), handlers.to_vec(), event.clone());
@@ -24,10 +29,10 @@ pub(super) async fn transact(node: &Shared, event: &Envelope, handlers: &[Arc<Ha
     let span = tracing::Span::current();
     let work = move |conn: &Connection| span.in_scope(|| run_all(&ours, &shown, conn, &told));
     let closed = store.handle(node.queue.namespace(), closing, core.clock.overridden(), work).await;
-    if let Some(run) = lock(&failure).take() {
-        return TxEnd::Failed(run);
+    match lock(&failure).take() {
+        Some(run) => Err(TxFailure::Handler(run)),
+        None => closed.map_err(TxFailure::Database),
     }
-    ended(node, event, handlers, closed)
 }
 
 fn run_all(handlers: &[Arc<Handler>], event: &Envelope, conn: &Connection, told: &Mutex<Option<Run>>) -> Result<()> {

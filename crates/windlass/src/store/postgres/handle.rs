@@ -14,8 +14,7 @@ use super::{COLD, PgStore, fix_planner, results, transition};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::pool::PoolView;
-use crate::store::{Change, Closed, Closing};
-use crate::wake::ReadyLane;
+use crate::store::{Applied, Closed, Closing};
 
 /// Handlers beyond this many wait for each other.
 const HANDLERS: usize = 16;
@@ -104,12 +103,15 @@ impl PgStore {
         now: Option<Timestamp>,
     ) -> Result<Closed> {
         tx.execute(HOT_HERE).await.map_err(from_sqlx)?;
-        let (closed, freed) = close(&mut tx, namespace, closing, now).await?;
+        let closed = close(&mut tx, namespace, closing, now).await?;
         if matches!(closed, Closed::Lost) {
             return Ok(closed);
         }
         tx.tx.commit().await.map_err(from_sqlx)?;
-        self.notify(namespace, freed);
+        if let Closed::Changed(change, applied) = &closed {
+            self.notify(namespace, applied.freed.clone());
+            self.note_finished_leases(std::iter::once(&**change));
+        }
         Ok(closed)
     }
 }
@@ -119,19 +121,20 @@ async fn close(
     namespace: &str,
     closing: &Closing,
     now: Option<Timestamp>,
-) -> Result<(Closed, Vec<ReadyLane>)> {
+) -> Result<Closed> {
     match closing {
         Closing::Note(interim) => {
             let noted = results::note(connection, namespace, std::slice::from_ref(interim), now).await?;
-            Ok((if noted == [true] { Closed::Noted } else { Closed::Lost }, Vec::new()))
+            Ok(if noted == [true] { Closed::Noted } else { Closed::Lost })
         }
-        Closing::End(..) => {
-            let changes: Vec<Change> = closing.change().into_iter().collect();
-            let (mut attempts, freed) = transition::apply(connection, namespace, &changes, true, now).await?;
-            match attempts.pop().flatten() {
-                Some(attempt) => Ok((Closed::Ended(attempt, freed.clone()), freed)),
-                None => Ok((Closed::Lost, Vec::new())),
-            }
+        Closing::End(closing) => {
+            let change = closing.change();
+            let changes = std::slice::from_ref(&change);
+            let (attempts, freed) = transition::apply(connection, namespace, changes, true, now).await?;
+            Ok(match attempts[0] {
+                Some(_) => Closed::Changed(change.into(), Applied { attempts, freed }),
+                None => Closed::Lost,
+            })
         }
     }
 }

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use super::{SqliteStore, results, transition};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::store::{Change, Closed, Closing};
+use crate::store::{Closed, Closing};
 use crate::wake::lock;
 
 impl SqliteStore {
@@ -38,14 +38,14 @@ impl SqliteStore {
     }
 }
 
-/// `None` where the lease is not the current one.
+/// `None` if the lease is not the current one.
 fn close(conn: &Connection, namespace: &str, closing: &Closing, now: i64) -> Result<Option<Closed>> {
     match closing {
         Closing::Note(interim) => Ok(results::note(conn, namespace, interim, now)?.then_some(Closed::Noted)),
-        Closing::End(..) => {
-            let changes: Vec<Change> = closing.change().into_iter().collect();
-            let mut applied = transition::transition(conn, namespace, &changes, now)?;
-            Ok(applied.attempts.pop().flatten().map(|attempt| Closed::Ended(attempt, applied.freed)))
+        Closing::End(closing) => {
+            let change = closing.change();
+            let applied = transition::transition(conn, namespace, std::slice::from_ref(&change), now)?;
+            Ok(applied.attempts[0].is_some().then(|| Closed::Changed(change.into(), applied)))
         }
     }
 }
