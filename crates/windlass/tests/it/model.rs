@@ -5,6 +5,7 @@
 mod reference;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -22,6 +23,9 @@ const STEPS: usize = 60;
 const WORKERS: [&str; 2] = ["w1", "w2"];
 /// Each with the types it wants.
 const SUBSCRIPTIONS: &[(&str, &str)] = &[("main", "*"), ("audit", "a*")];
+/// Half of the histories begin with an event of each of these tag sets: more lanes than a claim reads one by one.
+static TAG_SETS: LazyLock<Vec<[&str; 2]>> =
+    LazyLock::new(|| (0..40).map(|n| ["x", &*format!("set-{n}").leak()]).collect());
 /// Its completed events are not kept.
 const FORGOTTEN: &str = "c";
 
@@ -103,6 +107,9 @@ impl<'a> Play<'a> {
     }
 
     async fn run(mut self) {
+        if self.rng.bool() {
+            self.publish_tag_sets().await;
+        }
         for step in 0..STEPS {
             self.step().await;
             if step % 5 == 0 {
@@ -183,13 +190,13 @@ impl<'a> Play<'a> {
     // -- the work
 
     async fn publish(&mut self) {
+        let events = (0..self.rng.usize(1..4)).map(|_| self.event()).collect();
+        self.publish_events(events).await;
+    }
+
+    async fn publish_events(&mut self, events: Vec<(NewEvent, Event)>) {
         let queue = self.queue();
-        let (mut events, mut expected) = (Vec::new(), Vec::new());
-        for _ in 0..self.rng.usize(1..4) {
-            let (new, event) = self.event();
-            events.push(new);
-            expected.push(event);
-        }
+        let (events, expected): (Vec<NewEvent>, Vec<Event>) = events.into_iter().unzip();
         let published = queue.publish_all(events).await.unwrap();
         for (published, event) in published.iter().zip(expected) {
             let event = Event { id: published.event.id, ..event };
@@ -200,6 +207,14 @@ impl<'a> Play<'a> {
                 Some(id) => assert_eq!(event.id, id),
                 None => self.reference.publish(event),
             }
+        }
+    }
+
+    async fn publish_tag_sets(&mut self) {
+        for tags in TAG_SETS.iter() {
+            let (new, event) = self.event();
+            self.publish_events(vec![(new.tags(*tags), Event { tags, ..event })]).await;
+            self.advance(MICRO);
         }
     }
 

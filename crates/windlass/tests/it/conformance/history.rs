@@ -2,9 +2,11 @@
 
 use sqlx::{Connection, Executor};
 use windlass::{
-    ClaimRequest, Error, History, NamespacePolicy, Policy, PolicyOverrides, Report, Status, SubscriptionSpec,
+    Backoff, ClaimRequest, Error, Held, History, NamespacePolicy, Policy, PolicyOverrides, Report, Status,
+    SubscriptionSpec,
 };
 
+use crate::bed::Kind;
 use crate::postgres as server;
 use crate::support::*;
 
@@ -78,6 +80,31 @@ conformance! {
         assert_eq!(json(&second.event), json(&event));
         done(&queue, &second).await;
         assert_eq!(queue.get(event.id).await.unwrap_err(), gone(event.id));
+    }
+
+    async fn subscriptions_that_end_in_one_batch_leave_nothing_behind(bed) {
+        let queue = bed.namespace(Policy { history: History::None, backoff: Backoff::None, ..Policy::default() }).await;
+        for name in ["second", "third"] {
+            queue.add_subscription(SubscriptionSpec::new(name)).await.unwrap();
+        }
+        let event = publish(&queue, "t").await;
+        // Each has an attempt on record when they end together.
+        for report in [Report::failed("x"), Report::done()] {
+            let mut reports = Vec::new();
+            for name in ["main", "second", "third"] {
+                let delivery = claim(&queue, ClaimRequest::new("w").subscription(name)).await.remove(0);
+                reports.push((Held::from(&delivery), report.clone()));
+            }
+            for finished in queue.finish_all(reports).await.unwrap() {
+                drop(finished.unwrap());
+            }
+        }
+        assert_eq!(queue.get(event.id).await.unwrap_err(), gone(event.id));
+        let (attempts, events) = match bed.database.kind {
+            Kind::Sqlite => ("SELECT count(*) FROM event_attempts", "SELECT count(*) FROM events"),
+            Kind::Postgres => ("SELECT count(*) FROM windlass.event_attempts", "SELECT count(*) FROM windlass.events"),
+        };
+        assert_eq!((bed.database.ids(attempts).await, bed.database.ids(events).await), (vec![0], vec![0]));
     }
 
     async fn an_event_with_a_dead_letter_is_not_forgotten(bed) {
