@@ -42,7 +42,7 @@ fn each_line_is_a_json_object_with_its_fields() {
         found[0]["fields"].clone()
     };
     for (level, message) in
-        [("WARN", "an event failed; it is tried again"), ("ERROR", "an event failed for good; it is a dead letter")]
+        [("WARN", "an event failed and will be retried"), ("ERROR", "an event failed and is a dead letter now")]
     {
         let fields = about(level);
         assert_eq!(fields["message"], message);
@@ -57,7 +57,7 @@ fn each_line_is_a_json_object_with_its_fields() {
 fn without_it_lines_are_for_people() {
     let log = log_of(&[]);
     assert!(log.lines().all(|line| serde_json::from_str::<Value>(line).is_err()), "{log}");
-    assert!(log.contains("an event failed; it is tried again"), "{log}");
+    assert!(log.contains("an event failed and will be retried"), "{log}");
 }
 
 #[test]
