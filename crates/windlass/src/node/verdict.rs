@@ -60,7 +60,7 @@ pub(super) fn report(
     if let Some(detail) = detail(runs).filter(|_| several) {
         report = report.detail(detail);
     }
-    if several && (already_stored || report.outcome != Outcome::Done) {
+    if already_stored || (several && report.outcome != Outcome::Done) {
         report = report.handler_results(runs.iter().filter_map(result).collect());
     }
     report
