@@ -150,14 +150,14 @@ WITH found AS MATERIALIZED (
         WHERE q.event_id BETWEEN i.event_id AND i.event_id AND q.subscription_id = i.subscription_id AND q.namespace = $1
           AND q.lease = i.lease ORDER BY q.event_id LIMIT 1) AS q
 ), shortened AS (
-    UPDATE windlass.leases l SET check_at = s.check_at
+    UPDATE windlass.leases l SET check_at = least(l.check_at, s.check_at)
     FROM (
-        SELECT l.tid, coalesce($2, now()) + i.lease_us * interval '1 microsecond' AS check_at FROM found i
+        SELECT l.tid, min(coalesce($2, now()) + i.lease_us * interval '1 microsecond') AS check_at FROM found i
         CROSS JOIN LATERAL (
             SELECT l.ctid AS tid FROM windlass.leases l
             WHERE l.subscription_id = i.subscription_id AND l.claimed_at = i.picked_at AND (l.lease = i.lease) IS TRUE
             ORDER BY l.claimed_at OFFSET 0) AS l
-        WHERE coalesce($2, now()) + i.lease_us * interval '1 microsecond' < i.before) AS s
+        WHERE coalesce($2, now()) + i.lease_us * interval '1 microsecond' < i.before GROUP BY l.tid) AS s
     WHERE l.ctid = s.tid AND (l.namespace = $1) IS TRUE
 )
 UPDATE windlass.event_queue q
