@@ -115,9 +115,10 @@ CREATE TABLE windlass.event_queue (
 CREATE INDEX event_queue_lane ON windlass.event_queue (lane_id, ready_at, event_id);
 CREATE INDEX event_queue_out_of_order ON windlass.event_queue (subscription_id, priority, ready_at, event_id)
     WHERE out_of_order;
-CREATE INDEX event_queue_deadline ON windlass.event_queue (subscription_id, expires_at, event_id)
+-- ready_at keeps claims from visiting rows that are delayed or wait for their group.
+CREATE INDEX event_queue_deadline ON windlass.event_queue (subscription_id, expires_at, event_id, ready_at)
     WHERE expires_at IS NOT NULL;
-CREATE INDEX event_queue_lane_deadline ON windlass.event_queue (lane_id, expires_at, event_id)
+CREATE INDEX event_queue_lane_deadline ON windlass.event_queue (lane_id, expires_at, event_id, ready_at)
     WHERE expires_at IS NOT NULL;
 CREATE INDEX event_queue_group ON windlass.event_queue (group_id, subscription, namespace, ready_at, event_id)
     WHERE group_id IS NOT NULL;
