@@ -18,6 +18,9 @@ use crate::wake::lock;
 /// The cache of ids by key is emptied when it reaches this size. Ids are looked up again when they are needed.
 const KEYS_MAX: usize = 200_000;
 
+/// Fewer empty lanes than this are not worth removing: all processes then reload the namespace and list its lanes again.
+pub(crate) const EMPTY_LANES_MIN: usize = 500;
+
 /// What the deliveries of one lane have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LaneKey {
@@ -83,30 +86,22 @@ impl LaneFilter<'_> {
 }
 
 impl LaneCache {
-    /// Runs `work` on the lanes of this version. `None` if a newer version is cached.
-    fn at<T>(&self, namespace: &str, version: i64, work: impl FnOnce(&mut NamespaceLanes) -> T) -> Option<T> {
+    /// Runs `work` on the lanes of this version. Lanes of another version are forgotten.
+    fn at<T>(&self, namespace: &str, version: i64, work: impl FnOnce(&mut NamespaceLanes) -> T) -> T {
         let mut cache = lock(&self.0);
         let lanes = match cache.get_mut(namespace) {
             Some(lanes) => lanes,
             None => cache.entry(namespace.to_owned()).or_default(),
         };
-        if lanes.version < version {
+        if lanes.version != version {
             *lanes = NamespaceLanes { version, ..NamespaceLanes::default() };
         }
-        (lanes.version == version).then(|| work(lanes))
+        work(lanes)
     }
 
     /// Looks up lane ids while the cache is locked once for all of them.
     pub fn look_up<T>(&self, topology: &Topology, work: impl FnOnce(&dyn Fn(&LaneKey) -> Option<i64>) -> T) -> T {
-        let mut work = Some(work);
-        let found = self.at(&topology.namespace.namespace, topology.version, |lanes| {
-            work.take().map(|work| work(&|key| lanes.ids.get(key).copied()))
-        });
-        match (found.flatten(), work) {
-            (Some(found), _) => found,
-            (None, Some(work)) => work(&|_| None),
-            (None, None) => unreachable!("the closure was called and its result returned"),
-        }
+        self.at(&topology.namespace.namespace, topology.version, |lanes| work(&|key| lanes.ids.get(key).copied()))
     }
 
     pub fn insert(&self, namespace: &str, version: i64, lanes: impl IntoIterator<Item = (LaneKey, i64)>) {
@@ -118,7 +113,7 @@ impl LaneCache {
     /// The number of the newest listed lane; 0 if none is.
     pub fn newest(&self, topology: &Topology) -> i64 {
         let newest = |lanes: &mut NamespaceLanes| lanes.listed.last().map_or(0, |lane| lane.number);
-        self.at(&topology.namespace.namespace, topology.version, newest).unwrap_or(0)
+        self.at(&topology.namespace.namespace, topology.version, newest)
     }
 
     /// The listed lanes with a larger number.
@@ -127,12 +122,12 @@ impl LaneCache {
             let from = lanes.listed.partition_point(|lane| lane.number <= number);
             lanes.listed[from..].to_vec()
         };
-        self.at(&topology.namespace.namespace, topology.version, newer).unwrap_or_default()
+        self.at(&topology.namespace.namespace, topology.version, newer)
     }
 
     /// The listed lanes that match, from this place in the list on, and the place where the list ends now.
     pub fn select(&self, topology: &Topology, filter: &LaneFilter<'_>, from: usize) -> (Vec<Lane>, usize) {
-        let selected = self.at(&topology.namespace.namespace, topology.version, |lanes| {
+        self.at(&topology.namespace.namespace, topology.version, |lanes| {
             let matching = |lane: &&Lane| filter.matches(&lane.key);
             let found: Vec<Lane> = if filter.tags.is_empty() {
                 lanes.listed.iter().skip(from).filter(matching).cloned().collect()
@@ -143,8 +138,7 @@ impl LaneCache {
                 indexes.into_iter().map(|index| &lanes.listed[index]).filter(matching).cloned().collect()
             };
             (found, lanes.listed.len())
-        });
-        selected.unwrap_or((Vec::new(), from))
+        })
     }
 }
 

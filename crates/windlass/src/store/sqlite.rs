@@ -22,7 +22,7 @@ use crate::inspect::{
     DeadLetter, DeadLetterFilter, DeadLetterGroup, EventView, ListFilter, LogEntry, Page, StatRow, StuckDelivery,
     WorkerView,
 };
-use crate::lanes::{Lane, LaneKey};
+use crate::lanes::{EMPTY_LANES_MIN, Lane, LaneKey};
 use crate::outcome::{Attempt, HandlerResult};
 use crate::overview::{Counts, Reasons};
 use crate::policy::NamespacePolicy;
@@ -287,7 +287,7 @@ impl Store for SqliteStore {
     ) -> Result<usize> {
         let (reading, created_until) = (namespace.to_owned(), self.now(now).saturating_sub(micros(min_age)));
         let empty = self.read(move |conn| lanes::empty_lanes(conn, &reading, created_until, limit)).await?;
-        if empty.is_empty() {
+        if empty.len() < EMPTY_LANES_MIN {
             return Ok(0);
         }
         let namespace = namespace.to_owned();

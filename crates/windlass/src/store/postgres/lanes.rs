@@ -10,7 +10,7 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
-use crate::lanes::{Lane, LaneKey, join_tags, split_tags};
+use crate::lanes::{EMPTY_LANES_MIN, Lane, LaneKey, join_tags, split_tags};
 
 pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
     let mut connection = store.writes.get().await?;
@@ -107,25 +107,28 @@ fn lane(row: &PgRow) -> Result<Lane> {
     Ok(Lane { lane_id: get(row, "lane_id")?, number: get(row, "number")?, key: key.into() })
 }
 
+// In the order of the lanes' numbers, so that only lanes of this namespace are read.
+pub(super) const EMPTY: &str = "
+SELECT e.lane_id FROM windlass.lanes e
+WHERE e.namespace = $1 AND e.created_at <= coalesce($2, now()) - $3 * interval '1 microsecond'
+  AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.lane_id = e.lane_id ORDER BY q.ready_at OFFSET 0)
+ORDER BY e.number LIMIT $4";
+
+/// How long to wait for the transactions that are publishing. Others go on publishing meanwhile.
+const PUBLISHERS_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
+
 // Transactions that publish lock this row in share mode until they commit. Once this lock is held, they have all committed
-// and the statements after it see their deliveries. It does not wait for them: a transaction may stay open for long.
-const LOCK_NAMESPACE: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 FOR UPDATE SKIP LOCKED";
+// and the statements after it see their deliveries.
+const LOCK_NAMESPACE: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 FOR UPDATE";
 
 pub(super) const REMOVE_EMPTY: &str = "
-DELETE FROM windlass.lanes l WHERE l.namespace = $1 AND l.lane_id = ANY(ARRAY(
-    SELECT e.lane_id FROM windlass.lanes e
-    WHERE e.namespace = $1 AND e.created_at <= coalesce($2, now()) - $3 * interval '1 microsecond'
-      AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.lane_id = e.lane_id ORDER BY q.ready_at OFFSET 0)
-    ORDER BY e.lane_id LIMIT $4))";
-
-const RESET_PRIORITIES: &str = "
-UPDATE windlass.subscriptions s
-SET priorities = coalesce((SELECT array_agg(DISTINCT l.priority) FROM windlass.lanes l
-                           WHERE l.subscription_id = s.subscription_id AND l.priority <> 0), '{}')
-WHERE s.namespace = $1 AND cardinality(s.priorities) > 0";
+DELETE FROM windlass.lanes l
+WHERE l.namespace = $1 AND l.lane_id = ANY($2)
+  AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.lane_id = l.lane_id ORDER BY q.ready_at OFFSET 0)";
 
 const INCREMENT_VERSION: &str = "UPDATE windlass.namespaces SET version = version + 1 WHERE namespace = $1";
 
+/// Priorities of removed lanes stay in the subscriptions' lists. Each costs a claim one look into an index.
 pub(super) async fn remove_empty_lanes(
     store: &PgStore,
     namespace: &str,
@@ -134,18 +137,31 @@ pub(super) async fn remove_empty_lanes(
     now: Option<Timestamp>,
 ) -> Result<usize> {
     let mut connection = store.sweeps.get().await?;
+    let empty = sqlx::query_scalar(EMPTY).bind(namespace).bind(now).bind(micros(min_age)).bind(limit as i64);
+    let empty: Vec<i64> = empty.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    if empty.len() < EMPTY_LANES_MIN {
+        connection.done();
+        return Ok(0);
+    }
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let locked = sqlx::query(LOCK_NAMESPACE).bind(namespace).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
-    let mut removed = 0;
-    if locked.is_some() {
-        let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(now).bind(micros(min_age)).bind(limit as i64);
-        removed = remove.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected();
-    }
-    if removed > 0 {
-        for statement in [RESET_PRIORITIES, INCREMENT_VERSION] {
-            sqlx::query(statement).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    tx.execute(PUBLISHERS_TIMEOUT).await.map_err(from_sqlx)?;
+    match sqlx::query(LOCK_NAMESPACE).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx) {
+        Ok(_) => {}
+        Err(Error::DatabaseLocked { .. }) => {
+            tracing::info!(
+                namespace,
+                lanes = empty.len(),
+                "empty lanes are not removed now: transactions are publishing"
+            );
+            tx.rollback().await.map_err(from_sqlx)?;
+            connection.done();
+            return Ok(0);
         }
+        Err(error) => return Err(error),
     }
+    let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(&empty);
+    let removed = remove.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected();
+    sqlx::query(INCREMENT_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     Ok(removed as usize)
