@@ -72,7 +72,6 @@ mod explain;
 mod finish;
 #[cfg(feature = "postgres")]
 mod hand_over;
-mod handoff;
 mod history;
 mod hold;
 mod inspect;

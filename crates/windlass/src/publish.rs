@@ -10,7 +10,6 @@ use crate::change::passes_group;
 use crate::clock::after;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent, tag_set};
-use crate::handoff::Handoff;
 use crate::lanes::LaneKey;
 use crate::queue::{Core, Queue};
 use crate::store::{NewDelivery, Prepared, Stored};
@@ -146,15 +145,11 @@ pub(crate) fn unrouted(event: NewEvent) -> Prepared {
 async fn store(core: &Arc<Core>, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
     for _ in 0..ROUNDS_MAX {
         let topology = route_all(core, namespace, prepared).await?;
-        let handoff = Handoff::begin(core, &topology, prepared);
         let refs: Vec<&Prepared> = prepared.iter().collect();
         let stored = core.store.publish(namespace, topology.version, &refs, core.clock.overridden()).await?;
         match stored {
             Some(stored) => {
                 announce(core, namespace, prepared.iter().zip(&stored));
-                if let Some(handoff) = handoff {
-                    handoff.complete(namespace, prepared, &stored);
-                }
                 return Ok(stored);
             }
             None => drop(core.reload(namespace).await?),
@@ -175,8 +170,7 @@ pub(crate) fn announce<'a>(
 ) {
     let new = stored.filter(|(_, stored)| !stored.duplicate);
     core.count_published(namespace, new.clone());
-    let unclaimed = new.flat_map(|(p, _)| &p.deliveries).filter(|delivery| delivery.claimed_by.is_none());
-    let ready: HashSet<ReadyLane> = unclaimed.map(NewDelivery::ready_lane).collect();
+    let ready: HashSet<ReadyLane> = new.flat_map(|(p, _)| &p.deliveries).map(NewDelivery::ready_lane).collect();
     core.wakes.notify(namespace, ready);
 }
 
@@ -259,7 +253,6 @@ pub(crate) fn route(
         max_retries: policy.max_retries,
         attempts_limit: policy.max_attempts,
         pass_group: passes_group(&policy),
-        claimed_by: None,
     })
 }
 

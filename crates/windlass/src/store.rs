@@ -82,22 +82,12 @@ pub(crate) struct NewDelivery {
     pub attempts_limit: u32,
     /// The group goes on past deliveries that wait for a retry (`GroupFailure::Continue`).
     pub pass_group: bool,
-    /// A waiting claim gets it directly: it is stored as claimed.
-    pub claimed_by: Option<HandoffLease>,
 }
 
 impl NewDelivery {
     pub fn ready_lane(&self) -> ReadyLane {
         ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id, rewind: false }
     }
-}
-
-/// The lease of a delivery that is stored as claimed.
-#[derive(Debug, Clone)]
-pub(crate) struct HandoffLease {
-    pub lease: Lease,
-    pub worker_id: String,
-    pub duration: Duration,
 }
 
 /// What a publish stored, or found.

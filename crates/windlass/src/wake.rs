@@ -5,14 +5,13 @@
 //! goes to the namespace's watcher, which looks once for all waiters and wakes those that have something to claim.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::handoff::HandoffSlot;
 use crate::lanes::{Lane, LaneKey};
 use crate::store::LookRequest;
 
@@ -99,9 +98,9 @@ pub(crate) struct Waiter {
     news: Mutex<News>,
     /// Deliveries may be ready behind the positions of the claimer.
     rewind: AtomicBool,
+    /// In publish order, the watcher need not look at or before this event.
+    settled: AtomicI64,
     bell: Notify,
-    /// A waiting request that a publisher may serve directly.
-    handoff: Mutex<Option<HandoffSlot>>,
 }
 
 /// What a waiter was notified of since it last asked.
@@ -133,8 +132,8 @@ impl Wakes {
             waiting: AtomicBool::new(false),
             news: Mutex::default(),
             rewind: AtomicBool::new(false),
+            settled: AtomicI64::new(0),
             bell: Notify::new(),
-            handoff: Mutex::default(),
         });
         let mut all = lock(&self.0);
         let waiters = all.entry(namespace.to_owned()).or_default();
@@ -172,15 +171,6 @@ impl Wakes {
         lock(&self.0).values_mut().for_each(|waiters| waiters.watch.look_now());
     }
 
-    /// Takes the handoff slots of waiters for these lanes.
-    pub fn take_handoffs(&self, namespace: &str, ready: &[ReadyLane]) -> Vec<HandoffSlot> {
-        let all = lock(&self.0);
-        let Some(waiters) = all.get(namespace) else { return Vec::new() };
-        let concerned = ready.iter().flat_map(|ready| waiters.concerned(*ready));
-        // The waiter offers its next request when it wakes.
-        concerned.filter_map(|waiter| waiter.take_handoff().inspect(|_| waiter.bell.notify_one())).collect()
-    }
-
     // -- for the watcher
 
     /// The watcher's alarm, and when it has to look. `None` if no waiter is left: then the watcher ends.
@@ -198,15 +188,18 @@ impl Wakes {
     pub fn begin_look(&self, namespace: &str) -> Option<LookRequest> {
         let mut all = lock(&self.0);
         let waiters = all.get_mut(namespace)?;
-        let is_waiting = |waiters: &BTreeMap<u64, Arc<Waiter>>| waiters.values().any(|waiter| waiter.is_waiting());
         if !waiters.waiters.values().any(|registered| registered.waiter.is_waiting()) {
             return None;
         }
         waiters.watch.look_by.take_if(|by| *by <= Instant::now());
-        let subscriptions = waiters.by_subscription.iter().filter(|(_, waiters)| is_waiting(waiters));
-        let lanes = waiters.by_lane.iter().filter(|(_, waiters)| is_waiting(waiters));
+        let first_settled = |waiters: &BTreeMap<u64, Arc<Waiter>>| {
+            let waiting = waiters.values().filter(|waiter| waiter.is_waiting());
+            waiting.map(|waiter| waiter.settled.load(Ordering::SeqCst)).min()
+        };
+        let subscriptions = waiters.by_subscription.iter();
+        let lanes = waiters.by_lane.iter().filter(|(_, waiters)| first_settled(waiters).is_some());
         let mut request = LookRequest {
-            subscriptions: subscriptions.map(|(subscription_id, _)| *subscription_id).collect(),
+            subscriptions: subscriptions.filter_map(|(id, waiters)| Some((*id, first_settled(waiters)?))).collect(),
             lanes: lanes.map(|(lane_id, _)| *lane_id).collect(),
         };
         request.lanes.sort_unstable();
@@ -336,9 +329,10 @@ impl Registration {
         }
     }
 
-    /// The waiter begins to wait. `look_now`: the watcher has to look at once. `true` if no watcher is running: the caller
-    /// has to start one.
-    pub fn wait(&self, look_now: bool) -> bool {
+    /// The waiter begins to wait. In publish order, the watcher looks after the event `settled` only. `look_now`: it has to
+    /// look at once. `true` if no watcher is running: the caller has to start one.
+    pub fn wait(&self, settled: i64, look_now: bool) -> bool {
+        self.waiter.settled.store(settled, Ordering::SeqCst);
         self.waiter.waiting.store(true, Ordering::SeqCst);
         let mut all = lock(&self.wakes.0);
         let Some(waiters) = all.get_mut(&self.namespace) else { return false };
@@ -378,14 +372,6 @@ impl Waiter {
     fn tell(&self, add: impl FnOnce(&mut News)) {
         add(&mut lock(&self.news));
         self.bell.notify_one();
-    }
-
-    pub fn offer_handoff(&self, slot: HandoffSlot) {
-        *lock(&self.handoff) = Some(slot);
-    }
-
-    pub fn take_handoff(&self) -> Option<HandoffSlot> {
-        lock(&self.handoff).take()
     }
 
     pub fn is_waiting(&self) -> bool {

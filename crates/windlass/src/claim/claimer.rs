@@ -28,7 +28,6 @@ use super::undelivered::Undelivered;
 use super::watcher::{self, Pace};
 use crate::delivery::{Delivery, Lease};
 use crate::error::{Error, Result};
-use crate::handoff::HandoffSlot;
 use crate::lanes::LaneKey;
 use crate::maintain::release_expired;
 use crate::queue::Core;
@@ -54,15 +53,9 @@ const ROUNDS_MAX: usize = 20;
 /// The sending end of a claimer.
 #[derive(Clone)]
 pub(super) struct ClaimerHandle {
-    requests: mpsc::UnboundedSender<Message>,
+    requests: mpsc::UnboundedSender<WaitingClaim>,
     last_worker: Arc<Mutex<String>>,
     idle_poll: Duration,
-}
-
-enum Message {
-    New(WaitingClaim),
-    /// A request that was offered for a handoff and got nothing, with its old place.
-    Returned(u64, WaitingClaim),
 }
 
 impl ClaimerHandle {
@@ -74,7 +67,6 @@ impl ClaimerHandle {
         let claimer = Claimer {
             shutting_down: core.hurry.subscribe(),
             registration: core.wakes.register(&filter.namespace, selects),
-            home: requests.downgrade(),
             core,
             filter,
             inbox,
@@ -96,7 +88,7 @@ impl ClaimerHandle {
         let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
         let long_poll = wait >= LONG_POLL_MIN * self.idle_poll;
         let request = WaitingClaim { slot, until: Instant::now() + wait, long_poll, reply };
-        self.requests.send(Message::New(request)).ok()?;
+        self.requests.send(request).ok()?;
         let undelivered = answer.await.ok()?;
         Some(undelivered.map(Undelivered::receive))
     }
@@ -133,9 +125,7 @@ enum Phase {
 struct Claimer {
     core: Arc<Core>,
     filter: Filter,
-    inbox: mpsc::UnboundedReceiver<Message>,
-    /// The way back into the inbox.
-    home: mpsc::WeakUnboundedSender<Message>,
+    inbox: mpsc::UnboundedReceiver<WaitingClaim>,
     shutting_down: watch::Receiver<bool>,
     requests: WaitingClaims,
     registration: Registration,
@@ -146,13 +136,6 @@ struct Claimer {
     look_behind: Pace,
     /// How many deliveries the next claim asks for, at most.
     claim_size: usize,
-}
-
-/// What one claim brought.
-struct Round {
-    deliveries: Vec<Delivery>,
-    /// More may be ready.
-    more: bool,
 }
 
 impl Claimer {
@@ -176,8 +159,9 @@ impl Claimer {
     /// Waits for the first request. `None` if none comes.
     async fn next_request(&mut self, watched_until: Option<Instant>) -> Option<Phase> {
         if let Some(until) = watched_until {
-            if let Ok(Some(message)) = tokio::time::timeout_at(until, self.inbox.recv()).await {
-                let long_poll = self.admit(message);
+            if let Ok(Some(request)) = tokio::time::timeout_at(until, self.inbox.recv()).await {
+                let long_poll = request.long_poll;
+                self.requests.push(request);
                 // A failure of the watcher before the request came does not concern it: it claims for itself.
                 let news = self.registration.waiter.news();
                 let must_claim = !long_poll || news.ready || news.lanes_changed || news.failed.is_some();
@@ -186,37 +170,26 @@ impl Claimer {
             self.registration.stop_waiting();
             return Some(Phase::Idle { watched_until: None });
         }
-        let message = match tokio::time::timeout(IDLE_TIMEOUT, self.inbox.recv()).await {
-            Ok(message) => message,
+        let request = match tokio::time::timeout(IDLE_TIMEOUT, self.inbox.recv()).await {
+            Ok(request) => request,
             Err(_) => {
                 self.inbox.close();
                 // Requests that were sent before that are still served.
                 self.inbox.recv().await
             }
         };
-        self.admit(message?);
+        self.requests.push(request?);
         Some(Phase::Claiming)
     }
 
-    /// Adds a request; whether it may wait without a claim.
-    fn admit(&mut self, message: Message) -> bool {
-        match message {
-            Message::New(request) => {
-                let long_poll = request.long_poll;
-                self.requests.push(request);
-                long_poll
-            }
-            Message::Returned(arrival, request) => {
-                self.requests.put_back(arrival, request);
-                true
-            }
+    /// Adds the requests that have come; whether all of them may wait without a claim.
+    fn admit_all(&mut self) -> bool {
+        let mut long_polls = true;
+        while let Ok(request) = self.inbox.try_recv() {
+            long_polls &= request.long_poll;
+            self.requests.push(request);
         }
-    }
-
-    fn admit_all(&mut self) {
-        while let Ok(message) = self.inbox.try_recv() {
-            self.admit(message);
-        }
+        long_polls
     }
 
     /// The phase when no request can be served now.
@@ -239,14 +212,16 @@ impl Claimer {
         let News { seen_by_watcher, .. } = self.registration.waiter.news();
         let slots: Vec<ClaimSlot> = batch.iter().map(|(_, request)| request.slot.clone()).collect();
         match self.claim(slots).await {
-            Ok(Round { deliveries, more }) => {
+            Ok(deliveries) => {
+                let empty = deliveries.is_empty();
                 self.claim_size = (deliveries.len() * 2).max(CLAIM_SIZE_MIN);
-                // The watcher saw a ready delivery but the claim was empty: another worker claimed it first.
-                let look = !(deliveries.is_empty() && seen_by_watcher);
                 self.deliver(batch, deliveries);
-                if more { Phase::Claiming } else { self.without_ready_deliveries(look) }
+                // If the watcher saw a ready delivery, another worker claimed it first. Do not look again at once.
+                if empty { self.without_ready_deliveries(!seen_by_watcher) } else { Phase::Claiming }
             }
             Err(error) => {
+                // If the server crashed, it may have lost claims that it had confirmed.
+                self.positions = Positions::default();
                 batch.into_iter().for_each(|(_, request)| request.answer(Err(error.clone())));
                 self.fail_all(&error);
                 Phase::Idle { watched_until: None }
@@ -255,7 +230,7 @@ impl Claimer {
     }
 
     /// Claims for these slots. If nothing is ready, makes sure of it.
-    async fn claim(&mut self, slots: Vec<ClaimSlot>) -> Result<Round> {
+    async fn claim(&mut self, slots: Vec<ClaimSlot>) -> Result<Vec<Delivery>> {
         let wanted: usize = slots.iter().map(|slot| slot.max).sum();
         for round in 0..ROUNDS_MAX {
             self.refresh_selection().await?;
@@ -273,12 +248,13 @@ impl Claimer {
                 if self.selection.version() != Some(topology.version) {
                     continue;
                 }
-                return Ok(Round { deliveries: Vec::new(), more: false });
+                return Ok(Vec::new());
             };
             // Where lanes are created all the time, a claim does without the newest of them.
             let without_newest = claim.known_lanes.take_if(|_| round >= NEW_LANES_ROUNDS_MAX).is_some();
             let exact = self.positions.are_exact();
             let mut claimed = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
+            let missed = self.positions.note_connects(claimed.connects);
             if claimed.outdated {
                 self.core.reload(&self.filter.namespace).await?;
                 continue;
@@ -296,24 +272,20 @@ impl Claimer {
             self.positions.advance(&claimed, filled);
             if without_newest {
                 // The claim may have passed deliveries in lanes that are listed later.
-                self.positions = Positions::default();
+                self.positions.rewind();
             }
             if let Some(topology) = &self.selection.topology {
                 self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &deliveries);
             }
-            let more = filled
-                || claimed.contended
-                || match self.find_more(exact).await {
-                    // What was claimed is delivered. If the error persists, the next claim reports it.
-                    Err(_) if !deliveries.is_empty() => true,
-                    more => more?,
-                };
-            if !deliveries.is_empty() || !more {
-                return Ok(Round { deliveries, more });
+            if !deliveries.is_empty() {
+                return Ok(deliveries);
+            }
+            if !missed && !claimed.contended && !self.find_more(exact).await? {
+                return Ok(deliveries);
             }
         }
         // Other workers took every candidate, again and again. The requests wait for the next notification.
-        Ok(Round { deliveries: Vec::new(), more: false })
+        Ok(Vec::new())
     }
 
     fn statement(&self, slots: &[ClaimSlot]) -> Option<Claim> {
@@ -360,8 +332,8 @@ impl Claimer {
         }
     }
 
-    /// After a claim that was not filled: whether another one may find something. `exact`: the claim has read everything
-    /// that was ready.
+    /// After a claim that took nothing: whether another one may find something. `exact`: the claim has read everything that
+    /// was ready.
     async fn find_more(&mut self, exact: bool) -> Result<bool> {
         let restarted = self.positions.restart_ready_streams();
         Ok(!exact && (self.check_behind().await? || restarted))
@@ -382,7 +354,8 @@ impl Claimer {
             return Ok(false);
         };
         let check = self.core.store.check_behind(&claim, from, to, self.core.clock.overridden()).await?;
-        Ok(self.positions.note_check(&check))
+        // Deliveries in lanes that the claimer does not know yet were passed. The next claim lists these lanes.
+        Ok(check.new_lanes || self.positions.note_check(&check))
     }
 
     /// Under load, when no claim comes back unfilled.
@@ -427,34 +400,31 @@ impl Claimer {
 
     /// Waits until something may be ready, a request comes, or the first one stops waiting.
     async fn wait(&mut self, look: bool) -> Phase {
-        if self.registration.wait(look) {
+        if self.registration.wait(self.positions.settled(), look) {
             tokio::spawn(watcher::watch(self.core.clone(), self.filter.namespace.clone()));
         }
         let first_end = self.requests.first_end().unwrap_or_else(|| Instant::now() + self.core.idle_poll);
-        self.offer_handoff();
-        let mut long_poll = true;
+        let mut long_polls = true;
         tokio::select! {
             () = self.registration.waiter.notified() => {}
             () = tokio::time::sleep_until(first_end) => {}
-            Some(message) = self.inbox.recv() => long_poll = self.admit(message),
+            Some(request) = self.inbox.recv() => {
+                long_polls = request.long_poll;
+                self.requests.push(request);
+            }
             () = until_shutdown(&mut self.shutting_down) => {}
         }
-        if let Some(slot) = self.registration.waiter.take_handoff() {
-            (slot.deliver)(None);
-        }
-        while let Ok(message) = self.inbox.try_recv() {
-            long_poll &= self.admit(message);
-        }
-        self.after_wait(long_poll)
+        long_polls &= self.admit_all();
+        self.after_wait(long_polls)
     }
 
-    fn after_wait(&mut self, long_poll: bool) -> Phase {
+    fn after_wait(&mut self, long_polls: bool) -> Phase {
         let mut news = self.registration.waiter.news();
         if let Some(error) = news.failed.take() {
             self.fail_all(&error);
             return Phase::Idle { watched_until: None };
         }
-        if news.ready || news.lanes_changed || !long_poll {
+        if news.ready || news.lanes_changed || !long_polls {
             // `claim_for_requests` reads the news again: keep what it needs.
             self.registration.waiter.restore(news);
             return Phase::Claiming;
@@ -464,31 +434,6 @@ impl Claimer {
             true => Phase::Idle { watched_until: Some(Instant::now() + WATCH_KEEPALIVE) },
             false => Phase::Waiting { look: false },
         }
-    }
-
-    /// Offers the first request to publishers of this process.
-    fn offer_handoff(&mut self) {
-        let Some(topology) = self.selection.topology.clone() else { return };
-        let Some((arrival, request)) = self.requests.take_first(1).pop() else { return };
-        let (slot, home, core) = (request.slot.clone(), self.home.clone(), self.core.clone());
-        let (namespace, subscription) = (self.filter.namespace.clone(), self.filter.subscription.clone());
-        let (version, leases) = (topology.version, self.lease_times(&topology));
-        let deliver = move |deliveries: Option<Vec<Delivery>>| match deliveries {
-            Some(deliveries) => {
-                core.count_claimed(&topology, &namespace, &subscription, &deliveries);
-                request.answer(Ok(Undelivered { deliveries, core, topology: Some(topology) }));
-            }
-            // If the claimer has ended meanwhile, the caller starts a new one.
-            None => drop(home.upgrade().map(|home| home.send(Message::Returned(arrival, request)))),
-        };
-        self.registration.waiter.offer_handoff(HandoffSlot {
-            slot,
-            subscription_id: self.selection.subscription_id,
-            version,
-            lanes: self.selection.lanes(),
-            leases,
-            deliver: Box::new(deliver),
-        });
     }
 }
 

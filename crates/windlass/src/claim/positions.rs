@@ -7,6 +7,8 @@
 //!
 //! - A claim that is not filled starts over, so "nothing to claim" is always exact.
 //! - Under load, the claimer looks behind its positions about once a second.
+//! - After an error, or when the store has opened a new connection, the claimer forgets its positions: the server may have
+//!   crashed and lost claims that were not synced.
 
 use std::collections::HashMap;
 
@@ -25,9 +27,11 @@ pub(super) struct Positions {
     read: i64,
     /// In publish order: nothing at or before this event can become claimable there any more.
     settled: i64,
-    /// `read` as it was when transactions from this id on had not begun.
-    pending: Option<(i64, i64)>,
+    /// An earlier check, and `read` as it was then.
+    pending: Option<(BehindCheck, i64)>,
     ready: HashMap<ReadyStream, ReadyPosition>,
+    /// How many connections the store had opened for claims.
+    connects: u64,
 }
 
 impl Positions {
@@ -47,6 +51,22 @@ impl Positions {
         self.ready.iter().filter_map(priority).collect()
     }
 
+    /// In publish order: nothing at or before this event can be claimed.
+    pub fn settled(&self) -> i64 {
+        self.settled
+    }
+
+    /// Forgets everything if the store has opened a connection since the last claim. `true` if a claim from these positions
+    /// may have missed something.
+    pub fn note_connects(&mut self, connects: u64) -> bool {
+        let reconnected = self.connects != connects;
+        let missed = reconnected && (self.read > 0 || !self.ready.is_empty());
+        if reconnected {
+            *self = Positions { connects, ..Positions::default() };
+        }
+        missed
+    }
+
     /// The events in publish order that must be checked before "nothing to claim" is certain, if any.
     pub fn unsettled(&self) -> Option<(i64, i64)> {
         (self.settled < self.read).then_some((self.settled, self.read))
@@ -55,6 +75,12 @@ impl Positions {
     /// Whether a claim from these positions reads everything that can be claimed.
     pub fn are_exact(&self) -> bool {
         self.ready.is_empty() && self.unsettled().is_none()
+    }
+
+    /// Reads everything again that may have been missed.
+    pub fn rewind(&mut self) {
+        self.read = self.settled;
+        self.ready.clear();
     }
 
     /// Reads the streams that are ordered by ready time from their start again. `true` if they were read from later on.
@@ -97,12 +123,11 @@ impl Positions {
             self.read = first - 1;
             return true;
         }
-        // Once all transactions have ended that could have published up to there, a check sees all their events.
-        let ended = self.pending.take_if(|(next, _)| *next <= check.ended).map(|(_, read)| read.min(self.read));
-        // Where no transaction is open, that is so at once.
-        let settled = if check.ended >= check.next { Some(self.read) } else { ended };
+        let ended = self.pending.take_if(|(earlier, _)| check.settles(earlier)).map(|(_, read)| read.min(self.read));
+        // Without open transactions and unsynced claims, the position is settled at once.
+        let settled = if check.settles(check) { Some(self.read) } else { ended };
         self.settled = self.settled.max(settled.unwrap_or(0));
-        self.pending.get_or_insert((check.next, self.read));
+        self.pending.get_or_insert((*check, self.read));
         false
     }
 }
@@ -114,6 +139,11 @@ mod tests {
 
     fn claimed(places: impl IntoIterator<Item = StreamPlace>, newest: i64) -> Claimed {
         Claimed { places: places.into_iter().collect(), newest: Some(newest), ..Claimed::default() }
+    }
+
+    /// All that was written is synced.
+    fn check(ended: i64, next: i64) -> BehindCheck {
+        BehindCheck { ended, next, ..BehindCheck::default() }
     }
 
     fn in_order(ids: impl IntoIterator<Item = i64>) -> Vec<StreamPlace> {
@@ -148,7 +178,7 @@ mod tests {
     fn a_late_event_rewinds_the_position() {
         let mut positions = Positions::default();
         positions.advance(&claimed(in_order(1..=9), 9), true);
-        assert!(positions.note_check(&BehindCheck { first: Some(4), ended: 100, next: 105 }));
+        assert!(positions.note_check(&BehindCheck { first: Some(4), ..check(100, 105) }));
         assert_eq!((positions.after_event(), positions.unsettled()), (3, Some((0, 3))));
     }
 
@@ -156,20 +186,31 @@ mod tests {
     fn a_position_is_settled_when_all_transactions_of_its_time_have_ended() {
         let mut positions = Positions::default();
         positions.advance(&claimed(in_order(1..=9), 9), true);
-        positions.note_check(&BehindCheck { first: None, ended: 100, next: 105 });
+        positions.note_check(&check(100, 105));
         positions.advance(&claimed(in_order(10..=20), 20), true);
         // One of them is still open.
-        positions.note_check(&BehindCheck { first: None, ended: 104, next: 110 });
+        positions.note_check(&check(104, 110));
         assert_eq!(positions.unsettled(), Some((0, 20)));
-        positions.note_check(&BehindCheck { first: None, ended: 105, next: 111 });
+        positions.note_check(&check(105, 111));
         assert_eq!(positions.unsettled(), Some((9, 20)));
+    }
+
+    #[test]
+    fn a_position_is_not_settled_before_its_claims_are_synced() {
+        let mut positions = Positions::default();
+        positions.advance(&claimed(in_order(1..=9), 9), true);
+        positions.note_check(&BehindCheck { written: 500, synced: 400, ..check(7, 7) });
+        positions.note_check(&BehindCheck { written: 600, synced: 499, ..check(7, 7) });
+        assert_eq!(positions.unsettled(), Some((0, 9)));
+        positions.note_check(&BehindCheck { written: 700, synced: 500, ..check(7, 7) });
+        assert_eq!(positions.unsettled(), None);
     }
 
     #[test]
     fn without_overlapping_transactions_everything_is_settled() {
         let mut positions = Positions::default();
         positions.advance(&claimed(in_order(1..=9), 9), true);
-        positions.note_check(&BehindCheck { first: None, ended: 7, next: 7 });
+        positions.note_check(&check(7, 7));
         assert_eq!(positions.unsettled(), None);
     }
 }

@@ -108,6 +108,8 @@ pub(crate) struct Claimed {
     pub leases_due: bool,
     /// Other claims took some of the candidates. The claim may find more if it is repeated.
     pub contended: bool,
+    /// How many connections the store had opened for claims. Another number than before: the server may have crashed.
+    pub connects: u64,
 }
 
 /// Where a claimed delivery was found.
@@ -135,16 +137,30 @@ pub(crate) enum StreamPlace {
 pub(crate) struct BehindCheck {
     /// The first event behind the position that can be claimed.
     pub first: Option<i64>,
+    /// The namespace has newer lanes than the claimer knows.
+    pub new_lanes: bool,
     /// Transactions below this id have ended; those from `next` on had not begun.
     pub ended: i64,
     pub next: i64,
+    /// The write-ahead log was written up to here, and synced up to `synced`.
+    pub written: i64,
+    pub synced: i64,
+}
+
+impl BehindCheck {
+    /// Whether nothing can appear any more where `earlier` found nothing: all transactions that were open then have ended,
+    /// and no crash can undo the claims of that time.
+    pub fn settles(&self, earlier: &BehindCheck) -> bool {
+        self.ended >= earlier.next && self.synced >= earlier.written
+    }
 }
 
 /// What waiting claims want to know.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LookRequest {
-    /// Subscriptions with claims that read [`ClaimSource::Subscription`].
-    pub subscriptions: Vec<i64>,
+    /// Subscriptions with claims that read [`ClaimSource::Subscription`], and the event after which they read in publish
+    /// order.
+    pub subscriptions: Vec<(i64, i64)>,
     /// Lanes of claims that read [`ClaimSource::Lanes`], sorted.
     pub lanes: Vec<i64>,
 }
@@ -172,7 +188,7 @@ pub(crate) trait ClaimStore {
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed>;
 
     /// The first claimable delivery in publish order after `from` and up to `to`, as [`ClaimSource::Subscription`] reads them.
-    /// Such a delivery was committed late, or was locked when a claim passed it.
+    /// Such a delivery was committed late, was locked when a claim passed it, or its claim was lost in a crash.
     async fn check_behind(&self, claim: &Claim, from: i64, to: i64, now: Option<Timestamp>) -> Result<BehindCheck>;
 
     /// Looks for what waiting claims could take. Costs as much as there are lanes with deliveries among those asked for,

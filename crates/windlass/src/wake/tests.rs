@@ -14,7 +14,7 @@ fn ready(lane_id: i64) -> ReadyLane {
 fn registered(wakes: &Arc<Wakes>, tag: &'static str, interest: Interest) -> Registration {
     let registration = wakes.register("ns", Box::new(move |key| key.tags.iter().any(|other| other == tag)));
     registration.set_interest(interest);
-    registration.wait(false);
+    registration.wait(0, false);
     registration
 }
 
@@ -94,7 +94,7 @@ fn a_waiter_for_everything_needs_no_lanes() {
     let all = waits_for_all(&wakes);
     wakes.notify("ns", [ready(3)]);
     assert!(is_notified(&all) && !is_look_due(&wakes));
-    assert_eq!(wakes.begin_look("ns").unwrap().subscriptions, [SUBSCRIPTION]);
+    assert_eq!(wakes.begin_look("ns").unwrap().subscriptions, [(SUBSCRIPTION, 0)]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn the_watcher_does_not_look_for_waiters_that_claim() {
     wakes.notify_anywhere("ns");
     assert!(wakes.begin_look("ns").is_none());
     assert!(is_look_due(&wakes), "put off until somebody waits");
-    assert!(!a.wait(false), "a watcher is running");
+    assert!(!a.wait(0, false), "a watcher is running");
     assert_eq!(wakes.begin_look("ns").unwrap().lanes, [1]);
 }
 
@@ -155,8 +155,8 @@ fn a_watcher_ends_with_the_last_waiter_and_can_start_again() {
     let wakes = Arc::new(Wakes::default());
     for _ in 0..2 {
         let registration = wakes.register("ns", Box::new(|_| true));
-        assert!(registration.wait(false), "it has to be started");
-        assert!(!registration.wait(false), "once");
+        assert!(registration.wait(0, false), "it has to be started");
+        assert!(!registration.wait(0, false), "once");
         assert!(wakes.watch("ns").is_some());
         drop(registration);
         assert!(wakes.watch("ns").is_none());

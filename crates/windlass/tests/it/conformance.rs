@@ -34,7 +34,6 @@ mod retry;
 mod samples;
 mod schedules;
 mod search;
-mod served;
 mod subscriptions;
 mod tokens;
 mod wake;

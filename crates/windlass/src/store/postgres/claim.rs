@@ -182,7 +182,8 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
     let checked_from = lock(&store.leases_checked).get(&claim.subscription_id).copied();
     let query = statement(claim, checked_from.unwrap_or(Timestamp::UNIX_EPOCH), now);
     let mut connection = store.claims.get().await?;
-    let claimed = if claim.wanted() < EVENTS_APART {
+    let connects = store.claims.connects();
+    let (claimed, at) = if claim.wanted() < EVENTS_APART {
         let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
         read(claim, &rows, &mut connection).await?
     } else {
@@ -194,10 +195,11 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
         claimed
     };
     connection.done();
-    if let (Some(at), false) = (claimed.1, claimed.0.leases_due) {
+    let claimed = Claimed { connects, ..claimed };
+    if let (Some(at), false) = (at, claimed.leases_due) {
         lock(&store.leases_checked).insert(claim.subscription_id, at);
     }
-    Ok(claimed.0)
+    Ok(claimed)
 }
 
 /// Both statements have the same parameters.
@@ -414,14 +416,27 @@ fn event(columns: &mut Columns<'_>, namespace: &str) -> Result<Event> {
 }
 
 // Without locks: it also sees rows that another transaction has locked and may give back.
+//
+// A publisher has a transaction id before it draws event ids. So every publisher of an event up to $3 has a smaller id than
+// this transaction, and once all smaller ids have ended, a check sees all those events. The end of the snapshot would not
+// do: transactions after it may be running already.
 pub(super) const CHECK_BEHIND: &str = "
-SELECT (SELECT q.event_id FROM windlass.event_queue q
-        WHERE q.subscription_id = $1 AND q.event_id > $2 AND q.event_id <= $3 AND NOT q.out_of_order AND q.lease IS NULL
-          AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()))
-          AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
-        ORDER BY q.event_id LIMIT 1) AS first,
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next";
+WITH unsynced AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), behind AS MATERIALIZED (
+    SELECT (SELECT q.event_id FROM windlass.event_queue q
+            WHERE q.subscription_id = $1 AND q.event_id > $2 AND q.event_id <= $3 AND NOT q.out_of_order AND q.lease IS NULL
+              AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()) AND q.ready_at <= coalesce($4, now()))
+              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+            ORDER BY q.event_id LIMIT 1) AS first,
+           $6 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $7 AND l.number IS NOT NULL
+                 ORDER BY l.number DESC LIMIT 1) AS new_lanes
+)
+SELECT b.first, coalesce(b.new_lanes, false) AS new_lanes, pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended,
+       CASE WHEN b.first IS NULL THEN pg_current_xact_id()::text::bigint ELSE 0 END AS next,
+       (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS written,
+       (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint AS synced
+FROM unsynced, behind b";
 
 pub(super) async fn check_behind(
     store: &PgStore,
@@ -435,10 +450,18 @@ pub(super) async fn check_behind(
         ClaimSource::Lanes(_) => None,
     };
     let mut connection = store.claims.get().await?;
-    let query = sqlx::query(CHECK_BEHIND).bind(claim.subscription_id).bind(from).bind(to).bind(now).bind(lanes);
+    let query = sqlx::query(CHECK_BEHIND).bind(claim.subscription_id).bind(from).bind(to).bind(now);
+    let query = query.bind(lanes).bind(claim.known_lanes).bind(&claim.namespace);
     let row = query.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    Ok(BehindCheck { first: get(&row, "first")?, ended: get(&row, "ended")?, next: get(&row, "next")? })
+    Ok(BehindCheck {
+        first: get(&row, "first")?,
+        new_lanes: get(&row, "new_lanes")?,
+        ended: get(&row, "ended")?,
+        next: get(&row, "next")?,
+        written: get(&row, "written")?,
+        synced: get(&row, "synced")?,
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -28,6 +29,7 @@ pub(super) struct Connections {
     idle: Mutex<Vec<(PgConnection, Instant)>>,
     room: Semaphore,
     max: usize,
+    connects: AtomicU64,
 }
 
 /// A connection on loan. Unless it is given back with [`Connection::done`] it is closed: whoever was
@@ -40,7 +42,14 @@ pub(super) struct Connection<'a> {
 
 impl Connections {
     pub fn new(options: PgConnectOptions, setup: &'static str, max: usize) -> Connections {
-        Connections { options, setup, idle: Mutex::default(), room: Semaphore::new(max), max }
+        Connections {
+            options,
+            setup,
+            idle: Mutex::default(),
+            room: Semaphore::new(max),
+            max,
+            connects: AtomicU64::new(0),
+        }
     }
 
     pub async fn get(&self) -> Result<Connection<'_>> {
@@ -61,10 +70,16 @@ impl Connections {
             connection.execute(self.setup).await?;
             Ok(connection)
         };
+        self.connects.fetch_add(1, Ordering::SeqCst);
         match tokio::time::timeout(CONNECT_MAX, connecting).await {
             Ok(connected) => connected.map_err(from_sqlx),
             Err(_) => Err(Error::DatabaseUnavailable { detail: format!("no connection within {CONNECT_MAX:?}") }),
         }
+    }
+
+    /// How often a connection was opened. After a crash of the server it has changed before the next statement.
+    pub fn connects(&self) -> u64 {
+        self.connects.load(Ordering::SeqCst)
     }
 
     pub fn view(&self, pool: &'static str) -> PoolView {

@@ -38,8 +38,9 @@ WITH RECURSIVE present AS (
     SELECT s.subscription_id, NULL,
         EXISTS (
             SELECT FROM windlass.event_queue q
-            WHERE q.subscription_id = s.subscription_id AND NOT q.out_of_order AND q.lease IS NULL
-              AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()))
+            WHERE q.subscription_id = s.subscription_id AND q.event_id > r.after_event AND NOT q.out_of_order
+              AND q.lease IS NULL
+              AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()) AND q.ready_at <= coalesce($4, now()))
             ORDER BY q.event_id OFFSET 0)
         OR EXISTS (
             SELECT FROM unnest(s.priorities || 0::smallint) AS p CROSS JOIN LATERAL (
@@ -53,7 +54,8 @@ WITH RECURSIVE present AS (
              WHERE q.subscription_id = s.subscription_id AND q.priority = p AND q.out_of_order
                AND q.ready_at > coalesce($4, now()) AND q.ready_at < 'infinity' AND q.lease IS NULL
              ORDER BY q.ready_at LIMIT 1) AS q)
-    FROM windlass.subscriptions s WHERE s.subscription_id = ANY($3) AND s.namespace = $1
+    FROM unnest($3::bigint[], $5::bigint[]) AS r(subscription_id, after_event)
+    JOIN windlass.subscriptions s ON s.subscription_id = r.subscription_id AND s.namespace = $1
 ), next_lease AS (
     SELECT min(l.check_at) AS at FROM windlass.subscriptions s CROSS JOIN LATERAL (
         SELECT l.check_at FROM windlass.leases l
@@ -76,7 +78,8 @@ pub(super) async fn look(
     now: Option<Timestamp>,
 ) -> Result<Option<Look>> {
     let mut connection = store.claims.get().await?;
-    let query = sqlx::query(LOOK).bind(namespace).bind(&request.lanes).bind(&request.subscriptions).bind(now);
+    let (subscriptions, after): (Vec<i64>, Vec<i64>) = request.subscriptions.iter().copied().unzip();
+    let query = sqlx::query(LOOK).bind(namespace).bind(&request.lanes).bind(subscriptions).bind(now).bind(after);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let Some(first) = rows.first() else { return Ok(None) };

@@ -86,7 +86,7 @@ pub(super) async fn store_new(
     let inserted = match plain(&batch) {
         Some((event, delivery)) => {
             let stored = insert_one(connection, (namespace, batch.version), (event, delivery), now).await?;
-            stored.map(|stored| Published { stored: vec![stored], freed: unclaimed([delivery]) })
+            stored.map(|stored| Published { stored: vec![stored], freed: vec![delivery.ready_lane()] })
         }
         None => insert(connection, batch, &mut waits, now).await?,
     };
@@ -199,30 +199,21 @@ WITH ids AS MATERIALIZED (
     WHERE ids.id IS NOT NULL
 ), queued AS (
     INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
-        out_of_order, ready_at, due_at, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at,
-        attempts, lease, worker_id, picked_at, lease_expires_at)
+        out_of_order, ready_at, due_at, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
     SELECT ids.id[d.n], d.subscription_id, d.lane_id, $1, d.subscription, d.event_type, d.priority,
            d.priority <> 0 OR d.waits IS TRUE OR due.at > coalesce($4, now()),
            CASE WHEN d.waits THEN 'infinity' ELSE due.at END, CASE WHEN d.group_id IS NOT NULL THEN due.at END,
            d.attempts_limit, d.max_retries, d.group_id,
            coalesce(d.expires_at, due.at + d.expires_in_us * interval '1 microsecond'),
-           coalesce($4, now()), coalesce($4, now()),
-           (d.lease IS NOT NULL)::integer, d.lease, d.worker_id, CASE WHEN d.lease IS NOT NULL THEN coalesce($4, now()) END,
-           coalesce($4, now()) + d.lease_us * interval '1 microsecond'
+           coalesce($4, now()), coalesce($4, now())
     FROM ids, unnest($18::integer[], $19::bigint[], $20::text[], $21::boolean[], $22::integer[], $23::integer[],
                      $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[], $29::bigint[],
-                     $31::bigint[], $32::text[], $33::bigint[], $34::bigint[], $35::text[], $36::smallint[])
+                     $31::bigint[], $32::text[], $33::smallint[])
            AS d(n, lane_id, subscription, waits, attempts_limit, max_retries, group_id, expires_at, run_at,
-                delay_us, expires_in_us, lease, worker_id, lease_us, subscription_id, event_type, priority),
+                delay_us, expires_in_us, subscription_id, event_type, priority),
          LATERAL (SELECT greatest(coalesce($4, now()), d.run_at,
                                   coalesce($4, now()) + d.delay_us * interval '1 microsecond') AS at) AS due
     WHERE ids.id IS NOT NULL
-), leased AS (
-    INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
-    SELECT d.subscription_id, coalesce($4, now()) + d.lease_us * interval '1 microsecond', coalesce($4, now()), d.lease,
-           $1, ids.id[d.n], ids.id[d.n]
-    FROM ids, unnest($18::integer[], $31::bigint[], $33::bigint[], $34::bigint[]) AS d(n, lease, lease_us, subscription_id)
-    WHERE cardinality($31::bigint[]) > 0 AND ids.id IS NOT NULL AND d.lease IS NOT NULL
 )
 SELECT ids.id, coalesce($4, now()) AS created_at FROM ids";
 
@@ -268,9 +259,6 @@ async fn insert(
         .bind(optional(events, |p| p.expires_in.map(micros)))
         .bind(optional(&deliveries, |(_, p, _)| p.expires_in.map(micros)))
         .bind(optional(events, |p| p.event.scheduled_task_id.as_deref()))
-        .bind(optional(&deliveries, |(.., d)| d.claimed_by.as_ref().map(|by| by.lease.0)))
-        .bind(optional(&deliveries, |(.., d)| d.claimed_by.as_ref().map(|by| by.worker_id.as_str())))
-        .bind(optional(&deliveries, |(.., d)| d.claimed_by.as_ref().map(|by| micros(by.duration))))
         .bind(column(&deliveries, |(.., d)| d.subscription_id))
         .bind(column(&deliveries, |(_, p, _)| p.event.event_type.as_str()))
         .bind(column(&deliveries, |(_, p, _)| p.event.priority));
@@ -278,12 +266,6 @@ async fn insert(
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;
     let stored = ids.into_iter().map(|event_id| Stored { event_id, created_at, duplicate: false }).collect();
-    let freed = unclaimed(deliveries.into_iter().map(|(.., delivery)| delivery));
+    let freed = deliveries.iter().map(|(.., delivery)| delivery.ready_lane()).collect();
     Ok(Some(Published { stored, freed }))
-}
-
-/// The lanes of the deliveries that were not stored as claimed.
-fn unclaimed<'a>(deliveries: impl IntoIterator<Item = &'a NewDelivery>) -> Vec<ReadyLane> {
-    let unclaimed = deliveries.into_iter().filter(|delivery| delivery.claimed_by.is_none());
-    unclaimed.map(NewDelivery::ready_lane).collect()
 }

@@ -7,7 +7,7 @@ use super::enqueue::signed;
 use super::error::from_sqlx;
 use super::publish::Batch;
 use super::row::get;
-use crate::clock::{Timestamp, micros};
+use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::store::{NewDelivery, Prepared, Stored};
 
@@ -32,16 +32,9 @@ WITH new AS MATERIALIZED (
     SELECT id, $1, $4, $5, $6, $7, $8::json, $9, $10, $11::uuid, $12::json, coalesce($3, now()) FROM new
 ), queued AS (
     INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
-        out_of_order, ready_at, attempts_limit, max_retries, updated_at, created_at, attempts, lease, worker_id, picked_at,
-        lease_expires_at)
-    SELECT id, $20, $13, $1, $14, $4, $9, $9 <> 0, coalesce($3, now()), $15, $16, coalesce($3, now()),
-           coalesce($3, now()), ($17::bigint IS NOT NULL)::integer, $17, $18,
-           CASE WHEN $17 IS NOT NULL THEN coalesce($3, now()) END, coalesce($3, now()) + $19 * interval '1 microsecond'
+        out_of_order, ready_at, attempts_limit, max_retries, updated_at, created_at)
+    SELECT id, $17, $13, $1, $14, $4, $9, $9 <> 0, coalesce($3, now()), $15, $16, coalesce($3, now()), coalesce($3, now())
     FROM new
-), leased AS (
-    INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
-    SELECT $20, coalesce($3, now()) + $19 * interval '1 microsecond', coalesce($3, now()), $17, $1, id, id
-    FROM new WHERE $17 IS NOT NULL
 )
 SELECT id, coalesce($3, now()) AS created_at FROM new";
 
@@ -52,7 +45,7 @@ pub(super) async fn insert_one(
     (prepared, delivery): (&Prepared, &NewDelivery),
     now: Option<Timestamp>,
 ) -> Result<Option<Stored>> {
-    let (event, claimed_by) = (&prepared.event, delivery.claimed_by.as_ref());
+    let event = &prepared.event;
     let query = sqlx::query(INSERT_ONE)
         .bind(namespace)
         .bind(version)
@@ -70,9 +63,6 @@ pub(super) async fn insert_one(
         .bind(&delivery.subscription)
         .bind(signed(delivery.attempts_limit))
         .bind(delivery.max_retries.map(signed))
-        .bind(claimed_by.map(|by| by.lease.0))
-        .bind(claimed_by.map(|by| by.worker_id.as_str()))
-        .bind(claimed_by.map(|by| micros(by.duration)))
         .bind(delivery.subscription_id);
     let Some(row) = query.fetch_optional(connection).await.map_err(from_sqlx)? else { return Ok(None) };
     Ok(Some(Stored { event_id: get(&row, "id")?, created_at: get(&row, "created_at")?, duplicate: false }))

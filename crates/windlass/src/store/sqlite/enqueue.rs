@@ -2,14 +2,12 @@
 
 use rusqlite::{Connection, params};
 
-use super::claim::LEASE;
 use super::group::{self, Group};
 use super::lanes::existing_lane;
 use super::row::{self, INFINITY};
-use crate::clock::micros;
 use crate::error::Result;
 use crate::event::Event;
-use crate::store::{HandoffLease, NewDelivery, Past};
+use crate::store::{NewDelivery, Past};
 use crate::topology::Subscription;
 
 /// What a delivery has from its event.
@@ -48,10 +46,8 @@ pub(super) fn enqueue_all(
 
 fn follows((entry, delivery): (Entry<'_>, &NewDelivery), (next, after): (Entry<'_>, &NewDelivery)) -> bool {
     let same_entry = Entry { event_id: entry.event_id + 1, ..entry } == next;
-    let single = |delivery: &NewDelivery| {
-        (delivery.lane_id, delivery.max_retries, delivery.attempts_limit, delivery.claimed_by.is_some())
-    };
-    same_entry && entry.group_id.is_none() && single(delivery) == single(after) && delivery.claimed_by.is_none()
+    let single = |delivery: &NewDelivery| (delivery.lane_id, delivery.max_retries, delivery.attempts_limit);
+    same_entry && entry.group_id.is_none() && single(delivery) == single(after)
 }
 
 pub(super) fn enqueue(
@@ -107,11 +103,6 @@ fn enqueue_run(
         now,
         entry.created_at,
     ])?;
-    if let Some(HandoffLease { lease, worker_id, duration }) = &delivery.claimed_by {
-        let end = now.saturating_add(micros(*duration));
-        let values = (delivery.subscription_id, entry.event_id, entry.event_id, lease.0, worker_id, now, end);
-        conn.prepare_cached(LEASE)?.execute(values)?;
-    }
     match waiting {
         Some(group) if delivery.pass_group => group::advance(conn, group, true, now).map(drop),
         _ => Ok(()),

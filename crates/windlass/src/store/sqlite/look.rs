@@ -15,11 +15,12 @@ pub(super) fn look(conn: &Connection, namespace: &str, request: &LookRequest, no
     let version = row::version(conn, namespace)?.ok_or_else(unknown)?;
     let mut look = Look { version, newest_lane: newest_lane(conn, namespace)?, ..Look::default() };
     let mut next_at: Vec<i64> = Vec::new();
-    for id in &request.subscriptions {
-        if has_out_of_order(conn, *id, now)? || has_in_order(conn, *id, now)? {
-            look.ready_subscriptions.push(*id);
+    for &(id, after_event) in &request.subscriptions {
+        let mut in_order = conn.prepare_cached(IN_ORDER_IS_READY)?;
+        if has_out_of_order(conn, id, now)? || in_order.exists((id, after_event, now))? {
+            look.ready_subscriptions.push(id);
         }
-        next_at.extend(next_of_subscription(conn, *id, now)?);
+        next_at.extend(next_of_subscription(conn, id, now)?);
     }
     for lane_id in lanes_with_deliveries(conn, &request.lanes)? {
         if conn.prepare_cached(LANE_IS_READY)?.exists((lane_id, now))? {
@@ -57,33 +58,11 @@ fn has_out_of_order(conn: &Connection, subscription_id: i64, now: i64) -> Result
     Ok(false)
 }
 
-/// Rows of the primary key that are read before the lanes are queried instead.
-const OLDEST_MAX: usize = 1_000;
-
-/// A claim takes an in-order row whatever its `ready_at` is. With a deadline, it may have to be ready.
-const OLDEST: &str = "
-SELECT lease IS NULL AND NOT out_of_order AND (expires_at IS NULL OR (expires_at > ?2 AND ready_at <= ?2))
-FROM event_queue WHERE subscription_id = ?1 ORDER BY event_id LIMIT ?3";
-
-const ANY_LANE_IS_READY: &str = "
-SELECT 1 FROM lanes l CROSS JOIN event_queue q INDEXED BY event_queue_lane
-WHERE l.subscription_id = ?1 AND q.lane_id = l.lane_id AND q.lease IS NULL AND q.ready_at <= ?2
-  AND (q.expires_at IS NULL OR q.expires_at > ?2) LIMIT 1";
-
-/// Usually only a few leased rows come before the first one that can be claimed. But there may be any number of delayed
-/// rows, or rows that wait for their group. The lanes index has those last.
-fn has_in_order(conn: &Connection, subscription_id: i64, now: i64) -> Result<bool> {
-    let mut select = conn.prepare_cached(OLDEST)?;
-    let mut rows = select.query((subscription_id, now, OLDEST_MAX as i64))?;
-    let mut read = 0;
-    while let Some(row) = rows.next()? {
-        if row.get(0)? {
-            return Ok(true);
-        }
-        read += 1;
-    }
-    Ok(read == OLDEST_MAX && conn.prepare_cached(ANY_LANE_IS_READY)?.exists((subscription_id, now))?)
-}
+/// A claim takes an in-order row whatever its `ready_at` is. With a deadline, it has to be ready.
+const IN_ORDER_IS_READY: &str = "
+SELECT 1 FROM event_queue
+WHERE subscription_id = ?1 AND event_id > ?2 AND NOT out_of_order AND lease IS NULL
+  AND (expires_at IS NULL OR (expires_at > ?3 AND ready_at <= ?3)) LIMIT 1";
 
 const NEXT_OF_PRIORITY: &str = "
 SELECT ready_at FROM event_queue INDEXED BY event_queue_out_of_order

@@ -1,8 +1,10 @@
 //! The claim order: near deadlines first, then higher priority, then earliest ready, for any number of tag sets.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
-use windlass::{ClaimRequest, Delivery, Held, NewEvent, Outcome, Queue, Report, Timestamp};
+use sqlx::{Connection, Executor, PgConnection};
+use windlass::{ClaimRequest, Delivery, Event, Held, NewEvent, Outcome, Queue, Report, Timestamp};
 
 use crate::bed::{Bed, Kind};
 use crate::support::*;
@@ -13,29 +15,40 @@ struct Rank {
     without_deadline: bool,
     deadline: Option<Timestamp>,
     priority: Reverse<i16>,
-    /// How often it became ready later than all that was ready then.
-    round: usize,
+    ready_at: Timestamp,
     id: i64,
 }
 
-/// The n-th event of a mix of priorities, delays and deadlines.
-fn mixed(n: usize, tag_sets: usize) -> (NewEvent, Rank) {
-    let priority = [0, 0, 5, 0, 0, -5, 0, 0, 0, 0][n % 10];
-    let event = NewEvent::new("t").tags(["all".to_owned(), format!("set-{}", n * 7 % tag_sets)]).priority(priority);
-    let rank = Rank { without_deadline: true, deadline: None, priority: Reverse(priority), round: 0, id: 0 };
-    let deadline = secs(40) + millis(n as u64 * 7_919 % 15_000);
-    if n % 60 == 7 { (event.expires_in(deadline), rank) } else { (event, rank) }
+impl Rank {
+    fn of(event: &Event) -> Rank {
+        Rank {
+            without_deadline: event.expires_at.is_none(),
+            deadline: event.expires_at,
+            priority: Reverse(event.priority),
+            ready_at: event.run_at.unwrap_or(event.created_at),
+            id: event.id,
+        }
+    }
 }
 
+/// How long the last events of a mix are delayed.
+const DELAY: Duration = Duration::from_millis(1_500);
+
+/// The n-th event of a mix of priorities and deadlines.
+fn mixed(n: usize, tag_sets: usize) -> NewEvent {
+    let priority = [0, 0, 5, 0, 0, -5, 0, 0, 0, 0][n % 10];
+    let event = NewEvent::new("t").tags(["all".to_owned(), format!("set-{}", n * 7 % tag_sets)]).priority(priority);
+    let deadline = secs(40) + millis(n as u64 * 7_919 % 15_000);
+    if n % 60 == 7 { event.expires_in(deadline) } else { event }
+}
+
+/// Publishes a mix, and then delayed events of priority 0 and lower.
 async fn publish_mixed(queue: &Queue, events: usize, tag_sets: usize) -> Vec<Rank> {
-    let (new, mut ranks): (Vec<NewEvent>, Vec<Rank>) = (0..events).map(|n| mixed(n, tag_sets)).unzip();
-    let mut new = new.into_iter();
-    for batch in ranks.chunks_mut(1_000) {
-        let published = queue.publish_all(new.by_ref().take(batch.len()).collect()).await.unwrap();
-        for (rank, published) in batch.iter_mut().zip(published) {
-            (rank.id, rank.deadline) = (published.event.id, published.event.expires_at);
-            rank.without_deadline = rank.deadline.is_none();
-        }
+    let (mut ranks, delayed) = (Vec::new(), (0..30).map(|n| mixed(n * 10 + n % 2 * 5, tag_sets).delay(DELAY)));
+    let new: Vec<NewEvent> = (0..events).map(|n| mixed(n, tag_sets)).chain(delayed).collect();
+    for batch in new.chunks(1_000) {
+        let published = queue.publish_all(batch.to_vec()).await.unwrap();
+        ranks.extend(published.iter().map(|published| Rank::of(&published.event)));
     }
     ranks
 }
@@ -46,22 +59,28 @@ async fn claim_batch(queue: &Queue, tags: &[&str], max: usize) -> Vec<Delivery> 
 
 /// Publishes a mix, has some of it retried, adds near deadlines, and claims everything in order.
 async fn claims_in_order(bed: &Bed, queue: &Queue, tag_sets: usize, tags: &[&str]) {
+    let real_clock = queue.clock().now() != bed.now();
     let mut ranks = publish_mixed(queue, tag_sets.max(600), tag_sets).await;
     ranks.sort();
     let first = claim_batch(queue, tags, 80).await;
     let expected: Vec<i64> = ranks.iter().map(|rank| rank.id).collect();
     assert_eq!(ids(&first), expected[..80], "{tag_sets} tag sets, first claim");
     bed.let_pass(millis(5)).await;
-    // Those that are retried become ready after all others, and those that are released keep their place.
+    // Those that are retried become ready now, and those that are released keep their place.
     let (retried, released) = first.split_at(40);
     let retry = Report::new(Outcome::Retry { after: Some(millis(0)) });
     let reports = retried.iter().map(|delivery| (Held::from(delivery), retry.clone()));
     let reports = reports.chain(released.iter().map(|delivery| (Held::from(delivery), release())));
-    for finished in queue.finish_all(reports.collect()).await.unwrap() {
-        drop(finished.unwrap());
+    for (delivery, finished) in first.iter().zip(queue.finish_all(reports.collect()).await.unwrap()) {
+        let retry_at = finished.unwrap().attempt().and_then(|attempt| attempt.next_retry_at);
+        if let (Some(at), Some(rank)) = (retry_at, ranks.iter_mut().find(|rank| rank.id == delivery.event.id)) {
+            rank.ready_at = at;
+        }
     }
-    let retried = ids(retried);
-    ranks.iter_mut().filter(|rank| retried.contains(&rank.id)).for_each(|rank| rank.round = 1);
+    bed.let_pass(DELAY).await;
+    if real_clock {
+        tokio::time::sleep(DELAY).await;
+    }
     let urgent = NewEvent::new("u").tags(["all"]).expires_in(secs(30));
     let urgent = publish_new(queue, urgent).await.id;
     ranks.sort();
@@ -96,6 +115,19 @@ fn lane_count(bed: &Bed) -> &'static str {
     }
 }
 
+/// More lanes than are left alone when they are empty.
+const LANES: usize = 600;
+
+/// Publishes and completes an event in each of `LANES` lanes, and lets them become old.
+async fn use_lanes(bed: &Bed) {
+    let events = (0..LANES).map(|n| NewEvent::new("t").tags([format!("tenant-{n}")]));
+    bed.queue.publish_all(events.collect()).await.unwrap();
+    let claimed = claim(&bed.queue, ClaimRequest::new("w").max(LANES)).await;
+    let reports = claimed.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+    bed.queue.finish_all(reports).await.unwrap();
+    bed.advance(secs(601));
+}
+
 /// How many tag sets the test of their removal uses.
 fn many_tag_sets() -> usize {
     std::env::var("WINDLASS_TEST_TAG_SETS").map_or(3_000, |sets| sets.parse().unwrap())
@@ -105,6 +137,11 @@ conformance! {
     // O3
     async fn order_holds_with_one_tag_set(bed) {
         order_holds(bed, 1).await;
+    }
+
+    // O3
+    async fn order_holds_with_10_tag_sets(bed) {
+        order_holds(bed, 10).await;
     }
 
     // O3
@@ -183,14 +220,20 @@ conformance! {
 
     async fn a_lane_that_another_process_removed_is_not_used(bed) {
         let other = bed.other().await;
-        let publishes = NewEvent::new("t").tags(["a"]);
-        done(&bed.queue, &{ publish_new(&bed.queue, publishes.clone()).await; take(&bed.queue).await }).await;
-        bed.advance(secs(601));
-        assert_eq!(other.prune_once().await, Ok(1));
+        use_lanes(bed).await;
+        assert_eq!(other.prune_once().await, Ok(LANES));
         // This process still has the lane in its cache.
-        let event = publish_new(&bed.queue, publishes).await;
-        let got = claim(&other, ClaimRequest::new("w").tags(["a"])).await;
+        let event = publish_new(&bed.queue, NewEvent::new("t").tags(["tenant-7"])).await;
+        let got = claim(&other, ClaimRequest::new("w").tags(["tenant-7"])).await;
         assert_eq!(ids(&got), [event.id]);
+    }
+
+    async fn a_few_empty_lanes_are_kept(bed) {
+        publish_new(&bed.queue, NewEvent::new("t").tags(["a"])).await;
+        done(&bed.queue, &take(&bed.queue).await).await;
+        bed.advance(secs(601));
+        assert_eq!(bed.queue.prune_once().await, Ok(0));
+        assert_eq!(bed.database.ids(lane_count(bed)).await, [1]);
     }
 
     async fn a_resume_by_another_process_is_noticed_by_a_poll(bed) {
@@ -225,5 +268,46 @@ conformance! {
         bed.hand.set(after(bed.now(), secs(7_200 + 61)));
         let got = ids(&claim_batch(queue, &[], 10).await);
         assert_eq!(sorted(got), [first, second, delayed, third], "leases have expired, and the delayed event is ready");
+    }
+}
+
+on_postgres! {
+    async fn lanes_stay_while_an_uncommitted_publisher_uses_them(bed) {
+        use_lanes(bed).await;
+        let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
+        tx.execute("BEGIN; SELECT windlass.publish('t', tags => 'tenant-7')").await.unwrap();
+        assert_eq!(bed.queue.prune_once().await, Ok(0), "its publisher may still commit");
+        tx.execute("COMMIT").await.unwrap();
+        assert_eq!(bed.queue.prune_once().await, Ok(LANES - 1));
+        assert_eq!(claim_batch(&bed.real_time().await, &["tenant-7"], 1).await.len(), 1);
+    }
+
+    async fn a_publisher_that_commits_after_lanes_were_removed_loses_nothing(bed) {
+        use_lanes(bed).await;
+        let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
+        tx.execute("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT 1").await.unwrap();
+        assert_eq!(bed.queue.prune_once().await, Ok(LANES));
+        tx.execute("SELECT windlass.publish('t', tags => 'tenant-7')").await.unwrap();
+        let filtered = tokio::spawn({
+            let queue = bed.real_time().await;
+            async move { claim(&queue, ClaimRequest::new("w").tags(["tenant-7"]).wait(secs(20))).await }
+        });
+        tokio::time::sleep(millis(20)).await;
+        tx.execute("COMMIT").await.unwrap();
+        assert_eq!(filtered.await.unwrap().len(), 1);
+    }
+
+    async fn a_lane_created_by_a_late_commit_is_claimed(bed) {
+        // More lanes than are read one by one.
+        let events = (0..50).map(|n| NewEvent::new("t").tags(["all".to_owned(), format!("set-{n}")]));
+        bed.queue.publish_all(events.collect()).await.unwrap();
+        let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
+        tx.execute("BEGIN; SELECT windlass.publish('t', tags => 'all,late')").await.unwrap();
+        let later = publish_new(&bed.queue, NewEvent::new("t").tags(["all"])).await.id;
+        let got = ids(&claim_batch(&bed.queue, &["all"], 100).await);
+        assert_eq!((got.len(), got.last()), (51, Some(&later)));
+        tx.execute("COMMIT").await.unwrap();
+        assert_eq!(claim_batch(&bed.queue, &["all"], 100).await.len(), 1);
+        assert_eq!(claim_batch(&bed.queue, &["all"], 100).await.len(), 0);
     }
 }

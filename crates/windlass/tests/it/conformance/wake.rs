@@ -1,8 +1,12 @@
 //! A claim that waits gets what comes, whoever brings it.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use sqlx::{Connection, Executor, PgConnection};
 use windlass::{Backoff, ClaimRequest, Delivery, NewEvent, Policy, Queue, Report, SubscriptionSpec};
 
 use crate::support::*;
@@ -22,6 +26,36 @@ async fn got(waiter: tokio::task::JoinHandle<Vec<Delivery>>) -> Vec<i64> {
 }
 
 conformance! {
+    async fn waiting_claims_get_each_event_once(bed) {
+        let queue = bed.real_time().await;
+        let (handled, stop) = (Arc::new(Mutex::new(HashMap::<i64, u32>::new())), Arc::new(AtomicBool::new(false)));
+        let workers: Vec<_> = (0..4).map(|n| {
+            let (queue, handled, stop) = (queue.clone(), handled.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let request = ClaimRequest::new(format!("w{n}")).max(1 + n).wait(millis(2500));
+                    for delivery in claim(&queue, request).await {
+                        *handled.lock().unwrap().entry(delivery.event.id).or_default() += 1;
+                        done(&queue, &delivery).await;
+                    }
+                }
+            })
+        }).collect();
+        let mut published = Vec::new();
+        for n in 0..60 {
+            let batch = vec![NewEvent::new("t"); 1 + n % 7];
+            published.extend(queue.publish_all(batch).await.unwrap().into_iter().map(|stored| stored.event.id));
+            tokio::time::sleep(millis(n as u64 % 3)).await;
+        }
+        eventually("all are handled", async || handled.lock().unwrap().len() == published.len()).await;
+        stop.store(true, Ordering::Relaxed);
+        for worker in workers {
+            worker.await.unwrap();
+        }
+        assert!(handled.lock().unwrap().values().all(|times| *times == 1));
+        assert_eq!(sorted(handled.lock().unwrap().keys().copied().collect()), sorted(published));
+    }
+
     // C6
     async fn an_expired_lease_is_found_whatever_the_idle_poll(bed) {
         for idle_poll in [millis(50), secs(3600)] {
@@ -333,4 +367,27 @@ conformance! {
 /// Polls a claim once; `true` once it has answered, after which it must not be polled.
 async fn futures_poll<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
+}
+
+on_postgres! {
+    async fn a_claim_does_not_wait_for_a_publish_that_waits(bed) {
+        let queue = bed.real_time().await;
+        publish(&queue, "t").await;
+        done(&queue, &take_soon(&queue).await).await;
+        let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
+        tx.execute("BEGIN; SELECT windlass.publish('t', key => 'k')").await.unwrap();
+        let waiter = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.claim(ClaimRequest::new("w").wait(millis(2500))).await.unwrap() }
+        });
+        tokio::time::sleep(millis(50)).await;
+        let publishing = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.publish_all(vec![NewEvent::new("t"), NewEvent::new("t").key("k")]).await.unwrap() }
+        });
+        assert!(waiter.await.unwrap().is_empty());
+        assert!(!publishing.is_finished());
+        tx.execute("COMMIT").await.unwrap();
+        assert_eq!(publishing.await.unwrap().iter().filter(|published| published.duplicate).count(), 1);
+    }
 }

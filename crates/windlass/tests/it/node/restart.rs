@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 use tokio::sync::Semaphore;
-use windlass::{Handler, NewEvent, Node, Policy, Status};
+use windlass::{ClaimRequest, Handler, NewEvent, Node, Policy, Status};
 
 use super::*;
 use crate::bed::{Database, Kind, run_on_empty};
@@ -79,6 +79,31 @@ fn postgres_a_node_outlives_crashes_of_the_database() {
         let effects = postgres::lines(&server.url(), "SELECT event_id::text FROM effects").await;
         assert_eq!(sorted(effects), sorted(stored.iter().map(i64::to_string).collect()));
         node.stop().await;
+        queue.close().await;
+    });
+}
+
+// C10
+#[test]
+fn postgres_deliveries_whose_claim_a_crash_undid_are_claimed_again() {
+    run_on_empty(Kind::Postgres, async |_: &Database| {
+        // Claims are not synced. Nothing else writes the log for this long.
+        let Some(mut server) = Server::start_new_with(&["wal_writer_delay=10s"]).await else { return };
+        let queue = namespace(&server, "ns", 1_000).await;
+        let events = publish_many(&queue, "t", 5).await;
+        let claim = async || queue.claim(ClaimRequest::new("w").max(10)).await.unwrap_or_default();
+        assert_eq!(claim().await.len(), 5);
+        assert_eq!(claim().await.len(), 0);
+        server.crash();
+        server.start().await;
+        let again = Mutex::new(Vec::new());
+        eventually("all are claimed again", async || {
+            let got = ids(&claim().await);
+            again.lock().unwrap().extend(got);
+            again.lock().unwrap().len() == 5
+        })
+        .await;
+        assert_eq!(sorted(again.into_inner().unwrap()), events);
         queue.close().await;
     });
 }

@@ -47,7 +47,6 @@ impl Fixture {
             max_retries: None,
             attempts_limit: 20,
             pass_group: false,
-            claimed_by: None,
         };
         let prepared = Prepared { event, key_window: Duration::ZERO, expires_in: None, deliveries: vec![delivery] };
         let version = row::version(&self.0, NAMESPACE).unwrap().unwrap();
@@ -111,7 +110,7 @@ impl Fixture {
     fn look(&self, now: i64) -> Look {
         let lanes = lanes::lanes_after(&self.0, NAMESPACE, 0).unwrap();
         let lanes = lanes.iter().map(|lane| lane.lane_id).collect();
-        look::look(&self.0, NAMESPACE, &LookRequest { subscriptions: vec![MAIN_ID], lanes }, now).unwrap()
+        look::look(&self.0, NAMESPACE, &LookRequest { subscriptions: vec![(MAIN_ID, 0)], lanes }, now).unwrap()
     }
 }
 

@@ -33,7 +33,7 @@ impl Bed {
         conn.execute_batch("CREATE TABLE numbers (n INTEGER PRIMARY KEY)").unwrap();
         let wakes = Arc::new(Wakes::default());
         let registration = wakes.register("any", Box::new(|_| true));
-        registration.wait(false);
+        registration.wait(0, false);
         let mut commits = CommitWatch::new(settings(&database));
         let (report, reports) = mpsc::channel();
         commits.start(wakes.clone(), move |unchecked| report.send(unchecked).unwrap_or_default());

@@ -130,7 +130,7 @@ async fn commit_of_another_connection_notifies_waiting_claims() {
     let folder = tempfile::tempdir().unwrap();
     let (writer, wakes) = (writer(&folder), Arc::new(Wakes::default()));
     let registration = wakes.register("any", Box::new(|_| true));
-    registration.wait(false);
+    registration.wait(0, false);
     let (alarm, _) = wakes.watch("any").expect("a claim is waiting");
     writer.watch(wakes.clone());
     alarm.notified().await;
