@@ -87,7 +87,7 @@ impl Queue {
     /// claims, except under a test clock.
     pub async fn note_askers_once(&self) -> Result<usize> {
         let mut noted = 0;
-        for (namespace, askers) in of_namespaces(self.claimers().asked()) {
+        for (namespace, askers) in of_namespaces(self.claimers().filters_in_use()) {
             self.store().note_askers(&namespace, &self.core().process, &askers, self.now()).await?;
             noted += askers.len();
         }
@@ -96,7 +96,7 @@ impl Queue {
 
     /// Sees to it that those who ask are noted from now on.
     pub(crate) fn note_askers_later(&self) {
-        if self.now().is_none() && self.claimers().begins_to_note() {
+        if self.now().is_none() && self.claimers().start_recording() {
             tokio::spawn(note(self.downgrade()));
         }
     }
@@ -130,7 +130,7 @@ async fn note(queue: WeakQueue) {
         tokio::time::sleep(pause).await;
         let Some(queue) = queue.upgrade() else { return };
         match queue.note_askers_once().await {
-            Ok(0) if queue.claimers().stops_to_note() => return,
+            Ok(0) if queue.claimers().stop_recording_if_unused() => return,
             Ok(_) => {}
             Err(Error::Closed) => return,
             Err(error) => tracing::debug!(%error, "could not note who asks for events; trying again"),

@@ -1,4 +1,4 @@
-//! Claiming: requests and their filters. [`claimer`] serves the requests.
+//! Claim requests, their filters, and the registry of claimers. Each filter has one [`claimer`], which serves its requests.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -25,10 +25,10 @@ mod watcher;
 
 use claimer::ClaimerHandle;
 
-/// The longest a claim waits for something to come.
+/// The longest time that a claim may wait.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A wish for deliveries.
+/// A request for deliveries.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +49,7 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    /// One delivery of any type from the subscription `main`, for this worker, at once or not at all.
+    /// One delivery of any type from the subscription `main`, for this worker, without waiting.
     pub fn new(worker_id: impl Into<String>) -> ClaimRequest {
         ClaimRequest {
             worker_id: worker_id.into(),
@@ -63,43 +63,43 @@ impl ClaimRequest {
         }
     }
 
-    /// From another subscription.
+    /// Claims from this subscription.
     pub fn subscription(mut self, subscription: impl Into<String>) -> ClaimRequest {
         self.subscription = subscription.into();
         self
     }
 
-    /// Of any of these types, by exact name or by prefix ending in `*`.
+    /// Only these types: exact names, or prefixes that end in `*`.
     pub fn types<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> ClaimRequest {
         self.types = types.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Of none of these types, by exact name or by prefix ending in `*`.
+    /// All types except these: exact names, or prefixes that end in `*`.
     pub fn except_types<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> ClaimRequest {
         self.except_types = types.into_iter().map(Into::into).collect();
         self
     }
 
-    /// With any of these tags.
+    /// Only events with at least one of these tags.
     pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> ClaimRequest {
         self.tags = tags.into_iter().map(Into::into).collect();
         self
     }
 
-    /// At most so many.
+    /// The maximum number of deliveries; 1 by default.
     pub fn max(mut self, max: usize) -> ClaimRequest {
         self.max = max;
         self
     }
 
-    /// For so long, instead of the policy's lease.
+    /// The lease duration, instead of the policy's.
     pub fn lease(mut self, lease: Duration) -> ClaimRequest {
         self.lease = Some(lease);
         self
     }
 
-    /// Waits so long for the first delivery to come, at most [`WAIT_MAX`].
+    /// How long to wait if nothing is ready, at most [`WAIT_MAX`]; by default the claim does not wait.
     pub fn wait(mut self, wait: Duration) -> ClaimRequest {
         self.wait = wait;
         self
@@ -133,7 +133,7 @@ impl ClaimRequest {
     }
 }
 
-/// What claims must share to be served by one statement.
+/// What a claim selects. Requests with equal filters are served together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Filter {
     pub namespace: String,
@@ -145,7 +145,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// What it selects, to be recorded for diagnosis.
+    /// The filter as it is recorded for diagnosis.
     pub fn into_asker(self, worker_id: String) -> Asker {
         let Filter { subscription, types, except_types, tags, .. } = self;
         Asker { subscription, types, except_types, tags, worker_id }
@@ -170,41 +170,41 @@ impl Filter {
     }
 }
 
-/// One claimer for each filter in use.
+/// The claimers of this process, one per filter in use.
 #[derive(Default)]
-pub(crate) struct Claimers(Mutex<Book>);
+pub(crate) struct Claimers(Mutex<ClaimersByFilter>);
 
 #[derive(Default)]
-struct Book {
+struct ClaimersByFilter {
     claimers: HashMap<Filter, ClaimerHandle>,
-    /// Those that have ended are taken out when there are so many.
+    /// Claimers that have ended are removed when the map reaches this size.
     clean_at: usize,
-    /// Somebody notes them now and then.
-    noting: bool,
+    /// A task records the filters in the database now and then.
+    recording: bool,
 }
 
 impl Claimers {
-    /// What is asked for: each filter, and who did so last. A claimer lives on for half a minute after that.
-    pub fn asked(&self) -> Vec<(Filter, String)> {
-        let book = lock(&self.0);
-        let alive = book.claimers.iter().filter(|(_, claimer)| !claimer.has_ended());
+    /// Each filter in use, with the worker of its last request. A claimer ends half a minute after that request.
+    pub fn filters_in_use(&self) -> Vec<(Filter, String)> {
+        let by_filter = lock(&self.0);
+        let alive = by_filter.claimers.iter().filter(|(_, claimer)| !claimer.has_ended());
         alive.map(|(filter, claimer)| (filter.clone(), claimer.last_worker())).collect()
     }
 
-    /// Whether nobody notes them yet; from now on, who asked does.
-    pub fn begins_to_note(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.0).noting, true)
+    /// `true` for the first caller, which then has to record the filters.
+    pub fn start_recording(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.0).recording, true)
     }
 
-    /// Whether there are none to note; then nobody does any more.
-    pub fn stops_to_note(&self) -> bool {
-        let mut book = lock(&self.0);
-        book.noting = book.claimers.values().any(|claimer| !claimer.has_ended());
-        !book.noting
+    /// `true` if there is no claimer left: then recording ends.
+    pub fn stop_recording_if_unused(&self) -> bool {
+        let mut by_filter = lock(&self.0);
+        by_filter.recording = by_filter.claimers.values().any(|claimer| !claimer.has_ended());
+        !by_filter.recording
     }
 }
 
-impl Book {
+impl ClaimersByFilter {
     fn find(&self, filter: &Filter) -> Option<ClaimerHandle> {
         self.claimers.get(filter).filter(|claimer| !claimer.has_ended()).cloned()
     }
@@ -222,22 +222,23 @@ impl Book {
     }
 }
 
-/// Fewer claimers than this are not worth tidying up.
+/// The smallest size at which ended claimers are removed.
 const CLEAN_MIN: usize = 64;
 
 impl Queue {
-    /// Takes the next delivery, if there is one. Never waits.
+    /// Claims the next delivery, if one is ready. Never waits.
     pub async fn poll(&self, worker_id: impl Into<String>) -> Result<Option<Delivery>> {
         Ok(self.claim(ClaimRequest::new(worker_id)).await?.pop())
     }
 
-    /// Takes deliveries: those near their deadline first, then by priority, then the earliest.
+    /// Claims deliveries in this order: deadlines within the policy's horizon, earliest first; then higher priority; then
+    /// earliest ready.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<Delivery>> {
         request.check(self.limits())?;
         self.topology_with(&request.subscription).await?;
         let (worker_id, max, wait) = (request.worker_id.clone(), request.max, request.wait);
         let filter = request.into_filter(self.namespace());
-        // A claimer that was idle may end just as we find it; a new one does not.
+        // An idle claimer may end after it was found. A new one is running.
         loop {
             let claimer = self.claimer(&filter)?;
             if let Some(answer) = claimer.claim(&worker_id, max, wait).await {
@@ -247,8 +248,8 @@ impl Queue {
         }
     }
 
-    /// Lets it be known that the request is made again as soon as there is room for more.
-    pub(crate) fn goes_on_asking(&self, request: ClaimRequest) {
+    /// Records that the worker will repeat the request as soon as it has room.
+    pub(crate) fn note_worker_of(&self, request: ClaimRequest) {
         let worker_id = request.worker_id.clone();
         if let Ok(claimer) = self.claimer(&request.into_filter(self.namespace())) {
             claimer.note_worker(&worker_id);
@@ -256,20 +257,20 @@ impl Queue {
     }
 
     fn claimer(&self, filter: &Filter) -> Result<ClaimerHandle> {
-        let mut book = lock(&self.claimers().0);
-        if let Some(claimer) = book.find(filter) {
+        let mut by_filter = lock(&self.claimers().0);
+        if let Some(claimer) = by_filter.find(filter) {
             return Ok(claimer);
         }
         let max = self.limits().filters_max;
-        if book.claimers.len() >= max {
-            book.clean();
-            if book.claimers.len() >= max {
+        if by_filter.claimers.len() >= max {
+            by_filter.clean();
+            if by_filter.claimers.len() >= max {
                 return Err(Error::TooManyFilters { max });
             }
         }
         let claimer = ClaimerHandle::start(self.core().clone(), filter.clone());
-        book.insert(filter, &claimer);
-        drop(book);
+        by_filter.insert(filter, &claimer);
+        drop(by_filter);
         self.note_askers_later();
         Ok(claimer)
     }

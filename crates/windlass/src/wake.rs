@@ -1,4 +1,4 @@
-//! Who waits for deliveries in this process, and how they are notified.
+//! The waiting claimers of this process, and how they are notified.
 //!
 //! Each claimer registers a [`Waiter`] with the lanes or the subscription that it claims from. A notification that names
 //! lanes wakes the waiters that claim from them. One that does not, or that names a lane this process does not know yet,
@@ -53,7 +53,7 @@ impl Interest {
     }
 }
 
-/// Everyone in this process who waits for deliveries, by namespace.
+/// The waiters of this process, by namespace.
 #[derive(Default)]
 pub(crate) struct Wakes(Mutex<HashMap<String, NamespaceWaiters>>);
 
@@ -65,7 +65,7 @@ struct NamespaceWaiters {
     by_subscription: HashMap<i64, BTreeMap<u64, Arc<Waiter>>>,
     /// Waiters that claim from single lanes.
     by_lane: HashMap<i64, BTreeMap<u64, Arc<Waiter>>>,
-    /// The version and the newest lane that all waiters have been told of.
+    /// The version and the newest lane that all waiters have been notified of.
     version: i64,
     newest_lane: i64,
     /// The ids of the lanes up to that one.
@@ -93,14 +93,14 @@ type LaneTest = Box<dyn Fn(&LaneKey) -> bool + Send + Sync>;
 /// One claimer's end of the notifications.
 pub(crate) struct Waiter {
     selects: LaneTest,
-    /// It waits, and relies on being notified. While it claims, the watcher need not look for it.
+    /// It waits for a notification. While it claims, the watcher need not look for it.
     waiting: AtomicBool,
     news: Mutex<News>,
     /// Deliveries may be ready behind the positions of the claimer.
     rewind: AtomicBool,
     /// In publish order, the watcher need not look at or before this event.
     settled: AtomicI64,
-    bell: Notify,
+    notify: Notify,
 }
 
 /// What a waiter was notified of since it last asked.
@@ -133,7 +133,7 @@ impl Wakes {
             news: Mutex::default(),
             rewind: AtomicBool::new(false),
             settled: AtomicI64::new(0),
-            bell: Notify::new(),
+            notify: Notify::new(),
         });
         let mut all = lock(&self.0);
         let waiters = all.entry(namespace.to_owned()).or_default();
@@ -150,9 +150,9 @@ impl Wakes {
         for ready in ready {
             for waiter in waiters.concerned(ready) {
                 waiter.rewind.fetch_or(ready.rewind, Ordering::SeqCst);
-                waiter.tell(|news| news.ready = true);
+                waiter.send(|news| news.ready = true);
             }
-            // Waiters that select lanes have not been told of this one yet.
+            // Waiters that select lanes do not know this one yet.
             if !waiters.known_lanes.contains(&ready.lane_id) && waiters.any_selects_lanes() {
                 waiters.watch.look_now();
             }
@@ -220,12 +220,12 @@ impl Wakes {
         let by_subscription = subscriptions.iter().filter_map(|id| waiters.by_subscription.get(id));
         let by_lane = lanes.iter().filter_map(|id| waiters.by_lane.get(id));
         for waiter in by_subscription.chain(by_lane).flat_map(BTreeMap::values) {
-            waiter.tell(|news| (news.ready, news.seen_by_watcher) = (true, true));
+            waiter.send(|news| (news.ready, news.seen_by_watcher) = (true, true));
         }
     }
 
-    /// The version and newest lane that all waiters have been told of.
-    pub fn told(&self, namespace: &str) -> (i64, i64) {
+    /// The version and the newest lane that all waiters have been notified of.
+    pub fn known_lanes(&self, namespace: &str) -> (i64, i64) {
         lock(&self.0).get(namespace).map_or((0, 0), |waiters| (waiters.version, waiters.newest_lane))
     }
 
@@ -242,17 +242,17 @@ impl Wakes {
         for Registered { waiter, interest } in waiters.waiters.values() {
             let selects = |lane: &Lane| (waiter.selects)(&lane.key);
             if changed || (interest.selects_lanes() && new.iter().any(selects)) {
-                waiter.tell(|news| news.lanes_changed = true);
+                waiter.send(|news| news.lanes_changed = true);
             }
         }
     }
 
-    /// The watcher cannot look for those who wait.
+    /// The watcher's look failed: all waiting claims get this error.
     pub fn fail(&self, namespace: &str, error: &Error) {
         let all = lock(&self.0);
         let waiting = all.get(namespace).into_iter().flat_map(|waiters| waiters.waiters.values());
         for Registered { waiter, .. } in waiting.filter(|registered| registered.waiter.is_waiting()) {
-            waiter.tell(|news| news.failed = Some(error.clone()));
+            waiter.send(|news| news.failed = Some(error.clone()));
         }
     }
 }
@@ -369,9 +369,9 @@ impl Drop for Registration {
 }
 
 impl Waiter {
-    fn tell(&self, add: impl FnOnce(&mut News)) {
+    fn send(&self, add: impl FnOnce(&mut News)) {
         add(&mut lock(&self.news));
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
     pub fn is_waiting(&self) -> bool {
@@ -388,17 +388,9 @@ impl Waiter {
         self.rewind.swap(false, Ordering::SeqCst)
     }
 
-    /// Takes back what `news` returned.
-    pub fn restore(&self, taken: News) {
-        let mut news = lock(&self.news);
-        news.ready |= taken.ready;
-        news.seen_by_watcher |= taken.seen_by_watcher;
-        news.lanes_changed |= taken.lanes_changed;
-    }
-
-    /// Until it is notified. Returns at once if it was since the last call, and may return without a reason.
+    /// Waits for a notification. Returns at once if there was one since the last call, and may return without one.
     pub async fn notified(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 }
 

@@ -11,7 +11,7 @@
 //!    └──────────────────────all requests answered───────────────┘
 //! ```
 //!
-//! A long poll that arrives while others wait, or shortly after the last one left, waits with them without a statement.
+//! A long poll that arrives while others wait joins them without a statement.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -41,8 +41,6 @@ const LONG_POLL_MIN: u32 = 2;
 const LOOK_BEHIND_EVERY: Duration = Duration::from_secs(1);
 /// A claimer without requests ends after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the watcher goes on looking for a claimer after its last request has left.
-const WATCH_KEEPALIVE: Duration = Duration::from_secs(5);
 /// A claim asks for at most this many deliveries at first. The number grows while claims are filled.
 const CLAIM_SIZE_MIN: usize = 64;
 /// How often one claim is repeated because lanes were created.
@@ -71,7 +69,7 @@ impl ClaimerHandle {
             filter,
             inbox,
             requests: WaitingClaims::default(),
-            phase: Phase::Idle { watched_until: None },
+            phase: Phase::Idle,
             selection: Selection::default(),
             positions: Positions::default(),
             look_behind: Pace::every(LOOK_BEHIND_EVERY),
@@ -113,11 +111,10 @@ impl ClaimerHandle {
 /// What the claimer does next. [`Claimer::step`] has every transition.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// There is no request. Until `watched_until` the watcher still looks for this claimer, so a long poll can begin to wait
-    /// without a claim.
-    Idle { watched_until: Option<Instant> },
-    /// Requests wait, and deliveries may be ready.
-    Claiming,
+    /// There is no request.
+    Idle,
+    /// Requests wait, and deliveries may be ready; the watcher may have seen one.
+    Claiming { seen_by_watcher: bool },
     /// Requests wait, and nothing was ready. `look`: the watcher must look at once, to learn when something will be.
     Waiting { look: bool },
 }
@@ -132,7 +129,7 @@ struct Claimer {
     phase: Phase,
     selection: Selection,
     positions: Positions,
-    /// When to look behind the positions.
+    /// When to look behind the positions next, if no claim comes back unfilled before.
     look_behind: Pace,
     /// How many deliveries the next claim asks for, at most.
     claim_size: usize,
@@ -146,40 +143,30 @@ impl Claimer {
     /// One transition; `false` when the claimer ends.
     async fn step(&mut self) -> bool {
         self.phase = match self.phase {
-            Phase::Idle { watched_until } => match self.next_request(watched_until).await {
-                Some(phase) => phase,
+            Phase::Idle => match self.next_request().await {
+                Some(request) => {
+                    self.requests.push(request);
+                    Phase::Claiming { seen_by_watcher: false }
+                }
                 None => return false,
             },
-            Phase::Claiming => self.claim_for_requests().await,
+            Phase::Claiming { seen_by_watcher } => self.claim_for_requests(seen_by_watcher).await,
             Phase::Waiting { look } => self.wait(look).await,
         };
         true
     }
 
     /// Waits for the first request. `None` if none comes.
-    async fn next_request(&mut self, watched_until: Option<Instant>) -> Option<Phase> {
-        if let Some(until) = watched_until {
-            if let Ok(Some(request)) = tokio::time::timeout_at(until, self.inbox.recv()).await {
-                let long_poll = request.long_poll;
-                self.requests.push(request);
-                // A failure of the watcher before the request came does not concern it: it claims for itself.
-                let news = self.registration.waiter.news();
-                let must_claim = !long_poll || news.ready || news.lanes_changed || news.failed.is_some();
-                return Some(if must_claim { Phase::Claiming } else { Phase::Waiting { look: false } });
-            }
-            self.registration.stop_waiting();
-            return Some(Phase::Idle { watched_until: None });
-        }
-        let request = match tokio::time::timeout(IDLE_TIMEOUT, self.inbox.recv()).await {
+    async fn next_request(&mut self) -> Option<WaitingClaim> {
+        self.registration.stop_waiting();
+        match tokio::time::timeout(IDLE_TIMEOUT, self.inbox.recv()).await {
             Ok(request) => request,
             Err(_) => {
                 self.inbox.close();
                 // Requests that were sent before that are still served.
                 self.inbox.recv().await
             }
-        };
-        self.requests.push(request?);
-        Some(Phase::Claiming)
+        }
     }
 
     /// Adds the requests that have come; whether all of them may wait without a claim.
@@ -195,13 +182,10 @@ impl Claimer {
     /// The phase when no request can be served now.
     fn without_ready_deliveries(&mut self, look: bool) -> Phase {
         self.answer_ended();
-        match self.requests.is_empty() {
-            true => Phase::Idle { watched_until: None },
-            false => Phase::Waiting { look },
-        }
+        if self.requests.is_empty() { Phase::Idle } else { Phase::Waiting { look } }
     }
 
-    async fn claim_for_requests(&mut self) -> Phase {
+    async fn claim_for_requests(&mut self, seen_by_watcher: bool) -> Phase {
         self.admit_all();
         let batch = self.requests.take_first(self.claim_size.min(self.core.limits.claim_batch_max));
         if batch.is_empty() {
@@ -209,7 +193,8 @@ impl Claimer {
         }
         let _busy = self.core.busy.begin();
         self.registration.stop_waiting();
-        let News { seen_by_watcher, .. } = self.registration.waiter.news();
+        // The claim finds everything that the waiter was notified of until now.
+        drop(self.registration.waiter.news());
         let slots: Vec<ClaimSlot> = batch.iter().map(|(_, request)| request.slot.clone()).collect();
         match self.claim(slots).await {
             Ok(deliveries) => {
@@ -217,14 +202,18 @@ impl Claimer {
                 self.claim_size = (deliveries.len() * 2).max(CLAIM_SIZE_MIN);
                 self.deliver(batch, deliveries);
                 // If the watcher saw a ready delivery, another worker claimed it first. Do not look again at once.
-                if empty { self.without_ready_deliveries(!seen_by_watcher) } else { Phase::Claiming }
+                if empty {
+                    self.without_ready_deliveries(!seen_by_watcher)
+                } else {
+                    Phase::Claiming { seen_by_watcher: false }
+                }
             }
             Err(error) => {
                 // If the server crashed, it may have lost claims that it had confirmed.
                 self.positions = Positions::default();
                 batch.into_iter().for_each(|(_, request)| request.answer(Err(error.clone())));
                 self.fail_all(&error);
-                Phase::Idle { watched_until: None }
+                Phase::Idle
             }
         }
     }
@@ -234,12 +223,11 @@ impl Claimer {
         let wanted: usize = slots.iter().map(|slot| slot.max).sum();
         for round in 0..ROUNDS_MAX {
             self.refresh_selection().await?;
-            if self.look_behind.is_due() {
-                let begun = Instant::now();
-                self.look_behind_positions().await?;
-                self.look_behind.note(begun);
+            let look_behind = self.look_behind.is_due();
+            if look_behind {
+                self.check_behind().await?;
             }
-            if self.registration.waiter.take_rewind() {
+            if self.registration.waiter.take_rewind() || look_behind {
                 self.positions.restart_ready_streams();
             }
             let Some(mut claim) = self.statement(&slots) else {
@@ -348,20 +336,16 @@ impl Claimer {
         Ok(())
     }
 
-    /// Looks for deliveries in publish order behind the position.
+    /// Looks for deliveries in publish order behind the position. `true` if there may be one.
     async fn check_behind(&mut self) -> Result<bool> {
-        let (Some((from, to)), Some(claim)) = (self.positions.unsettled(), self.statement(&[])) else {
-            return Ok(false);
-        };
-        let check = self.core.store.check_behind(&claim, from, to, self.core.clock.overridden()).await?;
-        // Deliveries in lanes that the claimer does not know yet were passed. The next claim lists these lanes.
-        Ok(check.new_lanes || self.positions.note_check(&check))
-    }
-
-    /// Under load, when no claim comes back unfilled.
-    async fn look_behind_positions(&mut self) -> Result<()> {
-        self.positions.restart_ready_streams();
-        self.check_behind().await.map(drop)
+        let (begun, mut found) = (Instant::now(), false);
+        if let (Some((from, to)), Some(claim)) = (self.positions.unsettled(), self.statement(&[])) {
+            let check = self.core.store.check_behind(&claim, from, to, self.core.clock.overridden()).await?;
+            // Deliveries in lanes that the claimer does not know yet were passed. The next claim lists these lanes.
+            found = check.new_lanes || self.positions.note_check(&check);
+        }
+        self.look_behind.note(begun);
+        Ok(found)
     }
 
     /// Gives each request what it got. Requests that got nothing keep their place.
@@ -415,25 +399,15 @@ impl Claimer {
             () = until_shutdown(&mut self.shutting_down) => {}
         }
         long_polls &= self.admit_all();
-        self.after_wait(long_polls)
-    }
-
-    fn after_wait(&mut self, long_polls: bool) -> Phase {
-        let mut news = self.registration.waiter.news();
-        if let Some(error) = news.failed.take() {
+        let News { ready, seen_by_watcher, lanes_changed, failed } = self.registration.waiter.news();
+        if let Some(error) = failed {
             self.fail_all(&error);
-            return Phase::Idle { watched_until: None };
+            return Phase::Idle;
         }
-        if news.ready || news.lanes_changed || !long_polls {
-            // `claim_for_requests` reads the news again: keep what it needs.
-            self.registration.waiter.restore(news);
-            return Phase::Claiming;
+        if ready || lanes_changed || !long_polls {
+            return Phase::Claiming { seen_by_watcher };
         }
-        self.answer_ended();
-        match self.requests.is_empty() {
-            true => Phase::Idle { watched_until: Some(Instant::now() + WATCH_KEEPALIVE) },
-            false => Phase::Waiting { look: false },
-        }
+        self.without_ready_deliveries(false)
     }
 }
 

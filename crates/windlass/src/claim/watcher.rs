@@ -82,9 +82,9 @@ async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace) -> Result<Opti
     let begun = Instant::now();
     let look = core.store.look(namespace, &request, core.clock.overridden()).await?;
     pace.note(begun);
-    let (version, newest_lane) = core.wakes.told(namespace);
+    let (version, newest_lane) = core.wakes.known_lanes(namespace);
     if (look.version, look.newest_lane) != (version, newest_lane) {
-        tell_of_changes(core, namespace, look.version, newest_lane).await?;
+        announce_changes(core, namespace, look.version, newest_lane).await?;
     }
     if look.leases_due {
         // Notifies the waiters of what it releases.
@@ -94,16 +94,16 @@ async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace) -> Result<Opti
     Ok(Some(look.next_in.unwrap_or(core.idle_poll)))
 }
 
-/// Tells the waiters of another version, or of lanes that are newer than `told`.
-async fn tell_of_changes(core: &Arc<Core>, namespace: &str, version: i64, told: i64) -> Result<()> {
+/// Notifies the waiters of another version, or of lanes that are newer than `known`.
+async fn announce_changes(core: &Arc<Core>, namespace: &str, version: i64, known: i64) -> Result<()> {
     let mut topology = core.topology(namespace).await?;
     if topology.version != version {
         topology = core.reload(namespace).await?;
     }
     let newest = core.list_lanes(&topology).await?;
     // The lanes of another version are all new.
-    let told = if core.wakes.told(namespace).0 == topology.version { told } else { 0 };
-    core.wakes.lanes_changed(namespace, topology.version, &core.lanes.newer_than(&topology, told), newest);
+    let known = if core.wakes.known_lanes(namespace).0 == topology.version { known } else { 0 };
+    core.wakes.lanes_changed(namespace, topology.version, &core.lanes.newer_than(&topology, known), newest);
     Ok(())
 }
 

@@ -126,7 +126,7 @@ impl Pool {
             tokio::select! {
                 () = self.load.eased.notified() => {}
                 () = freed => {}
-                () = tokio::time::sleep(STILL_HERE) => self.node.queue.goes_on_asking(self.node.request(self)),
+                () = tokio::time::sleep(STILL_HERE) => self.node.queue.note_worker_of(self.node.request(self)),
                 () = self.node.is_stopping() => return None,
             }
         }

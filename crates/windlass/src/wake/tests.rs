@@ -69,7 +69,7 @@ fn a_subscription_waiter_with_lanes_is_notified_for_those_only() {
 }
 
 #[test]
-fn the_watcher_is_told_of_lanes_that_are_not_known() {
+fn the_watcher_looks_when_a_lane_is_not_known() {
     let wakes = Arc::new(Wakes::default());
     let a = waits_for_lane(&wakes, "a", 1);
     wakes.lanes_changed("ns", 1, &[lane(1), lane(2)], 2);
@@ -108,7 +108,7 @@ fn new_lanes_are_announced_to_the_waiters_that_select_them() {
     let key = LaneKey { subscription_id: SUBSCRIPTION, event_type: "t".into(), tags, priority: 0 };
     wakes.lanes_changed("ns", 1, &[Lane { lane_id: 3, number: 3, key: key.into() }], 3);
     assert!(!changed(&a) && changed(&b));
-    assert_eq!(wakes.told("ns"), (1, 3));
+    assert_eq!(wakes.known_lanes("ns"), (1, 3));
 }
 
 #[test]
