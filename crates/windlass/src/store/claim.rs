@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::delivery::{Delivery, Lease, Live};
 use crate::error::Result;
-use crate::names;
 
 /// A position in a stream that is ordered by the time at which deliveries became ready: the last one claimed.
 pub(crate) type ReadyPosition = (Timestamp, i64);
@@ -75,13 +74,6 @@ pub(crate) struct ClaimSlot {
     /// Unique to this request: the deliveries it gets carry it.
     pub lease: Lease,
     pub max: usize,
-}
-
-impl LeaseTimes {
-    pub fn of_type(&self, event_type: &str) -> Duration {
-        let matching = self.by_type.iter().filter(|(pattern, _)| names::type_matches(pattern, event_type));
-        matching.max_by_key(|(pattern, _)| pattern.len()).map_or(self.default, |(_, duration)| *duration)
-    }
 }
 
 impl Claim {

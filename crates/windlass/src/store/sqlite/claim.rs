@@ -12,6 +12,7 @@ use super::{SqliteStore, connection, look, maintain, row};
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::delivery::{Delivery, Live};
 use crate::error::Result;
+use crate::names::type_matches;
 use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LeaseTimes, Look, LookRequest, StreamPlace};
 
 mod choose;
@@ -203,7 +204,9 @@ impl LeaseTimesByLane<'_> {
         }
         let mut select = conn.prepare_cached(EVENT_TYPE)?;
         let event_type: String = select.query_row((self.subscription_id, candidate.event_id), |row| row.get(0))?;
-        let lease = micros(self.times.of_type(&event_type));
+        let matching = self.times.by_type.iter().filter(|(pattern, _)| type_matches(pattern, &event_type));
+        let longest = matching.max_by_key(|(pattern, _)| pattern.len());
+        let lease = micros(longest.map_or(self.times.default, |(_, duration)| *duration));
         self.by_lane.insert(candidate.lane_id, lease);
         Ok(lease)
     }
