@@ -86,17 +86,25 @@ impl LaneFilter<'_> {
 }
 
 impl LaneCache {
-    /// Runs `work` on the lanes of this version. Lanes of another version are forgotten.
+    /// Runs `work` on the lanes of this version; on none, without effect, if a newer version is cached.
     fn at<T>(&self, namespace: &str, version: i64, work: impl FnOnce(&mut NamespaceLanes) -> T) -> T {
         let mut cache = lock(&self.0);
         let lanes = match cache.get_mut(namespace) {
             Some(lanes) => lanes,
             None => cache.entry(namespace.to_owned()).or_default(),
         };
-        if lanes.version != version {
+        if lanes.version > version {
+            return work(&mut NamespaceLanes::default());
+        }
+        if lanes.version < version {
             *lanes = NamespaceLanes { version, ..NamespaceLanes::default() };
         }
         work(lanes)
+    }
+
+    /// The namespace has this version. A newer one is forgotten: the database was restored, or a replica took over.
+    pub fn forget_newer(&self, namespace: &str, version: i64) {
+        lock(&self.0).retain(|known, lanes| known != namespace || lanes.version <= version);
     }
 
     /// Looks up lane ids while the cache is locked once for all of them.
@@ -125,8 +133,9 @@ impl LaneCache {
         self.at(&topology.namespace.namespace, topology.version, newer)
     }
 
-    /// The listed lanes that match, from this place in the list on, and the place where the list ends now.
-    pub fn select(&self, topology: &Topology, filter: &LaneFilter<'_>, from: usize) -> (Vec<Lane>, usize) {
+    /// The listed lanes that match, from this place in the list on; the place where the list ends now, and the number of its
+    /// last lane.
+    pub fn select(&self, topology: &Topology, filter: &LaneFilter<'_>, from: usize) -> (Vec<Lane>, usize, i64) {
         self.at(&topology.namespace.namespace, topology.version, |lanes| {
             let matching = |lane: &&Lane| filter.matches(&lane.key);
             let found: Vec<Lane> = if filter.tags.is_empty() {
@@ -137,7 +146,7 @@ impl LaneCache {
                     tagged.flat_map(|indexes| &indexes[indexes.partition_point(|at| *at < from)..]).copied().collect();
                 indexes.into_iter().map(|index| &lanes.listed[index]).filter(matching).cloned().collect()
             };
-            (found, lanes.listed.len())
+            (found, lanes.listed.len(), lanes.listed.last().map_or(0, |lane| lane.number))
         })
     }
 }
@@ -192,7 +201,7 @@ mod tests {
         cache.at("n", version, |known| lanes.iter().for_each(|lane| known.list(lane.clone())));
     }
 
-    fn ids((lanes, _): &(Vec<Lane>, usize)) -> Vec<i64> {
+    fn ids((lanes, ..): &(Vec<Lane>, usize, i64)) -> Vec<i64> {
         lanes.iter().map(|lane| lane.lane_id).collect()
     }
 
@@ -225,6 +234,15 @@ mod tests {
         let find = |version| cache.look_up(&topology("n", version), |find| find(&key));
         assert_eq!(find(1), Some(7));
         assert_eq!(find(2), None);
-        assert_eq!(find(1), None, "a caller with an old version gets nothing");
+        cache.insert("n", 2, [((*key).clone(), 8)]);
+        cache.insert("n", 1, [((*key).clone(), 7)]);
+        assert_eq!(
+            (find(1), find(2)),
+            (None, Some(8)),
+            "a caller with an old version neither gets nor changes anything"
+        );
+        cache.forget_newer("n", 1);
+        cache.insert("n", 1, [((*key).clone(), 7)]);
+        assert_eq!(find(1), Some(7));
     }
 }

@@ -463,7 +463,9 @@ impl Core {
         match self.store.topology(namespace).await? {
             Some(topology) => {
                 let new = Known { topology: Arc::new(topology), begun, done: Instant::now() };
-                Ok(self.remember(namespace, new))
+                let topology = self.remember(namespace, new);
+                self.lanes.forget_newer(namespace, topology.version);
+                Ok(topology)
             }
             None => {
                 lock(&self.topologies).remove(namespace);

@@ -224,6 +224,14 @@ impl Wakes {
         }
     }
 
+    /// All waiters of the namespace have to claim.
+    pub fn notify_waiters(&self, namespace: &str) {
+        let all = lock(&self.0);
+        for Registered { waiter, .. } in all.get(namespace).into_iter().flat_map(|waiters| waiters.waiters.values()) {
+            waiter.send(|news| news.ready = true);
+        }
+    }
+
     /// The version and the newest lane that all waiters have been notified of.
     pub fn known_lanes(&self, namespace: &str) -> (i64, i64) {
         lock(&self.0).get(namespace).map_or((0, 0), |waiters| (waiters.version, waiters.newest_lane))

@@ -47,6 +47,8 @@ const CLAIM_SIZE_MIN: usize = 64;
 const NEW_LANES_ROUNDS_MAX: usize = 3;
 /// How often one claim is repeated because the namespace changed, leases expired or other workers were faster.
 const ROUNDS_MAX: usize = 20;
+/// After how many rounds a claim that takes nothing is not repeated, although something seems to be ready.
+const EMPTY_ROUNDS_MAX: usize = 4;
 
 /// The sending end of a claimer.
 #[derive(Clone)]
@@ -240,7 +242,6 @@ impl Claimer {
             };
             // Where lanes are created all the time, a claim does without the newest of them.
             let without_newest = claim.known_lanes.take_if(|_| round >= NEW_LANES_ROUNDS_MAX).is_some();
-            let exact = self.positions.are_exact();
             let mut claimed = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
             let missed = self.positions.note_connects(claimed.connects);
             if claimed.outdated {
@@ -258,6 +259,7 @@ impl Claimer {
             let deliveries = std::mem::take(&mut claimed.deliveries);
             let filled = deliveries.len() >= wanted;
             self.positions.advance(&claimed, filled);
+            let restarted = !filled && self.positions.restart_ready_streams();
             if without_newest {
                 // The claim may have passed deliveries in lanes that are listed later.
                 self.positions.rewind();
@@ -268,11 +270,13 @@ impl Claimer {
             if !deliveries.is_empty() {
                 return Ok(deliveries);
             }
-            if !missed && !claimed.contended && !self.find_more(exact).await? {
+            // A row may be locked for long by a transaction that gives it back or finishes it. It is left to the next poll.
+            let more = missed || claimed.contended || self.check_behind().await? || restarted;
+            if !more || (round >= EMPTY_ROUNDS_MAX && !claimed.contended) {
                 return Ok(deliveries);
             }
         }
-        // Other workers took every candidate, again and again. The requests wait for the next notification.
+        // The namespace keeps changing, or other workers took every candidate. The requests wait for a notification.
         Ok(Vec::new())
     }
 
@@ -284,7 +288,7 @@ impl Claimer {
             subscription: self.filter.subscription.clone(),
             subscription_id: self.selection.subscription_id,
             source: self.selection.source(&self.positions)?,
-            known_lanes: self.selection.lanes().map(|_| self.core.lanes.newest(topology)),
+            known_lanes: self.selection.newest_lane(),
             leases: self.lease_times(topology),
             deadline_horizon: topology.deadline_horizon(&self.filter.subscription),
             requests: slots.to_vec(),
@@ -320,13 +324,6 @@ impl Claimer {
         }
     }
 
-    /// After a claim that took nothing: whether another one may find something. `exact`: the claim has read everything that
-    /// was ready.
-    async fn find_more(&mut self, exact: bool) -> Result<bool> {
-        let restarted = self.positions.restart_ready_streams();
-        Ok(!exact && (self.check_behind().await? || restarted))
-    }
-
     /// Lists the lanes that other processes have created.
     async fn list_lanes(&mut self) -> Result<()> {
         if let Some(topology) = self.selection.topology.clone() {
@@ -338,14 +335,17 @@ impl Claimer {
 
     /// Looks for deliveries in publish order behind the position. `true` if there may be one.
     async fn check_behind(&mut self) -> Result<bool> {
-        let (begun, mut found) = (Instant::now(), false);
-        if let (Some((from, to)), Some(claim)) = (self.positions.unsettled(), self.statement(&[])) {
-            let check = self.core.store.check_behind(&claim, from, to, self.core.clock.overridden()).await?;
-            // Deliveries in lanes that the claimer does not know yet were passed. The next claim lists these lanes.
-            found = check.new_lanes || self.positions.note_check(&check);
-        }
+        let begun = Instant::now();
+        let check = match (self.positions.unsettled(), self.statement(&[])) {
+            (Some((from, to)), Some(claim)) => {
+                Some(self.core.store.check_behind(&claim, from, to, self.core.clock.overridden()).await)
+            }
+            _ => None,
+        };
         self.look_behind.note(begun);
-        Ok(found)
+        let Some(check) = check.transpose()? else { return Ok(false) };
+        // Deliveries in lanes that the claimer does not know yet were passed. The next claim lists these lanes.
+        Ok(check.new_lanes || self.positions.note_check(&check))
     }
 
     /// Gives each request what it got. Requests that got nothing keep their place.
@@ -388,10 +388,16 @@ impl Claimer {
             tokio::spawn(watcher::watch(self.core.clone(), self.filter.namespace.clone()));
         }
         let first_end = self.requests.first_end().unwrap_or_else(|| Instant::now() + self.core.idle_poll);
-        let mut long_polls = true;
+        let (unsettled, mut long_polls) = (self.positions.unsettled().is_some(), true);
         tokio::select! {
             () = self.registration.waiter.notified() => {}
             () = tokio::time::sleep_until(first_end) => {}
+            // The watcher reads all that is not settled, so settle it. If this fails, the watcher's next look reports why.
+            () = tokio::time::sleep_until(self.look_behind.next()), if unsettled => {
+                if self.check_behind().await.unwrap_or(false) {
+                    return Phase::Claiming { seen_by_watcher: true };
+                }
+            }
             Some(request) = self.inbox.recv() => {
                 long_polls = request.long_poll;
                 self.requests.push(request);

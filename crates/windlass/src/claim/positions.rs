@@ -5,7 +5,7 @@
 //! publisher committed late, a delivery was released or retried, or it was locked when the claim passed it. Positions
 //! delay such a delivery, they never hide it:
 //!
-//! - A claim that is not filled starts over, so "nothing to claim" is always exact.
+//! - A claim that takes nothing starts over, so "nothing to claim" is exact.
 //! - Under load, the claimer looks behind its positions about once a second.
 //! - After an error, or when the store has opened a new connection, the claimer forgets its positions: the server may have
 //!   crashed and lost claims that were not synced.
@@ -70,11 +70,6 @@ impl Positions {
     /// The events in publish order that must be checked before "nothing to claim" is certain, if any.
     pub fn unsettled(&self) -> Option<(i64, i64)> {
         (self.settled < self.read).then_some((self.settled, self.read))
-    }
-
-    /// Whether a claim from these positions reads everything that can be claimed.
-    pub fn are_exact(&self) -> bool {
-        self.ready.is_empty() && self.unsettled().is_none()
     }
 
     /// Reads everything again that may have been missed.
@@ -171,7 +166,7 @@ mod tests {
         positions.advance(&claimed(in_order([30, 31]).into_iter().chain([retried]), 50), true);
         assert_eq!((positions.after_event(), positions.priorities()), (29, vec![(0, position)]));
         positions.restart_ready_streams();
-        assert!(positions.priorities().is_empty() && !positions.are_exact());
+        assert!(positions.priorities().is_empty());
     }
 
     #[test]

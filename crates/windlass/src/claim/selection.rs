@@ -24,8 +24,9 @@ pub(super) struct Selection {
     pub topology: Option<Arc<Topology>>,
     pub subscription_id: i64,
     kind: Selected,
-    /// How far the list of lanes has been read.
+    /// How far the list of lanes has been read, and the number of the last lane there.
     listed: usize,
+    newest_lane: i64,
 }
 
 #[derive(Default)]
@@ -60,7 +61,7 @@ impl Selection {
             Some([]) if filter.is_everything() => Selected::Everything,
             Some(_) => Selected::Lanes { priorities: BTreeMap::new(), ids: Arc::new([]) },
         };
-        let mut selection = Selection { topology: Some(topology), subscription_id, kind, listed: 0 };
+        let mut selection = Selection { topology: Some(topology), subscription_id, kind, listed: 0, newest_lane: 0 };
         selection.add_listed(core, filter);
         selection
     }
@@ -71,8 +72,8 @@ impl Selection {
             return false;
         };
         let lanes = LaneFilter { subscription_id: self.subscription_id, types: &filter.types, tags: &filter.tags };
-        let (mut new, listed) = core.lanes.select(topology, &lanes, self.listed);
-        self.listed = listed;
+        let (mut new, listed, newest_lane) = core.lanes.select(topology, &lanes, self.listed);
+        (self.listed, self.newest_lane) = (listed, newest_lane);
         let paused_types = topology.paused_types(&filter.subscription).unwrap_or_default();
         new.retain(|lane| !filter.excludes(&lane.key) && !matches_any(paused_types, &lane.key.event_type));
         if new.is_empty() {
@@ -105,13 +106,9 @@ impl Selection {
         }
     }
 
-    /// The lanes that are wanted, sorted; `None`: all.
-    pub fn lanes(&self) -> Option<Arc<[i64]>> {
-        match &self.kind {
-            Selected::Nothing => Some(Arc::new([])),
-            Selected::Everything => None,
-            Selected::Lanes { ids, .. } => Some(ids.clone()),
-        }
+    /// The number of the newest lane that was considered; `None` if lanes do not matter.
+    pub fn newest_lane(&self) -> Option<i64> {
+        matches!(self.kind, Selected::Lanes { .. }).then_some(self.newest_lane)
     }
 
     pub fn interest(&self) -> Interest {

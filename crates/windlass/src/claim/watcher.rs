@@ -33,6 +33,10 @@ impl Pace {
         Pace { every, next: Instant::now() + every, slow: None }
     }
 
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+
     pub fn is_due(&self) -> bool {
         self.next <= Instant::now()
     }
@@ -55,7 +59,7 @@ impl Pace {
 /// Watches for as long as there are claimers in the namespace.
 pub(super) async fn watch(core: Arc<Core>, namespace: String) {
     let (mut pace, idle_poll) = (Pace::every(Duration::ZERO), core.idle_poll);
-    let mut poll_at = Instant::now() + idle_poll;
+    let (mut poll_at, mut connects) = (Instant::now() + idle_poll, 0);
     while let Some((alarm, look_by)) = core.wakes.watch(&namespace) {
         let due = look_by.map_or(poll_at, |by| by.min(poll_at)).max(pace.next);
         tokio::select! {
@@ -65,7 +69,7 @@ pub(super) async fn watch(core: Arc<Core>, namespace: String) {
         }
         // Processes that started together do not stay together.
         poll_at = Instant::now() + idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
-        match look(&core, &namespace, &mut pace).await {
+        match look(&core, &namespace, &mut pace, &mut connects).await {
             // No claim waits. A claimer that begins to wait sets off the alarm if a look is due.
             Ok(None) => drop(tokio::time::timeout(idle_poll, alarm.notified()).await),
             Ok(Some(next)) if next < idle_poll => core.wakes.look_by(&namespace, Instant::now() + next.max(LOOK_MIN)),
@@ -77,7 +81,7 @@ pub(super) async fn watch(core: Arc<Core>, namespace: String) {
 
 /// Looks once, and notifies the waiters that have something to claim. How long until something becomes ready; `None` if
 /// no claim waits.
-async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace) -> Result<Option<Duration>> {
+async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace, connects: &mut u64) -> Result<Option<Duration>> {
     let Some(request) = core.wakes.begin_look(namespace) else { return Ok(None) };
     let begun = Instant::now();
     let look = core.store.look(namespace, &request, core.clock.overridden()).await?;
@@ -89,6 +93,10 @@ async fn look(core: &Arc<Core>, namespace: &str, pace: &mut Pace) -> Result<Opti
     if look.leases_due {
         // Notifies the waiters of what it releases.
         release_expired(core, namespace).await?;
+    }
+    if std::mem::replace(connects, look.connects) != look.connects {
+        // The server may have crashed. The next claims forget their positions.
+        core.wakes.notify_waiters(namespace);
     }
     core.wakes.notify_seen(namespace, &look.ready_subscriptions, &look.ready_lanes);
     Ok(Some(look.next_in.unwrap_or(core.idle_poll)))

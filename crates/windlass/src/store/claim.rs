@@ -171,6 +171,8 @@ pub(crate) struct Look {
     pub next_in: Option<Duration>,
     /// Leases of the namespace have expired.
     pub leases_due: bool,
+    /// As [`Claimed::connects`].
+    pub connects: u64,
 }
 
 #[async_trait]

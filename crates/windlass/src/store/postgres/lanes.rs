@@ -114,12 +114,12 @@ WHERE e.namespace = $1 AND e.created_at <= coalesce($2, now()) - $3 * interval '
   AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.lane_id = e.lane_id ORDER BY q.ready_at OFFSET 0)
 ORDER BY e.number LIMIT $4";
 
-/// How long to wait for the transactions that are publishing. Others go on publishing meanwhile.
-const PUBLISHERS_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
-
 // Transactions that publish lock this row in share mode until they commit. Once this lock is held, they have all committed
-// and the statements after it see their deliveries.
+// and the statements after it see their deliveries. Others go on publishing while it waits, so the wait has a limit.
+const REMOVAL_TIMEOUT: &str = "SET LOCAL statement_timeout = '5s'";
 const LOCK_NAMESPACE: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 FOR UPDATE";
+/// What PostgreSQL reports when `statement_timeout` ends a statement.
+const QUERY_CANCELED: &str = "57014";
 
 pub(super) const REMOVE_EMPTY: &str = "
 DELETE FROM windlass.lanes l
@@ -144,10 +144,10 @@ pub(super) async fn remove_empty_lanes(
         return Ok(0);
     }
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    tx.execute(PUBLISHERS_TIMEOUT).await.map_err(from_sqlx)?;
-    match sqlx::query(LOCK_NAMESPACE).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx) {
+    tx.execute(REMOVAL_TIMEOUT).await.map_err(from_sqlx)?;
+    match sqlx::query(LOCK_NAMESPACE).bind(namespace).execute(&mut *tx).await {
         Ok(_) => {}
-        Err(Error::DatabaseLocked { .. }) => {
+        Err(error) if error.as_database_error().and_then(|error| error.code()).as_deref() == Some(QUERY_CANCELED) => {
             tracing::info!(
                 namespace,
                 lanes = empty.len(),
@@ -157,11 +157,13 @@ pub(super) async fn remove_empty_lanes(
             connection.done();
             return Ok(0);
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(from_sqlx(error)),
     }
     let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(&empty);
     let removed = remove.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected();
-    sqlx::query(INCREMENT_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    if removed > 0 {
+        sqlx::query(INCREMENT_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    }
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     Ok(removed as usize)

@@ -78,6 +78,7 @@ pub(super) async fn look(
     now: Option<Timestamp>,
 ) -> Result<Option<Look>> {
     let mut connection = store.claims.get().await?;
+    let connects = store.claims.connects();
     let (subscriptions, after): (Vec<i64>, Vec<i64>) = request.subscriptions.iter().copied().unzip();
     let query = sqlx::query(LOOK).bind(namespace).bind(&request.lanes).bind(subscriptions).bind(now).bind(after);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
@@ -88,6 +89,7 @@ pub(super) async fn look(
         newest_lane: get::<Option<i64>>(first, "newest_lane")?.unwrap_or(0),
         leases_due: get(first, "leases_due")?,
         next_in: duration(first, "lease_us")?,
+        connects,
         ..Look::default()
     };
     for row in &rows {

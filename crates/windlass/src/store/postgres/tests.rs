@@ -388,6 +388,29 @@ async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
     database.drop().await;
 }
 
+/// A hundred thousand delayed deliveries.
+const DELAYED: &str = "
+INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
+VALUES ('default', 1, 'main', 't', '', 0);
+INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
+    out_of_order, ready_at, attempts_limit, updated_at, created_at)
+SELECT n, 1, 1, 'default', 'main', 't', 0, true, now() + interval '1 day', 20, now(), now()
+FROM generate_series(1, 100000) n";
+
+#[tokio::test]
+async fn a_look_reads_nothing_before_the_settled_event() {
+    let mut database = database("delayed").await;
+    let Database { hot, plain, .. } = &mut database;
+    plain.execute(DELAYED).await.unwrap();
+    let arguments = ["'default'", "'{}'", "'{1}'", "NULL", "'{100000}'"];
+    explain(hot, look::LOOK, &arguments, true).await;
+    let plan = explain(hot, look::LOOK, &arguments, true).await;
+    let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap()
+        + plan[0]["Plan"]["Shared Read Blocks"].as_u64().unwrap();
+    assert!(buffers < 100, "{buffers} buffers in {plan:#}");
+    database.drop().await;
+}
+
 /// A hundred thousand events and attempts of one namespace, and a few of another, of which one is new.
 const PAST: &str = "
 INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)

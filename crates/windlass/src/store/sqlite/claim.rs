@@ -159,7 +159,7 @@ fn runs(leased: &[LeasedDelivery]) -> impl Iterator<Item = &[LeasedDelivery]> {
 }
 
 /// Without RETURNING: SQLite builds a temporary table for it each time, which doubles the cost.
-pub(super) const LEASE: &str = "
+const LEASE: &str = "
 UPDATE event_queue
 SET lease = ?4, worker_id = ?5, attempts = attempts + 1, picked_at = ?6, updated_at = ?6, started_at = NULL,
     lease_expires_at = ?7

@@ -62,7 +62,7 @@ fn has_out_of_order(conn: &Connection, subscription_id: i64, now: i64) -> Result
 const IN_ORDER_IS_READY: &str = "
 SELECT 1 FROM event_queue
 WHERE subscription_id = ?1 AND event_id > ?2 AND NOT out_of_order AND lease IS NULL
-  AND (expires_at IS NULL OR (expires_at > ?3 AND ready_at <= ?3)) LIMIT 1";
+  AND (expires_at IS NULL OR (expires_at > ?3 AND ready_at <= ?3)) ORDER BY event_id LIMIT 1";
 
 const NEXT_OF_PRIORITY: &str = "
 SELECT ready_at FROM event_queue INDEXED BY event_queue_out_of_order
