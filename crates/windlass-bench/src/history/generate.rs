@@ -59,9 +59,9 @@ SELECT $1 + n, 'default', 'order.paid', '',
        $3 + n * (($4 - $3) / $2)
 FROM generate_series(0, $2 - 1) AS n"#;
 const POSTGRES_ATTEMPTS: &str = "
-INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id, picked_at,
-    finished_at, action, execution_time_ms, retry_count, max_retries)
-SELECT $1 + n, (SELECT min(lane_id) FROM windlass.lanes), 1, 'default', 'main', n, 'generator',
+INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease, worker_id,
+    picked_at, finished_at, action, execution_time_ms, retry_count, max_retries)
+SELECT $1 + n, (SELECT min(subscription_id) FROM windlass.subscriptions), 'order.paid', 1, 'default', 'main', n, 'generator',
        $3 + n * (($4 - $3) / $2), $3 + n * (($4 - $3) / $2), 'COMPLETED', 1, 0, 3
 FROM generate_series(0, $2 - 1) AS n";
 
@@ -91,8 +91,8 @@ SELECT ?1 + n, 'default', 'order.paid', '',
 FROM numbers"#;
 const SQLITE_ATTEMPTS: &str = "
 WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?2)
-INSERT INTO event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id, picked_at,
-    finished_at, action, execution_time_ms, retry_count, max_retries)
-SELECT ?1 + n, (SELECT min(lane_id) FROM lanes), 1, 'default', 'main', n, 'generator',
+INSERT INTO event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease, worker_id,
+    picked_at, finished_at, action, execution_time_ms, retry_count, max_retries)
+SELECT ?1 + n, (SELECT min(subscription_id) FROM subscriptions), 'order.paid', 1, 'default', 'main', n, 'generator',
        ?3 + n * ((?4 - ?3) / ?2), ?3 + n * ((?4 - ?3) / ?2), 'COMPLETED', 1, 0, 3
 FROM numbers";

@@ -91,6 +91,7 @@ async fn fill_postgres(url: &str, plan: &Plan) -> Result<(), AnyError> {
     let insert = sqlx::query(POSTGRES_LIVE).bind(done + 1).bind(last).bind(plan.from).bind(plan.step_us);
     insert.bind(i64::from(HELD)).execute(&mut connection).await?;
     sqlx::query("SELECT setval('windlass.events_id_seq', $1)").bind(last).execute(&mut connection).await?;
+    connection.execute(POSTGRES_LEASES).await?;
     sqlx::query(POSTGRES_SAMPLES).bind(Utc::now()).execute(&mut connection).await?;
     connection.execute("VACUUM ANALYZE").await?;
     connection.execute("CHECKPOINT").await?;
@@ -100,7 +101,8 @@ async fn fill_postgres(url: &str, plan: &Plan) -> Result<(), AnyError> {
 /// The lane of each kind of event in both namespaces.
 const POSTGRES_KINDS: &str = "
 CREATE TEMP TABLE kinds AS
-SELECT row_number() OVER (ORDER BY a.lane_id) - 1 AS k, a.event_type, a.tags, a.lane_id, b.lane_id AS other_lane
+SELECT row_number() OVER (ORDER BY a.lane_id) - 1 AS k, a.event_type, a.tags, a.lane_id, b.lane_id AS other_lane,
+       a.subscription_id, b.subscription_id AS other_subscription
 FROM windlass.lanes a JOIN windlass.lanes b ON b.event_type = a.event_type AND b.tags = a.tags
 WHERE a.namespace = 'default' AND b.namespace = 'other' AND a.subscription = 'main' AND b.subscription = 'main'";
 const POSTGRES_EVENTS: &str = r#"
@@ -110,31 +112,37 @@ SELECT n, CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, k.event_type, '
        $3 + (n - $1) * $4 * interval '1 microsecond'
 FROM generate_series($1, $2) AS n JOIN kinds k ON k.k = n % 8"#;
 const POSTGRES_ATTEMPTS: &str = "
-INSERT INTO windlass.event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id, picked_at,
+INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease, worker_id, picked_at,
     finished_at, action, execution_time_ms, error_message, retry_count, max_retries)
-SELECT n, CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END, 1,
+SELECT n, CASE WHEN n % 11 = 10 THEN k.other_subscription ELSE k.subscription_id END, k.event_type, 1,
        CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, 'main', n, 'worker-' || n % 20, t.at, t.at,
        CASE WHEN n % 100 = 0 THEN 'EXPIRED' WHEN n % 10 = 0 THEN 'FAILED' WHEN n % 1000 = 1 THEN 'CANCELLED' ELSE 'COMPLETED' END,
        1, CASE WHEN n % 10 = 0 THEN 'connection refused' END, 0, 3
 FROM generate_series($1, $2) AS n JOIN kinds k ON k.k = n % 8
 CROSS JOIN LATERAL (SELECT $3 + (n - $1) * $4 * interval '1 microsecond' AS at) AS t";
 const POSTGRES_DEAD: &str = "
-INSERT INTO windlass.dead_letters (event_id, lane_id, namespace, subscription, status, reason, error, attempts, retry_count,
+INSERT INTO windlass.dead_letters (event_id, subscription_id, event_type, namespace, subscription, status, reason, error, attempts, retry_count,
     max_retries, failed_at, created_at)
-SELECT n, CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END,
+SELECT n, CASE WHEN n % 11 = 10 THEN k.other_subscription ELSE k.subscription_id END, k.event_type,
        CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, 'main', CASE WHEN n % 100 = 0 THEN 'EXPIRED' ELSE 'FAILED' END,
        CASE WHEN n % 20 = 0 THEN 'Handler error' ELSE 'Too many attempts' END, 'connection refused', 1, 0, 3, t.at, t.at
 FROM generate_series($1, $2) AS n JOIN kinds k ON k.k = n % 8
 CROSS JOIN LATERAL (SELECT $3 + (n - $1) * $4 * interval '1 microsecond' AS at) AS t WHERE n % 10 = 0";
 const POSTGRES_LIVE: &str = "
-INSERT INTO windlass.event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts, attempts_limit, max_retries,
+INSERT INTO windlass.event_queue (event_id, subscription_id, event_type, lane_id, priority,
+    out_of_order, namespace, subscription, ready_at, attempts, attempts_limit, max_retries,
     lease, worker_id, picked_at, lease_expires_at, updated_at, created_at)
-SELECT n, CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END,
+SELECT n, CASE WHEN n % 11 = 10 THEN k.other_subscription ELSE k.subscription_id END, k.event_type,
+       CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END, 0, false,
        CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, 'main', t.at, 0, 20, 3,
        CASE WHEN n < $1 + $5 THEN 7 END, CASE WHEN n < $1 + $5 THEN 'worker-1' END, CASE WHEN n < $1 + $5 THEN t.at END,
        CASE WHEN n < $1 + $5 THEN now() + interval '1 hour' END, t.at, t.at
 FROM generate_series($1, $2) AS n JOIN kinds k ON k.k = n % 8
 CROSS JOIN LATERAL (SELECT $3 + (n - 1000) * $4 * interval '1 microsecond' AS at) AS t";
+const POSTGRES_LEASES: &str = "
+INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
+SELECT subscription_id, min(lease_expires_at), min(picked_at), lease, namespace, min(event_id), max(event_id)
+FROM windlass.event_queue WHERE lease IS NOT NULL GROUP BY subscription_id, lease, namespace";
 const POSTGRES_SAMPLES: &str = "
 INSERT INTO windlass.samples (namespace, span_s, at, event_type, published, completed, failed, retried, expired, cancelled,
     depth, oldest_ms, wait, run)
@@ -164,7 +172,8 @@ fn fill_sqlite(path: &str, plan: &Plan) -> Result<(), AnyError> {
 
 const SQLITE_KINDS: &str = "
 CREATE TEMP TABLE kinds AS
-SELECT row_number() OVER (ORDER BY a.lane_id) - 1 AS k, a.event_type, a.tags, a.lane_id, b.lane_id AS other_lane
+SELECT row_number() OVER (ORDER BY a.lane_id) - 1 AS k, a.event_type, a.tags, a.lane_id, b.lane_id AS other_lane,
+       a.subscription_id, b.subscription_id AS other_subscription
 FROM lanes a JOIN lanes b ON b.event_type = a.event_type AND b.tags = a.tags
 WHERE a.namespace = 'default' AND b.namespace = 'other' AND a.subscription = 'main' AND b.subscription = 'main'";
 const SQLITE_EVENTS: &str = r#"
@@ -175,9 +184,9 @@ SELECT n, CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, k.event_type, '
 FROM numbers CROSS JOIN kinds k ON k.k = n % 8"#;
 const SQLITE_ATTEMPTS: &str = "
 WITH RECURSIVE numbers(n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?2)
-INSERT INTO event_attempts (event_id, lane_id, attempt, namespace, subscription, lease, worker_id, picked_at, finished_at,
+INSERT INTO event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease, worker_id, picked_at, finished_at,
     action, execution_time_ms, error_message, retry_count, max_retries)
-SELECT n, CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END, 1,
+SELECT n, CASE WHEN n % 11 = 10 THEN k.other_subscription ELSE k.subscription_id END, k.event_type, 1,
        CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, 'main', n, 'worker-' || n % 20, ?3 + (n - ?1) * ?4,
        ?3 + (n - ?1) * ?4,
        CASE WHEN n % 100 = 0 THEN 'EXPIRED' WHEN n % 10 = 0 THEN 'FAILED' WHEN n % 1000 = 1 THEN 'CANCELLED' ELSE 'COMPLETED' END,
@@ -185,18 +194,20 @@ SELECT n, CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END, 1,
 FROM numbers CROSS JOIN kinds k ON k.k = n % 8";
 const SQLITE_DEAD: &str = "
 WITH RECURSIVE numbers(n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?2)
-INSERT INTO dead_letters (event_id, lane_id, namespace, subscription, status, reason, error, attempts, retry_count,
+INSERT INTO dead_letters (event_id, subscription_id, event_type, namespace, subscription, status, reason, error, attempts, retry_count,
     max_retries, failed_at, created_at)
-SELECT n, CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END,
+SELECT n, CASE WHEN n % 11 = 10 THEN k.other_subscription ELSE k.subscription_id END, k.event_type,
        CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, 'main', CASE WHEN n % 100 = 0 THEN 'EXPIRED' ELSE 'FAILED' END,
        CASE WHEN n % 20 = 0 THEN 'Handler error' ELSE 'Too many attempts' END, 'connection refused', 1, 0, 3,
        ?3 + (n - ?1) * ?4, ?3 + (n - ?1) * ?4
 FROM numbers CROSS JOIN kinds k ON k.k = n % 8 WHERE n % 10 = 0";
 const SQLITE_LIVE: &str = "
 WITH RECURSIVE numbers(n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?2)
-INSERT INTO event_queue (event_id, lane_id, namespace, subscription, ready_at, attempts, attempts_limit, max_retries, lease,
+INSERT INTO event_queue (event_id, subscription_id, event_type, lane_id, priority,
+    out_of_order, namespace, subscription, ready_at, attempts, attempts_limit, max_retries, lease,
     worker_id, picked_at, lease_expires_at, updated_at, created_at)
-SELECT n, CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END,
+SELECT n, CASE WHEN n % 11 = 10 THEN k.other_subscription ELSE k.subscription_id END, k.event_type,
+       CASE WHEN n % 11 = 10 THEN k.other_lane ELSE k.lane_id END, 0, false,
        CASE WHEN n % 11 = 10 THEN 'other' ELSE 'default' END, 'main', ?3 + (n - 1000) * ?4, 0, 20, 3,
        CASE WHEN n < ?1 + ?5 THEN 7 END, CASE WHEN n < ?1 + ?5 THEN 'worker-1' END,
        CASE WHEN n < ?1 + ?5 THEN ?3 + (n - 1000) * ?4 END, CASE WHEN n < ?1 + ?5 THEN ?6 END,
