@@ -16,11 +16,6 @@ use crate::event::Event;
 use crate::store::{BehindCheck, Claim, ClaimSource, Claimed, LaneSource, StreamPlace};
 use crate::wake::lock;
 
-/// A claim that takes at least this many deliveries reads their events by a second statement, in ranges of ids. That costs
-/// less per event, and a round trip. If the connection is lost between the two, the deliveries are redelivered when their
-/// leases expire: a transaction around both would cost every claim two more round trips.
-const EVENTS_APART: usize = 100;
-
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 // Claims from all streams of a subscription: near deadlines, then each priority from the highest to the lowest. At priority
@@ -44,7 +39,7 @@ WITH unsynced AS MATERIALIZED (
                    ORDER BY l.check_at OFFSET 0) AS leases_due,
            (SELECT q.event_id FROM windlass.event_queue q
             WHERE q.subscription_id = $4 ORDER BY q.event_id DESC LIMIT 1) AS newest,
-           $20 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
+           $19 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
                   ORDER BY l.number DESC LIMIT 1) AS new_lanes
     FROM windlass.namespaces n JOIN windlass.subscriptions s ON s.subscription_id = $4 WHERE n.namespace = $1
 ), picked AS MATERIALIZED (
@@ -96,15 +91,8 @@ WITH unsynced AS MATERIALIZED (
 )
 SELECT s.current, s.leases_due, s.newest, s.new_lanes, coalesce($3, now()), NULL::bigint,
        t.event_id, t.lane_id, t.priority, t.out_of_order, t.ready_at, t.expires_at, t.created_at, t.lease, t.attempts,
-       t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at, e.*
-FROM unsynced, state s LEFT JOIN taken t ON true
-LEFT JOIN LATERAL (
-    SELECT e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
-           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
-           e.metadata::text AS metadata, e.created_at
-    FROM windlass.events e
-    WHERE (SELECT cardinality(tids) FROM picked) < $19 AND e.id = t.event_id AND e.created_at = t.created_at
-      AND e.namespace = $1 LIMIT 1) AS e ON true";
+       t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at
+FROM unsynced, state s LEFT JOIN taken t ON true";
 
 // Claims from a few lanes. Each lane offers its first rows without locking them, the best of all are chosen, and only those
 // are locked, with the conditions repeated because another claim may have been faster. The repeated conditions are written
@@ -118,7 +106,7 @@ WITH unsynced AS MATERIALIZED (
                    WHERE l.subscription_id = $4 AND l.check_at <= coalesce($3, now())
                      AND l.check_at > CASE WHEN $15 <= coalesce($3, now()) THEN $15 - interval '10 seconds' ELSE 'epoch' END
                    ORDER BY l.check_at OFFSET 0) AS leases_due,
-           $20 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
+           $19 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $1 AND l.number IS NOT NULL
                   ORDER BY l.number DESC LIMIT 1) AS new_lanes
     FROM windlass.namespaces n WHERE n.namespace = $1
 ), chosen AS MATERIALIZED (
@@ -169,15 +157,8 @@ WITH unsynced AS MATERIALIZED (
 SELECT s.current, s.leases_due, NULL::bigint, s.new_lanes, coalesce($3, now()),
        (SELECT cardinality(tids) FROM chosen)::bigint,
        t.event_id, t.lane_id, t.priority, t.out_of_order, t.ready_at, t.expires_at, t.created_at, t.lease, t.attempts,
-       t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at, e.*
-FROM unsynced, state s LEFT JOIN taken t ON true
-LEFT JOIN LATERAL (
-    SELECT e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
-           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
-           e.metadata::text AS metadata, e.created_at
-    FROM windlass.events e
-    WHERE (SELECT cardinality(tids) FROM picked) < $19 AND e.id = t.event_id AND e.created_at = t.created_at
-      AND e.namespace = $1 LIMIT 1) AS e ON true";
+       t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at
+FROM unsynced, state s LEFT JOIN taken t ON true";
 
 pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed> {
     let checked_from = lock(&store.leases_checked).get(&claim.subscription_id).copied();
@@ -234,12 +215,11 @@ fn statement<'q>(claim: &'q Claim, leases_from: Timestamp, now: Option<Timestamp
         .bind(micros(claim.leases.default))
         .bind(column(&claim.leases.by_type, |(pattern, _)| pattern.as_str()))
         .bind(column(&claim.leases.by_type, |(_, duration)| micros(*duration)))
-        .bind(EVENTS_APART as i64)
         .bind(claim.known_lanes)
 }
 
-/// A row that was claimed. Its event may still have to be read.
-struct ClaimedRow<'a> {
+/// A row that was claimed.
+struct ClaimedRow {
     event_id: i64,
     lane_id: i64,
     priority: i16,
@@ -254,7 +234,6 @@ struct ClaimedRow<'a> {
     max_retries: Option<u32>,
     attempts_limit: u32,
     lease_expires_at: Timestamp,
-    event: Columns<'a>,
 }
 
 /// What was claimed, and when by the database's clock.
@@ -275,31 +254,25 @@ async fn read(claim: &Claim, rows: &[PgRow], connection: &mut PgConnection) -> R
     taken.sort_by_key(|row| {
         (row.deadline.is_none(), row.deadline, std::cmp::Reverse(row.priority), row.ready_at, row.event_id)
     });
-    let apart = match taken.iter().all(|row| !row.event.is_null()) {
-        true => Vec::new(),
-        false => read_events(connection, &claim.namespace, &taken).await?,
-    };
-    let mut by_id: HashMap<i64, &PgRow> = HashMap::with_capacity(apart.len());
-    for row in &apart {
-        by_id.insert(Columns::of(row).next()?, row);
+    let events = read_events(connection, &claim.namespace, &taken).await?;
+    let mut by_id: HashMap<i64, Columns<'_>> = HashMap::with_capacity(events.len());
+    for event in &events {
+        by_id.insert(Columns::of(event).next()?, Columns::of(event));
     }
     let workers: HashMap<Lease, &str> =
         claim.requests.iter().map(|request| (request.lease, request.worker_id.as_str())).collect();
-    for mut row in taken {
-        if let Some(event) = by_id.get(&row.event_id) {
-            row.event = Columns::of(event);
-        }
+    for row in taken {
         // A delivery without its event cannot exist. If it does, it stays leased, out of the way.
-        if !row.event.is_null() {
+        if let Some(event) = by_id.get_mut(&row.event_id) {
             claimed.places.push(row.place(&claim.source));
-            claimed.deliveries.push(row.into_delivery(claim, &workers, now)?);
+            claimed.deliveries.push(row.into_delivery(event, claim, &workers, now)?);
         }
     }
     Ok((claimed, Some(now)))
 }
 
 /// In the order of the statements' columns.
-fn claimed_row<'a>(claim: &Claim, row: &'a PgRow, now: Timestamp) -> Result<ClaimedRow<'a>> {
+fn claimed_row(claim: &Claim, row: &PgRow, now: Timestamp) -> Result<ClaimedRow> {
     let mut columns = Columns::of(row);
     columns.skip(6);
     let horizon = claim.deadline_horizon.map(|horizon| after(now, horizon));
@@ -320,11 +293,10 @@ fn claimed_row<'a>(claim: &Claim, row: &'a PgRow, now: Timestamp) -> Result<Clai
         max_retries: columns.next_count_or_none()?,
         attempts_limit: columns.next_count()?,
         lease_expires_at: columns.next()?,
-        event: columns,
     })
 }
 
-impl ClaimedRow<'_> {
+impl ClaimedRow {
     fn place(&self, source: &ClaimSource) -> StreamPlace {
         let position = (self.ready_at, self.event_id);
         match source {
@@ -335,9 +307,15 @@ impl ClaimedRow<'_> {
         }
     }
 
-    fn into_delivery(mut self, claim: &Claim, workers: &HashMap<Lease, &str>, now: Timestamp) -> Result<Delivery> {
+    fn into_delivery(
+        self,
+        event_columns: &mut Columns<'_>,
+        claim: &Claim,
+        workers: &HashMap<Lease, &str>,
+        now: Timestamp,
+    ) -> Result<Delivery> {
         Ok(Delivery {
-            event: event(&mut self.event, &claim.namespace)?,
+            event: event(event_columns, &claim.namespace)?,
             subscription: claim.subscription.clone(),
             worker_id: workers.get(&self.lease).copied().unwrap_or_default().to_owned(),
             lease: self.lease,
@@ -364,7 +342,7 @@ CROSS JOIN LATERAL (
     FROM windlass.events e
     WHERE e.id BETWEEN r.first AND r.last AND e.created_at BETWEEN $4 AND $5 AND e.namespace = $1 OFFSET 0) AS e";
 
-async fn read_events(connection: &mut PgConnection, namespace: &str, taken: &[ClaimedRow<'_>]) -> Result<Vec<PgRow>> {
+async fn read_events(connection: &mut PgConnection, namespace: &str, taken: &[ClaimedRow]) -> Result<Vec<PgRow>> {
     let created_at = || taken.iter().map(|row| row.created_at);
     let (first, last): (Vec<i64>, Vec<i64>) = runs(taken.iter().map(|row| row.event_id).collect()).into_iter().unzip();
     let query =

@@ -88,7 +88,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     ];
     let with = |more: &[&'static str]| [&change[..], more].concat();
     let claim = |source: [&'static str; 7]| {
-        let slots = ["'{9}'", "'{w}'", "'{1}'", "'2000-01-01'", "60000000", "'{}'", "'{}'", "1000", "NULL"];
+        let slots = ["'{9}'", "'{w}'", "'{1}'", "'2000-01-01'", "60000000", "'{}'", "'{}'", "NULL"];
         [&["'default'", "1", "NULL", "1"][..], &source, &slots].concat()
     };
     vec![
