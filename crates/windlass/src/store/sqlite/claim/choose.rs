@@ -1,7 +1,7 @@
 //! Choosing the deliveries of a claim from the streams of a subscription. See `lanes.rs` for claims from single lanes.
 //!
-//! The partial indexes hold exactly the rows that can be claimed, so out-of-order rows and deadlines are always read from
-//! the start, and a claim's remembered positions in them are not needed. Only the in-order rows are read from the primary
+//! The partial indexes hold no leased rows, so out-of-order rows and deadlines are always read from the start, and a claim's
+//! remembered positions in them are not needed. Only the in-order rows are read from the primary
 //! key, which also holds leased and out-of-order rows: there the position saves reading these again.
 
 use rusqlite::{Connection, OptionalExtension, Rows};
