@@ -24,6 +24,7 @@ pub(crate) const CODES: &[&str] = &[
     "exists",
     "invalid",
     "invalid_json",
+    "key_conflict",
     "lost",
     "max_retries_exceeded",
     "namespace_not_found",
@@ -130,6 +131,7 @@ impl From<Error> for ApiError {
             | Error::EventNotFound { .. }
             | Error::NodeNotFound { .. }
             | Error::ScheduleNotFound { .. } => (StatusCode::NOT_FOUND, None),
+            Error::KeyConflict { .. } => (StatusCode::CONFLICT, Some("key")),
             Error::Exists { .. } | Error::WrongStatus { .. } => (StatusCode::CONFLICT, None),
             Error::TooManyFilters { .. } => (StatusCode::TOO_MANY_REQUESTS, None),
             _ => return of_database(&error),

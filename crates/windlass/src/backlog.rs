@@ -106,6 +106,7 @@ impl Queue {
     /// How the live deliveries stand, by type. Types without any are left out.
     pub async fn backlog(&self) -> Result<Vec<Backlog>> {
         self.topology().await?;
+        self.route_before_reading().await;
         let mut by_type: BTreeMap<String, Backlog> = BTreeMap::new();
         for live in self.store().backlog(self.namespace(), self.now()).await? {
             by_type.entry(live.event_type.clone()).or_default().add(&live);

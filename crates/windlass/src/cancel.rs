@@ -62,6 +62,7 @@ impl Queue {
         }
         check_filter(&filter.types, &filter.tags, self.limits())?;
         self.check_subscription_filter(filter.subscription.as_deref()).await?;
+        self.route_arrivals().await?;
         let topology = self.reload().await?;
         if !filter.event_ids.is_empty() {
             return self.cancel_named(&topology, &filter).await;

@@ -79,6 +79,18 @@ pub enum Error {
         /// The token's id.
         token_id: String,
     },
+    /// The key was used within its window for an event with another type or payload; nothing was stored.
+    ///
+    /// Transactions that are open at the same time do not see each other's keys. Of their events with one key, the first to
+    /// be routed after its commit is kept. The others are dropped, or become dead letters with the reason `key_conflict`
+    /// if their type or payload differ.
+    #[error("key: '{key}' was used for {}, which has another type or payload", used_for(.event_id))]
+    KeyConflict {
+        /// The key.
+        key: String,
+        /// The first event with this key; `None`: an earlier event of the same call.
+        event_id: Option<i64>,
+    },
     /// The thing is there already.
     #[error("{what} '{name}' exists already")]
     Exists {
@@ -192,6 +204,7 @@ impl Error {
             Error::NodeNotFound { .. } => "node_not_found",
             Error::ScheduleNotFound { .. } => "schedule_not_found",
             Error::TokenNotFound { .. } => "token_not_found",
+            Error::KeyConflict { .. } => "key_conflict",
             Error::Exists { .. } => "exists",
             Error::WrongStatus { .. } => "wrong_status",
             Error::TooManyFilters { .. } => "too_many_filters",
@@ -225,6 +238,10 @@ impl Error {
     pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Error {
         Error::Invalid { field, problem: problem.into() }
     }
+}
+
+fn used_for(event_id: &Option<i64>) -> String {
+    event_id.map_or_else(|| "another event of this call".to_owned(), |event_id| format!("event {event_id}"))
 }
 
 /// What somebody said who panicked.

@@ -43,6 +43,18 @@ pub struct NewEvent {
     pub(crate) scheduled_task_id: Option<String>,
 }
 
+/// Whether two events that share a key are the same: a repeated call, and not a key that was used twice.
+#[cfg(feature = "postgres")]
+pub(crate) fn same_contents(one: &NewEvent, other: &NewEvent) -> bool {
+    one.event_type == other.event_type && same_json(one.payload.get(), other.payload.get())
+}
+
+/// Whether two JSON texts have the same value, whatever their white space and the order of their keys.
+pub(crate) fn same_json(one: &str, other: &str) -> bool {
+    let value = |json: &str| serde_json::from_str::<serde_json::Value>(json);
+    one == other || matches!((value(one), value(other)), (Ok(one), Ok(other)) if one == other)
+}
+
 impl NewEvent {
     /// An event of this type, with the payload `null`, ready at once.
     pub fn new(event_type: impl Into<String>) -> NewEvent {

@@ -19,6 +19,8 @@ use crate::topology::Topology;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WaitReason {
+    /// It was published in a transaction and has no deliveries yet.
+    Arrived,
     /// It is ready, and there are workers for it.
     AboutToRun,
     /// A worker holds it.
@@ -75,8 +77,12 @@ impl Queue {
         self.topology_with(subscription).await?;
         // What is paused may have changed a moment ago.
         let topology = self.reload().await?;
+        self.route_before_reading().await;
         let standing = self.store().standing(self.namespace(), subscription, event_id, self.now()).await?;
-        let standing = standing.ok_or_else(|| self.no_event(event_id))?;
+        let Some(standing) = standing else {
+            let since = self.store().arrived_at(self.namespace(), event_id).await?;
+            return since.map(arrived).ok_or_else(|| self.no_event(event_id));
+        };
         let asked = match standing.delivery.status {
             Status::Pending => {
                 let askers = self.store().askers(self.namespace()).await?;
@@ -125,6 +131,16 @@ fn explain(facts: &Facts) -> Explanation {
         Status::Expired => {
             dead(WaitReason::Expired, facts.standing, "It was not begun before its deadline, and was given up")
         }
+    }
+}
+
+fn arrived(since: Timestamp) -> Explanation {
+    Explanation {
+        advice: Some("Start `windlass serve` or a node on this database, or see the log of those that run.".to_owned()),
+        ..because(
+            WaitReason::Arrived,
+            format!("It arrived at {} and is not routed to its subscriptions yet.", at(since)),
+        )
     }
 }
 

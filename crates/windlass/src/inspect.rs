@@ -293,6 +293,7 @@ impl Queue {
 
     /// The event and how it stands with each subscription.
     pub async fn get(&self, event_id: i64) -> Result<EventView> {
+        self.route_before_reading().await;
         let views = self.store().get(self.namespace(), &[event_id]).await?;
         views.into_iter().next().flatten().ok_or_else(|| self.no_event(event_id))
     }
@@ -308,6 +309,7 @@ impl Queue {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         check_filter(&filter.types, &filter.tags, self.limits())?;
         self.check_subscription_filter(filter.subscription.as_deref()).await?;
+        self.route_before_reading().await;
         self.store().list(self.namespace(), &filter).await
     }
 
@@ -315,6 +317,7 @@ impl Queue {
     pub async fn dead_letters(&self, mut filter: DeadLetterFilter) -> Result<Page<DeadLetter>> {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         self.check_dead_letter_filter(&filter).await?;
+        self.route_before_reading().await;
         self.store().dead_letters(self.namespace(), &filter).await
     }
 
@@ -348,6 +351,7 @@ impl Queue {
     /// Counts by subscription, type and status: of all that is live or dead, and of what ended since then.
     pub async fn stats(&self, since: Timestamp) -> Result<Vec<StatRow>> {
         self.topology().await?;
+        self.route_before_reading().await;
         let (live, mut rows) = self.store().stats(self.namespace(), since, self.now()).await?;
         rows.extend(live.iter().flat_map(LiveCount::stats));
         rows.sort_by(|a, b| {

@@ -98,6 +98,7 @@ mod results;
 mod retain;
 mod retention;
 mod retry;
+mod route;
 mod samples;
 mod schedule;
 mod scope;

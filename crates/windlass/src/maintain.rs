@@ -6,7 +6,7 @@ use crate::change::{apply_counted, change};
 use crate::decide::{decide_abandoned, decide_expired};
 use crate::error::Result;
 use crate::event::tag_set;
-use crate::publish::route;
+use crate::publish::route_to;
 use crate::queue::{Core, Queue};
 use crate::store::{Guard, NewDelivery};
 use crate::topology::Subscription;
@@ -133,7 +133,7 @@ impl Queue {
             let routed = self
                 .core()
                 .lanes
-                .look_up(&topology, |lane_id| route(&topology, found, event_type, tags, priority, lane_id));
+                .look_up(&topology, |lane_id| route_to(&topology, found, event_type, tags, priority, lane_id));
             match routed {
                 Ok(delivery) => return Ok(delivery),
                 Err(lane) => self.core().add_lanes(&topology, vec![lane]).await?,

@@ -134,17 +134,22 @@ impl Meter {
             routes.extend(new.deliveries.iter().map(|delivery| (delivery.subscription.as_str(), name)));
         }
         for (event_type, count) in types {
-            self.published_elsewhere(namespace, event_type, count);
+            self.count_published(namespace, event_type, count);
         }
         for (subscription, event_type) in routes {
             self.begin(namespace, subscription, event_type);
         }
     }
 
-    /// Events that were published in transactions of others, which somebody had to look for.
-    pub fn published_elsewhere(&self, namespace: &str, event_type: &str, count: u64) {
+    /// Events of one type that were stored.
+    fn count_published(&self, namespace: &str, event_type: &str, count: u64) {
         let event_type = self.name_of(namespace, event_type);
         self.sink.count(names::PUBLISHED, &[("namespace", namespace), ("type", event_type)], count);
+    }
+
+    /// Events that the router dropped because their key was known.
+    pub fn dropped(&self, namespace: &str, count: u64) {
+        self.sink.count(names::DROPPED, &[("namespace", namespace)], count);
     }
 
     /// Deliveries that were taken; how long the first-time ones had waited, in microseconds.

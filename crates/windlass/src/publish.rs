@@ -1,5 +1,6 @@
 //! Publishing: an event is stored once, with one delivery for each subscription that wants it.
 
+use std::borrow::BorrowMut;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +123,7 @@ pub(crate) async fn run(
             Ok(sizes.iter().map(split).collect())
         }
         // Whoever brought what cannot be stored is the only one to fail.
-        Err(Error::Database { .. } | Error::Invalid { .. }) if sizes.len() > 1 => {
+        Err(Error::Database { .. } | Error::Invalid { .. } | Error::KeyConflict { .. }) if sizes.len() > 1 => {
             let mut rest = prepared.into_iter();
             let mut answers = Vec::with_capacity(sizes.len());
             for size in sizes {
@@ -142,7 +143,7 @@ pub(crate) fn unrouted(event: NewEvent) -> Prepared {
     Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() }
 }
 
-async fn store(core: &Arc<Core>, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
+async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
     for _ in 0..ROUNDS_MAX {
         let topology = route_all(core, namespace, prepared).await?;
         let refs: Vec<&Prepared> = prepared.iter().collect();
@@ -162,13 +163,17 @@ pub(crate) fn keeps_changing(namespace: &str) -> Error {
     Error::Database { detail: format!("namespace '{namespace}' keeps changing; try again") }
 }
 
-/// Counts the new events among these and notifies claims that wait for them.
+/// Counts the new events among these and notifies claims that wait for them. Those that have arrived are counted once they are
+/// routed.
 pub(crate) fn announce<'a>(
     core: &Core,
     namespace: &str,
     stored: impl Iterator<Item = (&'a Prepared, &'a Stored)> + Clone,
 ) {
-    let new = stored.filter(|(_, stored)| !stored.duplicate);
+    if stored.clone().any(|(_, stored)| stored.arrived) {
+        core.wakes.notify_router(namespace);
+    }
+    let new = stored.filter(|(_, stored)| !stored.duplicate && !stored.arrived);
     core.count_published(namespace, new.clone());
     let ready: HashSet<ReadyLane> = new.flat_map(|(p, _)| &p.deliveries).map(NewDelivery::ready_lane).collect();
     core.wakes.notify(namespace, ready);
@@ -199,13 +204,14 @@ pub(crate) fn route_known(core: &Core, topology: &Topology, prepared: &mut [Prep
 pub(crate) fn route_with(
     core: &Core,
     topology: &Topology,
-    prepared: &mut [Prepared],
+    prepared: &mut [impl BorrowMut<Prepared>],
     lane_id: &dyn Fn(&LaneKey) -> Option<i64>,
 ) -> Result<Vec<LaneKey>> {
     let mut missing = Vec::new();
     // Events of one batch are often alike: each combination of type, tags and priority is routed once.
     let mut known: HashMap<(String, String, i16), Routes> = HashMap::new();
     for prepared in prepared {
+        let prepared = prepared.borrow_mut();
         let event = &prepared.event;
         let kind = (event.event_type.clone(), event.tags.clone(), event.priority);
         let (routes, expires_after) = match known.get(&kind) {
@@ -214,7 +220,7 @@ pub(crate) fn route_with(
                 let tags = tag_set("tags", &event.tags, &core.limits)?;
                 let wanting = topology.subscriptions.iter().filter(|found| found.wants(&event.event_type, &tags));
                 let routes = wanting.filter_map(|subscription| {
-                    let routed = route(topology, subscription, &event.event_type, &tags, event.priority, lane_id);
+                    let routed = route_to(topology, subscription, &event.event_type, &tags, event.priority, lane_id);
                     routed.map_err(|lane| missing.push(lane)).ok()
                 });
                 let routes = routes.collect();
@@ -234,7 +240,7 @@ pub(crate) fn route_with(
 }
 
 /// The delivery of such an event to one subscription, or the lane that is missing for it.
-pub(crate) fn route(
+pub(crate) fn route_to(
     topology: &Topology,
     subscription: &Subscription,
     event_type: &str,

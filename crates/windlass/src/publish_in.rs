@@ -2,8 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::publish::Published;
+use crate::policy::NamespacePolicy;
+use crate::publish::{self, Published};
 use crate::queue::Queue;
+use crate::store::{Prepared, Stored};
+use crate::topology::{MAIN, Topology};
 
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -34,8 +37,11 @@ mod sealed {
 }
 
 impl Queue {
-    /// Publishes one event inside the caller's own transaction: it is stored when that commits, and never was
-    /// when it rolls back. Until then nobody else sees it, and after it those who wait are told.
+    /// Publishes one event in a transaction of the caller: it is delivered if that commits, and never was if it rolls back.
+    ///
+    /// The transaction stores the event and a row in the table of arrivals, and nothing else. It takes no lock that another
+    /// transaction needs on PostgreSQL, so nobody waits for it however long it stays open. After the commit a router, in this
+    /// or another process, turns the event into deliveries within milliseconds.
     ///
     /// On SQLite the transaction is rusqlite's, on a connection to the same file:
     ///
@@ -76,8 +82,9 @@ impl Queue {
     /// # }
     /// ```
     ///
-    /// All that holds for [`Queue::publish`] holds here: keys, groups, delays, limits, and a delivery for each
-    /// subscription that wants it. The event's instant is the beginning of the transaction on PostgreSQL.
+    /// All that holds for [`Queue::publish`] holds here: groups, delays, limits, and a delivery for each subscription that
+    /// wants it. A key is known if this transaction can see it. Of two transactions that are open at the same time and publish
+    /// the same new key, one event is kept: see [`Error::KeyConflict`] for what becomes of the other.
     ///
     /// # Errors
     ///
@@ -90,15 +97,10 @@ impl Queue {
     /// transaction that has only read so far, it comes at once, and also if somebody else has written since it began:
     /// begin such a one with `TransactionBehavior::Immediate`.
     ///
-    /// On PostgreSQL, an error of the database aborts the transaction, as any failed statement does: roll it back.
-    /// That includes deadlocks; whoever was chosen to end one has to begin anew. If the answer is dropped before
-    /// it is there, roll back too.
+    /// On PostgreSQL, an error of the database aborts the transaction, as any failed statement does: roll it back. If the
+    /// answer is dropped before it is there, roll back too.
     ///
-    /// # While the transaction is open
-    ///
-    /// Keep it short. On PostgreSQL, others who publish the same key, or who publish or finish something of the
-    /// same group, wait for its end, and so do changes of the namespace and its subscriptions; on SQLite everyone
-    /// who writes does. So awaiting such a call on this queue, before the transaction has ended, never ends.
+    /// Keep transactions on SQLite short: there everything that writes waits for the end of one that does.
     pub fn publish_in<T: PublishIn>(&self, tx: T, event: NewEvent) -> T::Answer<Published> {
         tx.one(self, event)
     }
@@ -112,6 +114,24 @@ impl Queue {
 
 fn wrong_database(given: &str, queue: &str) -> Error {
     Error::invalid("tx", format!("is a transaction of {given}, but the queue is on {queue}"))
+}
+
+/// What was stored, as it will be once it is routed under this topology.
+fn published(
+    stored: impl Iterator<Item = (Prepared, Stored)>,
+    namespace: &str,
+    topology: Option<&Topology>,
+) -> Vec<Published> {
+    let finish = |(mut prepared, stored): (Prepared, Stored)| {
+        let (event, default) = (&prepared.event, NamespacePolicy::default());
+        let event_type = event.event_type.as_str();
+        let expires_after = topology.and_then(|topology| topology.expires_after(event_type));
+        let policy = topology.map_or(default.base, |topology| topology.policy(MAIN, event_type));
+        let max_retries = event.max_retries.or(policy.max_retries);
+        prepared.expires_in = event.expires_in.or(expires_after);
+        Published { max_retries, ..publish::finish(prepared, stored, namespace) }
+    };
+    stored.map(finish).collect()
 }
 
 fn only(mut published: Vec<Published>) -> Result<Published> {

@@ -49,14 +49,6 @@ pub(crate) struct SampleRow {
     pub counter: Counter,
 }
 
-/// What was published in transactions of others, and found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Uncounted {
-    pub transactions: usize,
-    /// How many events of each type; a type may come several times.
-    pub published: Vec<(String, u64)>,
-}
-
 /// How much of a type is live.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Depth {
@@ -150,26 +142,16 @@ impl Queue {
         self.core().counters.write().await
     }
 
-    /// Looks how much is live and how old it is, and counts what was published in transactions of others; how many
-    /// samples and transactions. To be done once a minute, by one process: more often, or by several, does no harm.
+    /// Records how many deliveries are live and how old they are; how many samples. To be done once a minute, by one process:
+    /// more often, or by several, does no harm.
     pub async fn sample_once(&self) -> Result<usize> {
         self.topology().await?;
-        let mut seen = 0;
-        loop {
-            let moved = self.store().count_published(self.namespace(), BATCH).await?;
-            for (event_type, published) in &moved.published {
-                self.core().meter.published_elsewhere(self.namespace(), event_type, *published);
-            }
-            seen += moved.transactions;
-            if moved.transactions < BATCH {
-                break;
-            }
-        }
+        self.route_before_reading().await;
         let rows = self.depths().await?;
         for batch in rows.chunks(BATCH) {
             self.store().add_samples(self.namespace(), batch).await?;
         }
-        Ok(seen + rows.len())
+        Ok(rows.len())
     }
 
     /// How much of each type is live: of those of which something is, or was lately.
@@ -240,6 +222,7 @@ impl Core {
         new: impl Iterator<Item = (&'a Prepared, &'a Stored)> + Clone,
     ) {
         self.meter.published(namespace, new.clone());
+        self.meter.dropped(namespace, 0);
         let noted = new.map(|(new, stored)| (new.event.event_type.as_str(), stored.created_at, Noted::Published));
         self.counters.count(namespace, noted);
     }
@@ -276,16 +259,6 @@ impl Core {
             Err(_) => tracing::warn!("the last samples are lost: the database did not answer"),
         }
     }
-}
-
-/// The samples of events published in one transaction, by type.
-pub(crate) fn published_rows<'a>(events: impl Iterator<Item = &'a Prepared>, stored: &[Stored]) -> Vec<SampleRow> {
-    let new = events.zip(stored).filter(|(_, stored)| !stored.duplicate);
-    let row = |(new, stored): (&Prepared, &Stored)| {
-        let counter = Counter { published: 1, ..Counter::default() };
-        SampleRow { span_s: MINUTE_S, at: stored.created_at, event_type: new.event.event_type.clone(), counter }
-    };
-    thin::merged(new.map(row).collect(), MINUTE_S)
 }
 
 #[cfg(test)]

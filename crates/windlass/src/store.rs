@@ -28,7 +28,7 @@ use crate::pool::PoolView;
 use crate::register::NodeView;
 use crate::results::InterimResult;
 use crate::samples::thin::Level;
-use crate::samples::{Points, SampleRow, Uncounted};
+use crate::samples::{Points, SampleRow};
 use crate::scope::Scope;
 use crate::token::{Hash, Token};
 use crate::topology::{Namespace, Subscription, Topology};
@@ -40,6 +40,7 @@ mod explain;
 mod history;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+mod route;
 mod schedules;
 mod search;
 #[cfg(feature = "sqlite")]
@@ -59,6 +60,9 @@ pub(crate) use schedules::{
     Tick,
 };
 
+pub(crate) use route::{
+    Arrival, ArrivalsLook, Plan, ROUTE_BATCH, Rejection, RouteRequest, RouteStore, Routed, Routing,
+};
 pub(crate) use search::{Contents, SearchStore, Source, Walked};
 
 /// An event with everything resolved, ready to be stored.
@@ -97,6 +101,18 @@ pub(crate) struct Stored {
     pub created_at: Timestamp,
     /// The key was known: this is the first event, and nothing was stored.
     pub duplicate: bool,
+    /// Its deliveries are left to the router.
+    pub arrived: bool,
+}
+
+impl Stored {
+    pub fn new(event_id: i64, created_at: Timestamp) -> Stored {
+        Stored { event_id, created_at, duplicate: false, arrived: false }
+    }
+
+    pub fn duplicate_of(event_id: i64, created_at: Timestamp) -> Stored {
+        Stored { duplicate: true, ..Stored::new(event_id, created_at) }
+    }
 }
 
 /// What became of changes.
@@ -177,6 +193,16 @@ pub(crate) struct NewSubscription {
     pub policy: PolicyOverrides,
     /// `None`: from now.
     pub starts_at: Option<Timestamp>,
+}
+
+/// What came of an attempt to create a subscription.
+pub(crate) enum AddedSubscription {
+    /// Created. The batches were routed before.
+    Added(Box<Subscription>, Vec<Routed>),
+    /// One of that name exists.
+    Exists,
+    /// The namespace has another version. Nothing was done.
+    Outdated,
 }
 
 /// A token with everything resolved, ready to be stored. Its secret is not in it.
@@ -272,7 +298,16 @@ pub(crate) enum Closed {
 
 #[async_trait]
 pub(crate) trait Store:
-    ClaimStore + DiagnoseStore + ExplainStore + HistoryStore + ScheduleStore + SearchStore + Send + Sync + 'static
+    ClaimStore
+    + DiagnoseStore
+    + ExplainStore
+    + HistoryStore
+    + RouteStore
+    + ScheduleStore
+    + SearchStore
+    + Send
+    + Sync
+    + 'static
 {
     /// The store itself, for transactions that are shared with its users.
     #[cfg(feature = "postgres")]
@@ -322,14 +357,14 @@ pub(crate) trait Store:
     /// Adds the pattern to the paused types, or takes it out; grows the version.
     async fn pause_type(&self, namespace: &str, pattern: &str, paused: bool) -> Result<()>;
 
-    /// Creates it and grows the version; `None` where one of that name exists. One that starts in the
-    /// past begins with `backfill_from` 0.
+    /// Routes everything that has arrived, then creates the subscription and increments the version, in one transaction. A
+    /// subscription that starts in the past begins with `backfill_from` 0.
     async fn add_subscription(
         &self,
-        namespace: &str,
+        route: &RouteRequest,
         new: &NewSubscription,
         now: Option<Timestamp>,
-    ) -> Result<Option<Subscription>>;
+    ) -> Result<AddedSubscription>;
 
     /// Grows the version. Says whether there was one.
     async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool>;
@@ -340,9 +375,6 @@ pub(crate) trait Store:
     /// Creates the lanes that are missing; the ids of all of them, in order. Lanes of a namespace are numbered in the
     /// order of their commits.
     async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>>;
-
-    /// As `add_lanes`; `None` if another transaction is creating lanes of the namespace and does not end soon.
-    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>>;
 
     /// The lanes with a larger number, by number.
     async fn lanes_after(&self, namespace: &str, number: i64) -> Result<Vec<Lane>>;
@@ -530,9 +562,6 @@ pub(crate) trait Store:
 
     /// Adds these to what is stored of their span, time and type: counts add up, of depth and age the most is kept.
     async fn add_samples(&self, namespace: &str, rows: &[SampleRow]) -> Result<()>;
-
-    /// Moves what was published in up to `limit` transactions of others into samples; what that was.
-    async fn count_published(&self, namespace: &str, limit: usize) -> Result<Uncounted>;
 
     /// The types of which something was live or counted in this minute or the last.
     async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>>;

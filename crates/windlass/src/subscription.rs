@@ -5,8 +5,10 @@ use crate::error::{Error, Result};
 use crate::inspect::check_filter;
 use crate::names;
 use crate::policy::PolicyOverrides;
+use crate::publish::{ROUNDS_MAX, keeps_changing};
 use crate::queue::Queue;
-use crate::store::NewSubscription;
+use crate::route;
+use crate::store::{AddedSubscription, NewSubscription};
 use crate::topology::{MAIN, Subscription};
 
 /// A subscription to create.
@@ -73,11 +75,30 @@ impl Queue {
         if self.reload().await?.subscriptions.len() >= max {
             return Err(Error::invalid("subscription", format!("a namespace has at most {max} subscriptions")));
         }
-        let added = self.store().add_subscription(self.namespace(), &new, self.now()).await?;
-        let added = added.ok_or_else(|| Error::Exists { what: "subscription", name: new.subscription.clone() })?;
+        let added = self.add_checked(&new).await?;
         self.changed().await?;
         self.backfill(&added).await?;
         Ok(added)
+    }
+
+    /// What was committed before belongs to the subscriptions of before, so it is routed first.
+    async fn add_checked(&self, new: &NewSubscription) -> Result<Subscription> {
+        for _ in 0..ROUNDS_MAX {
+            self.route_arrivals().await?;
+            let topology = self.topology().await?;
+            let request = route::request(self.core(), &topology, 0);
+            match self.store().add_subscription(&request, new, self.now()).await? {
+                AddedSubscription::Added(added, routed) => {
+                    routed.iter().for_each(|routed| route::after_commit(self.core(), &topology, routed));
+                    return Ok(*added);
+                }
+                AddedSubscription::Exists => {
+                    return Err(Error::Exists { what: "subscription", name: new.subscription.clone() });
+                }
+                AddedSubscription::Outdated => drop(self.reload().await?),
+            }
+        }
+        Err(keeps_changing(self.namespace()))
     }
 
     /// The subscriptions of this namespace, by name.

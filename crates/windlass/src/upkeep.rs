@@ -17,6 +17,9 @@ const GO_ON: Duration = Duration::from_secs(1);
 /// For so long a schedule that another process made may go unseen.
 const TICKS_UNSEEN_MAX: Duration = Duration::from_secs(5);
 
+/// An event that has arrived in a namespace without claims may stay there for so long.
+const ARRIVALS_UNSEEN_MAX: Duration = Duration::from_secs(1);
+
 impl Queue {
     /// Does the upkeep of all namespaces, and fires their schedules, for as long as this is awaited; looks `every` so
     /// often for what is due. For servers; a [`Node`](crate::Node) sees to its own namespace.
@@ -34,6 +37,7 @@ impl Queue {
             self.repeat(namespace, Duty::QUICK, every),
             self.repeat(namespace, Duty::SLOW, every),
             self.tick(namespace, every.min(TICKS_UNSEEN_MAX)),
+            self.route(namespace, every.min(ARRIVALS_UNSEEN_MAX)),
         );
     }
 
@@ -44,6 +48,19 @@ impl Queue {
             let done = self.do_due(namespace, duties).await;
             let unfinished = |runs: &Vec<DutyRun>| runs.iter().any(|run| run.more);
             wait = next_wait(wait, done.map(|runs| if unfinished(&runs) { every.min(GO_ON) } else { every }));
+            sleep_about(wait).await;
+        }
+    }
+
+    /// Routes what has arrived where no claimer's router does.
+    async fn route(&self, namespace: Option<&str>, every: Duration) {
+        let mut wait = every;
+        loop {
+            let routed = match namespace {
+                Some(_) => self.route_arrivals().await,
+                None => self.route_all_arrivals().await,
+            };
+            wait = next_wait(wait, routed.map(|_| every));
             sleep_about(wait).await;
         }
     }

@@ -71,6 +71,10 @@ struct NamespaceWaiters {
     /// The ids of the lanes up to that one.
     known_lanes: HashSet<i64>,
     watch: Watch,
+    /// A router is running.
+    routes: bool,
+    /// Events have arrived.
+    arrived: Arc<Notify>,
 }
 
 struct Registered {
@@ -166,9 +170,43 @@ impl Wakes {
         }
     }
 
-    /// Deliveries may be ready anywhere.
+    /// Deliveries may be ready anywhere, and events may have arrived.
     pub fn notify_all(&self) {
-        lock(&self.0).values_mut().for_each(|waiters| waiters.watch.look_now());
+        for waiters in lock(&self.0).values_mut() {
+            waiters.watch.look_now();
+            waiters.arrived.notify_one();
+        }
+    }
+
+    // -- for the router
+
+    /// Events have arrived in the namespace.
+    pub fn notify_router(&self, namespace: &str) {
+        if let Some(waiters) = lock(&self.0).get(namespace) {
+            waiters.arrived.notify_one();
+        }
+    }
+
+    /// `true` if no router is running: the caller has to start one.
+    pub fn begin_routing(&self, namespace: &str) -> bool {
+        lock(&self.0).get_mut(namespace).is_some_and(|waiters| !std::mem::replace(&mut waiters.routes, true))
+    }
+
+    /// Notifies the router that events have arrived.
+    pub fn arrivals(&self, namespace: &str) -> Arc<Notify> {
+        lock(&self.0).get(namespace).map(|waiters| waiters.arrived.clone()).unwrap_or_default()
+    }
+
+    /// Whether there are waiters left. If not, the router ends.
+    pub fn goes_on_routing(&self, namespace: &str) -> bool {
+        let mut all = lock(&self.0);
+        let Some(waiters) = all.get_mut(namespace) else { return false };
+        waiters.routes = !waiters.waiters.is_empty();
+        let goes_on = waiters.routes;
+        if !goes_on && !waiters.watch.runs {
+            all.remove(namespace);
+        }
+        goes_on
     }
 
     // -- for the watcher
@@ -178,7 +216,10 @@ impl Wakes {
         let mut all = lock(&self.0);
         let waiters = all.get_mut(namespace)?;
         if waiters.waiters.is_empty() {
-            all.remove(namespace);
+            waiters.watch.runs = false;
+            if !waiters.routes {
+                all.remove(namespace);
+            }
             return None;
         }
         Some((waiters.watch.alarm.clone(), waiters.watch.look_by))
@@ -367,11 +408,12 @@ impl Drop for Registration {
         if let Some(registered) = waiters.waiters.remove(&self.id) {
             waiters.forget(self.id, &registered.interest);
         }
-        if waiters.waiters.is_empty() && !waiters.watch.runs {
+        if waiters.waiters.is_empty() && !waiters.watch.runs && !waiters.routes {
             all.remove(&self.namespace);
         } else if waiters.waiters.is_empty() {
-            // The watcher ends, and removes the entry.
+            // The watcher and the router end. The last of them removes the entry.
             waiters.watch.alarm.notify_one();
+            waiters.arrived.notify_one();
         }
     }
 }

@@ -183,6 +183,7 @@ fn is_traceparent(text: &str) -> bool {
         (status = 201, description = "Stored.", body = EventBody),
         (status = 200, description = "The key was seen before: the first event.", body = EventBody),
         (status = 404, description = "No such namespace."),
+        (status = 409, description = "The key was used for an event with another type or payload; nothing was stored."),
     )
 )]
 async fn publish(
@@ -245,6 +246,7 @@ impl From<Published> for StoredBody {
     responses(
         (status = 201, description = "Stored.", body = StoredBatch),
         (status = 404, description = "No such namespace."),
+        (status = 409, description = "The key was used for an event with another type or payload; nothing was stored."),
     )
 )]
 async fn publish_batch(

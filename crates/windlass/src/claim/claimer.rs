@@ -31,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::lanes::LaneKey;
 use crate::maintain::release_expired;
 use crate::queue::Core;
+use crate::route::{self, route_arrivals};
 use crate::store::{Claim, ClaimSlot, LeaseTimes};
 use crate::topology::Topology;
 use crate::wake::{News, Registration, lock};
@@ -64,9 +65,13 @@ impl ClaimerHandle {
         let idle_poll = core.idle_poll;
         let selects = filter.clone();
         let selects = Box::new(move |key: &LaneKey| selects.may_select(key));
+        let registration = core.wakes.register(&filter.namespace, selects);
+        if core.wakes.begin_routing(&filter.namespace) {
+            tokio::spawn(route::run(core.clone(), filter.namespace.clone()));
+        }
         let claimer = Claimer {
             shutting_down: core.hurry.subscribe(),
-            registration: core.wakes.register(&filter.namespace, selects),
+            registration,
             core,
             filter,
             inbox,
@@ -76,6 +81,7 @@ impl ClaimerHandle {
             positions: Positions::default(),
             look_behind: Pace::every(LOOK_BEHIND_EVERY),
             claim_size: CLAIM_SIZE_MIN,
+            was_filled: false,
         };
         tokio::spawn(claimer.run());
         ClaimerHandle { requests, last_worker: Arc::default(), idle_poll }
@@ -135,6 +141,8 @@ struct Claimer {
     look_behind: Pace,
     /// How many deliveries the next claim asks for, at most.
     claim_size: usize,
+    /// The last claim got all that it asked for.
+    was_filled: bool,
 }
 
 impl Claimer {
@@ -198,7 +206,8 @@ impl Claimer {
         // The claim finds everything that the waiter was notified of until now.
         drop(self.registration.waiter.news());
         let slots: Vec<ClaimSlot> = batch.iter().map(|(_, request)| request.slot.clone()).collect();
-        match self.claim(slots).await {
+        let exact = batch.iter().any(|(_, request)| !request.long_poll);
+        match self.claim(slots, exact).await {
             Ok(deliveries) => {
                 let empty = deliveries.is_empty();
                 self.claim_size = (deliveries.len() * 2).max(CLAIM_SIZE_MIN);
@@ -220,9 +229,15 @@ impl Claimer {
         }
     }
 
-    /// Claims for these slots. If nothing is ready, makes sure of it.
-    async fn claim(&mut self, slots: Vec<ClaimSlot>) -> Result<Vec<Delivery>> {
+    /// Claims for these slots. If nothing is ready, makes sure of it. `exact`: also of what has arrived; otherwise the router
+    /// notifies the claims.
+    async fn claim(&mut self, slots: Vec<ClaimSlot>, exact: bool) -> Result<Vec<Delivery>> {
         let wanted: usize = slots.iter().map(|slot| slot.max).sum();
+        // A claim that will find something need not look for arrivals first.
+        let mut routed = exact && !self.was_filled;
+        if routed {
+            self.route_arrivals().await?;
+        }
         for round in 0..ROUNDS_MAX {
             self.refresh_selection().await?;
             let look_behind = self.look_behind.is_due();
@@ -258,6 +273,7 @@ impl Claimer {
             }
             let deliveries = std::mem::take(&mut claimed.deliveries);
             let filled = deliveries.len() >= wanted;
+            self.was_filled = filled;
             self.positions.advance(&claimed, filled);
             let restarted = !filled && self.positions.restart_ready_streams();
             if without_newest {
@@ -271,13 +287,26 @@ impl Claimer {
                 return Ok(deliveries);
             }
             // A row may be locked for long by a transaction that gives it back or finishes it. It is left to the next poll.
-            let more = missed || claimed.contended || self.check_behind().await? || restarted;
+            let mut more = missed || claimed.contended || self.check_behind().await? || restarted;
+            if !more && exact && !routed {
+                (routed, more) = (true, true);
+                self.route_arrivals().await?;
+            }
             if !more || (round >= EMPTY_ROUNDS_MAX && !claimed.contended) {
                 return Ok(deliveries);
             }
         }
         // The namespace keeps changing, or other workers took every candidate. The requests wait for a notification.
         Ok(Vec::new())
+    }
+
+    /// Routes what was committed before the claim, so that the claim finds it.
+    async fn route_arrivals(&self) -> Result<()> {
+        match route_arrivals(&self.core, &self.filter.namespace).await {
+            // The queue is being closed: the claim returns what there is.
+            Err(Error::Closed) => Ok(()),
+            routed => routed.map(drop),
+        }
     }
 
     fn statement(&self, slots: &[ClaimSlot]) -> Option<Claim> {

@@ -8,6 +8,7 @@ use crate::store::Change;
 pub(super) const SECONDS: f64 = 1_000_000.0;
 
 pub(super) const PUBLISHED: &str = "windlass_events_published_total";
+pub(super) const DROPPED: &str = "windlass_events_dropped_total";
 pub(super) const CLAIMED: &str = "windlass_deliveries_claimed_total";
 pub(super) const ATTEMPTS: &str = "windlass_attempts_total";
 pub(super) const DEAD_LETTERED: &str = "windlass_dead_lettered_total";
@@ -29,8 +30,13 @@ pub(super) enum Kind {
 }
 
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
-pub(super) const ALL: [(&str, Kind, &str); 11] = [
+pub(super) const ALL: [(&str, Kind, &str); 12] = [
     (PUBLISHED, Kind::Counter, "Events stored; repeated keys are not."),
+    (
+        DROPPED,
+        Kind::Counter,
+        "Events that were published in a transaction and dropped after it because their key was known.",
+    ),
     (CLAIMED, Kind::Counter, "Deliveries handed to a worker: attempts begun."),
     (ATTEMPTS, Kind::Counter, "Entries of the history of deliveries, by what became of the attempt or delivery."),
     (DEAD_LETTERED, Kind::Counter, "Deliveries given up and kept as dead letters, by the kind of reason."),

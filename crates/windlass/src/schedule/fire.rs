@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::publish::{self, Published, ROUNDS_MAX};
 use crate::queue::Queue;
 use crate::store::{DueSchedules, Fires, Moved, Prepared, Tick};
-use crate::topology::Topology;
 use crate::wake::lock;
 
 /// How many schedules are read at once.
@@ -57,18 +56,10 @@ struct Progress {
     again_in: Option<Duration>,
     /// How many failed since one did not, but for those that failed before.
     failures: usize,
-    /// Groups that somebody holds, and types whose lanes somebody is making.
+    /// Groups that another transaction has locked for long.
     blocked_groups: HashSet<String>,
-    blocked_types: HashSet<String>,
     /// How often somebody was waited for in vain.
     waits: usize,
-}
-
-/// What somebody else may hold for long.
-#[derive(Clone, Copy)]
-enum InTheWay {
-    Group,
-    Lane,
 }
 
 /// What came of a transaction.
@@ -77,8 +68,6 @@ enum Submitted {
     Done(Vec<Option<Moved>>, Vec<Prepared>),
     /// Somebody else holds the group of one of them.
     Blocked(Error),
-    /// Somebody else is making a lane that one of them needs.
-    NoLane,
 }
 
 impl Queue {
@@ -194,7 +183,7 @@ impl Queue {
             if batch.is_empty() {
                 continue;
             }
-            let (error, in_the_way) = match self.submit(&batch, false).await {
+            let (error, is_blocked) = match self.submit(&batch, false).await {
                 Ok(Submitted::Done(moved, _)) => {
                     progress.failures = 0;
                     for (part, moved) in batch.into_iter().zip(moved) {
@@ -202,17 +191,16 @@ impl Queue {
                     }
                     continue;
                 }
-                Ok(Submitted::Blocked(error)) => (error, Some(InTheWay::Group)),
-                Ok(Submitted::NoLane) => (no_lane(), Some(InTheWay::Lane)),
+                Ok(Submitted::Blocked(error)) => (error, true),
                 Err(error) if !is_about_one(&error) => return Err(error),
-                Err(error) => (error, None),
+                Err(error) => (error, false),
             };
             if batch.len() > 1 {
                 batches.push(batch.split_off(batch.len() / 2));
                 batches.push(batch);
             } else if let Some(part) = batch.first_mut() {
-                if in_the_way.is_some() || matches!(error, Error::Database { .. }) {
-                    self.set_apart(part, error, in_the_way, progress)?;
+                if is_blocked || matches!(error, Error::Database { .. }) {
+                    self.set_apart(part, error, is_blocked, progress)?;
                 } else if part.events.is_empty() {
                     return Err(error);
                 } else {
@@ -240,11 +228,10 @@ impl Queue {
         }
     }
 
-    /// Where one of a group, or of a type, was waited for in vain, the others need not be.
+    /// Once a group was waited for in vain, other schedules of the group do not wait for it.
     fn is_blocked(&self, part: &Part, progress: &mut Progress) -> bool {
-        let ScheduleView { group_id, event_type, .. } = &part.rest.view;
-        let blocked = group_id.as_ref().is_some_and(|group| progress.blocked_groups.contains(group))
-            || progress.blocked_types.contains(event_type);
+        let group_id = part.rest.view.group_id.as_ref();
+        let blocked = group_id.is_some_and(|group| progress.blocked_groups.contains(group));
         if blocked {
             lock(&self.core().schedules_left).set_apart(&part.firing.schedule_id);
             progress.look_again(LEFT);
@@ -254,20 +241,12 @@ impl Queue {
 
     /// One that failed is left as it is, and tried alone the next time. Where it seems that all would fail, that is the
     /// answer.
-    fn set_apart(
-        &self,
-        part: &Part,
-        error: Error,
-        in_the_way: Option<InTheWay>,
-        progress: &mut Progress,
-    ) -> Result<()> {
+    fn set_apart(&self, part: &Part, error: Error, is_blocked: bool, progress: &mut Progress) -> Result<()> {
         let (id, view) = (&part.firing.schedule_id, &part.rest.view);
         progress.look_again(LEFT);
-        progress.waits += usize::from(in_the_way.is_some());
-        match in_the_way {
-            Some(InTheWay::Group) => progress.blocked_groups.extend(view.group_id.clone()),
-            Some(InTheWay::Lane) => progress.blocked_types.extend([view.event_type.clone()]),
-            None => {}
+        progress.waits += usize::from(is_blocked);
+        if is_blocked {
+            progress.blocked_groups.extend(view.group_id.clone());
         }
         let (is_new, is_news) = {
             let mut left = lock(&self.core().schedules_left);
@@ -285,7 +264,7 @@ impl Queue {
         let (core, namespace) = (self.core(), self.namespace());
         let (firings, mut events) = flat(parts);
         for _ in 0..ROUNDS_MAX {
-            let Some(topology) = self.routed(&mut events, manual).await? else { return Ok(Submitted::NoLane) };
+            let topology = publish::route_all(core, namespace, &mut events).await?;
             let fired = core.store.fire(namespace, topology.version, &firings, &events, manual, self.now()).await?;
             match fired {
                 Fires::Done(moved) => {
@@ -298,21 +277,6 @@ impl Queue {
             }
         }
         Err(publish::keeps_changing(namespace))
-    }
-
-    /// Who asks by hand waits for lanes; `None`: others are not to.
-    async fn routed(&self, events: &mut [Prepared], manual: bool) -> Result<Option<Arc<Topology>>> {
-        let (core, namespace) = (self.core(), self.namespace());
-        if !manual {
-            let topology = core.topology(namespace).await?;
-            let missing = publish::route_known(core, &topology, events)?;
-            if missing.is_empty() {
-                return Ok(Some(topology));
-            }
-            let Some(ids) = core.store.add_lanes_soon(namespace, &missing).await? else { return Ok(None) };
-            core.lanes.insert(namespace, topology.version, missing.into_iter().zip(ids));
-        }
-        publish::route_all(core, namespace, events).await.map(Some)
     }
 
     /// Publishes the event of a schedule now, whether or not it is active. Its ticks come as before.
@@ -332,7 +296,6 @@ impl Queue {
             let (moved, mut events) = match self.submit(&[Part { firing, events: vec![event], rest }], true).await? {
                 Submitted::Done(moved, events) => (moved, events),
                 Submitted::Blocked(error) => return Err(error),
-                Submitted::NoLane => return Err(no_lane()),
             };
             let stored = moved.into_iter().flatten().flat_map(|moved| moved.stored).next();
             if let (Some((_, stored)), Some(event)) = (stored, events.pop()) {
@@ -347,10 +310,6 @@ impl Progress {
     fn look_again(&mut self, after: Duration) {
         self.again_in = self.again_in.into_iter().chain([after]).min();
     }
-}
-
-fn no_lane() -> Error {
-    Error::DatabaseLocked { detail: "a transaction that is under way makes a lane of this type".to_owned() }
 }
 
 /// Whether it may be the fault of one of several schedules, and not of the database as a whole.

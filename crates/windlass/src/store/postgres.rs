@@ -18,8 +18,9 @@ pub(crate) use self::handle::Tx;
 use self::lease::FinishedLease;
 use self::notify::Ready;
 use super::{
-    Applied, BehindCheck, Change, Claim, ClaimStore, Claimed, FreePlace, Head, Holder, Look, LookRequest, NewDelivery,
-    NewSubscription, Past, Prepared, PreparedNode, PreparedToken, Recent, Since, Store, Stored,
+    AddedSubscription, Applied, BehindCheck, Change, Claim, ClaimStore, Claimed, FreePlace, Head, Holder, Look,
+    LookRequest, NewDelivery, NewSubscription, Past, Prepared, PreparedNode, PreparedToken, Recent, RouteRequest,
+    Since, Store, Stored,
 };
 use crate::backlog::LiveCount;
 use crate::clock::{Clock, Timestamp};
@@ -40,13 +41,14 @@ use crate::queue::bad_url;
 use crate::register::NodeView;
 use crate::results::InterimResult;
 use crate::samples::thin::Level;
-use crate::samples::{Points, SampleRow, Uncounted};
+use crate::samples::{Points, SampleRow};
 use crate::token::Token;
 use crate::topology::{Namespace, Subscription, Topology};
 use crate::wake::{ReadyLane, Wakes, lock};
 
 mod activity;
 mod again;
+pub(crate) mod arrive;
 mod backlog;
 mod cancel;
 mod claim;
@@ -79,12 +81,12 @@ mod partitions;
 mod pooler;
 mod prune;
 mod publish;
-mod publish_in;
 mod publish_one;
 mod register;
 mod reschedule;
 mod results;
 mod retain;
+mod route;
 mod row;
 mod samples;
 mod schedule;
@@ -96,8 +98,6 @@ mod tests;
 mod token;
 mod topology;
 mod transition;
-
-pub(crate) use publish_in::Transaction;
 
 /// Every statement of the hot path has one right plan, by index, whatever the statistics say.
 macro_rules! fix_planner {
@@ -161,6 +161,7 @@ const COLD: &str = concat!(read_committed!(), "SET jit = off");
 const CLAIMS: usize = 2;
 const WRITES: usize = 6;
 const SWEEPS: usize = 1;
+const ROUTES: usize = 2;
 const RENEWALS: usize = 1;
 const READS: usize = 4;
 
@@ -173,6 +174,8 @@ pub(crate) struct PgStore {
     claims: Connections,
     writes: Connections,
     sweeps: Connections,
+    /// For routers.
+    routes: Connections,
     /// For leases: all others may be waiting for somebody's transaction.
     renewals: Connections,
     reads: Arc<Connections>,
@@ -222,6 +225,7 @@ impl PgStore {
             claims: Connections::new(options.clone(), HOT, CLAIMS),
             writes: Connections::new(options.clone(), HOT, WRITES),
             sweeps: Connections::new(options.clone(), HOT, SWEEPS),
+            routes: Connections::new(options.clone(), HOT, ROUTES),
             renewals: Connections::new(options.clone(), HOT, RENEWALS),
             handlers: handle::Transactions::new(options.clone()),
             reads,
@@ -330,7 +334,7 @@ impl Store for PgStore {
 
     async fn close(&self) {
         self.stop_listening();
-        for connections in [&self.claims, &self.writes, &self.sweeps, &self.renewals, &self.reads] {
+        for connections in [&self.claims, &self.writes, &self.sweeps, &self.routes, &self.renewals, &self.reads] {
             connections.close().await;
         }
         self.handlers.close().await;
@@ -364,11 +368,11 @@ impl Store for PgStore {
 
     async fn add_subscription(
         &self,
-        namespace: &str,
+        route: &RouteRequest,
         new: &NewSubscription,
         now: Option<Timestamp>,
-    ) -> Result<Option<Subscription>> {
-        despite_deadlocks!(topology::add_subscription(self, namespace, new, now))
+    ) -> Result<AddedSubscription> {
+        despite_deadlocks!(topology::add_subscription(self, route, new, now))
     }
 
     async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool> {
@@ -377,10 +381,6 @@ impl Store for PgStore {
 
     async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool> {
         despite_deadlocks!(topology::remove_subscription(self, namespace, subscription))
-    }
-
-    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>> {
-        lanes::add_lanes_soon(self, namespace, lanes).await
     }
 
     async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
@@ -590,10 +590,6 @@ impl Store for PgStore {
         despite_deadlocks!(samples::add(self, namespace, rows))
     }
 
-    async fn count_published(&self, namespace: &str, limit: usize) -> Result<Uncounted> {
-        despite_deadlocks!(samples::count_published(self, namespace, limit))
-    }
-
     async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
         samples::sampled_lately(self, namespace, now).await
     }
@@ -657,6 +653,7 @@ impl Store for PgStore {
             self.claims.view("claims"),
             self.writes.view("writes"),
             self.sweeps.view("sweeps"),
+            self.routes.view("routes"),
             self.renewals.view("renewals"),
             self.reads.view("reads"),
             self.handlers.view("handlers"),

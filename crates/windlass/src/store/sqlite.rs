@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    Applied, Change, FreePlace, Head, Holder, NewDelivery, NewSubscription, Past, Prepared, PreparedNode,
-    PreparedToken, Recent, Since, Store, Stored,
+    AddedSubscription, Applied, Change, FreePlace, Head, Holder, NewDelivery, NewSubscription, Past, Prepared,
+    PreparedNode, PreparedToken, Recent, RouteRequest, Since, Store, Stored,
 };
 use crate::backlog::LiveCount;
 use crate::clock::{Clock, Timestamp, from_micros, micros};
@@ -30,12 +30,13 @@ use crate::pool::PoolView;
 use crate::register::NodeView;
 use crate::results::InterimResult;
 use crate::samples::thin::Level;
-use crate::samples::{Points, SampleRow, Uncounted};
+use crate::samples::{Points, SampleRow};
 use crate::token::Token;
 use crate::topology::{Namespace, Subscription, Topology};
 use crate::wake::Wakes;
 
 mod activity;
+pub(crate) mod arrive;
 mod backlog;
 mod cancel;
 mod claim;
@@ -63,12 +64,12 @@ mod migrate;
 mod overview;
 mod prune;
 mod publish;
-mod publish_in;
 mod record;
 mod register;
 mod reschedule;
 mod results;
 mod retain;
+mod route;
 mod row;
 mod samples;
 mod schedule;
@@ -84,7 +85,6 @@ mod writer;
 
 use connection::Readers;
 use instants::Instants;
-pub(crate) use publish_in::Transaction;
 use writer::{Durability, Writer};
 
 pub(crate) struct SqliteStore {
@@ -245,12 +245,12 @@ impl Store for SqliteStore {
 
     async fn add_subscription(
         &self,
-        namespace: &str,
+        route: &RouteRequest,
         new: &NewSubscription,
         now: Option<Timestamp>,
-    ) -> Result<Option<Subscription>> {
-        let (namespace, new) = (namespace.to_owned(), new.clone());
-        self.write(now, move |conn, now| topology::add_subscription(conn, &namespace, &new, now)).await
+    ) -> Result<AddedSubscription> {
+        let (route, new) = (route.clone(), new.clone());
+        self.write(now, move |conn, now| topology::add_subscription(conn, &route, &new, now)).await
     }
 
     async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool> {
@@ -266,10 +266,6 @@ impl Store for SqliteStore {
     async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
         let (namespace, lanes) = (namespace.to_owned(), lanes.to_vec());
         self.write(None, move |conn, now| lanes::add_lanes(conn, &namespace, &lanes, now)).await
-    }
-
-    async fn add_lanes_soon(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>> {
-        self.add_lanes(namespace, lanes).await.map(Some)
     }
 
     async fn lanes_after(&self, namespace: &str, lane_id: i64) -> Result<Vec<Lane>> {
@@ -527,10 +523,6 @@ impl Store for SqliteStore {
     }
 
     /// Whoever publishes in a transaction adds to the samples themselves: nobody else can write meanwhile anyway.
-    async fn count_published(&self, _namespace: &str, _limit: usize) -> Result<Uncounted> {
-        Ok(Uncounted::default())
-    }
-
     async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
         let (namespace, now) = (namespace.to_owned(), self.now(now));
         self.read(move |conn| samples::sampled_lately(conn, &namespace, now)).await

@@ -231,6 +231,10 @@ impl<'a> Play<'a> {
             expires: None,
             max_retries: self.pick(&[None, None, None, Some(1)]),
         };
+        if event.key.is_some() {
+            // A key belongs to one type and payload.
+            event.event_type = "b";
+        }
         let mut new = NewEvent::new(event.event_type).tags(event.tags).priority(event.priority);
         if let Some(delay) = self.pick(&[None, None, None, Some(5), Some(15)]) {
             event.due = after(now, secs(delay));

@@ -112,7 +112,7 @@ fn variety() -> Vec<(NewEvent, &'static str)> {
     ]
 }
 
-// Ids, lanes and times differ; what they say does not.
+// Ids, lanes and times differ; what they say does not. Deliveries by the router are out of order.
 const EVENTS: &str = "
 SELECT row_to_json(r)::text FROM (
     SELECT e.event_type, e.title, e.description, e.tags, e.payload::text, e.group_id, e.key, e.priority, e.producer,
@@ -123,10 +123,11 @@ const DELIVERIES: &str = "
 SELECT row_to_json(r)::text FROM (
     SELECT q.subscription, l.subscription AS lane_subscription, l.event_type, l.tags, l.priority,
            CASE WHEN e.title = 'at' THEN q.ready_at::text WHEN q.ready_at = 'infinity' THEN 'waits'
-                ELSE (q.ready_at - q.created_at)::text END AS ready_at,
-           CASE WHEN e.title = 'at' THEN q.due_at::text ELSE (q.due_at - q.created_at)::text END AS due_at,
-           q.event_type AS type, q.priority AS level, q.out_of_order, q.attempts, q.attempts_limit, q.retry_count, q.max_retries, q.group_id, q.expires_at, q.lease, q.worker_id,
-           q.updated_at = q.created_at AS fresh, q.created_at = e.created_at AS same_instant
+                WHEN e.run_at > e.created_at THEN (q.ready_at - q.created_at)::text ELSE 'ready' END AS ready_at,
+           CASE WHEN e.title = 'at' THEN q.due_at::text
+                WHEN e.run_at > e.created_at THEN (q.due_at - q.created_at)::text END AS due_at,
+           q.event_type AS type, q.priority AS level, q.attempts, q.attempts_limit, q.retry_count, q.max_retries, q.group_id, q.expires_at, q.lease, q.worker_id,
+           q.created_at = e.created_at AS same_instant
     FROM windlass.event_queue q JOIN windlass.events e ON e.id = q.event_id JOIN windlass.lanes l USING (lane_id)
     WHERE q.namespace = '{ns}' AND e.namespace = '{ns}' AND l.namespace = '{ns}'
     ORDER BY e.id, q.subscription) AS r";
@@ -163,6 +164,7 @@ on_postgres! {
             library.publish(event).await.unwrap();
             publish_sql(&mut connection, &format!("{arguments}, namespace => 'sql'")).await;
         }
+        assert_eq!(total(&sql).await, 20 - 1);
         let stored = contents(bed, "library").await;
         assert!(stored.len() > 80, "{}", stored.len());
         assert_same(&stored, &contents(bed, "sql").await);
@@ -226,7 +228,7 @@ on_postgres! {
         }
     }
 
-    async fn the_commit_tells_everybody_where_and_since_when(bed) {
+    async fn a_commit_notifies_the_routers(bed) {
         let mut listener = sqlx::postgres::PgListener::connect(&bed.database.url).await.unwrap();
         listener.listen("windlass").await.unwrap();
         let mut connection = connect(&bed.database.url).await;
@@ -238,10 +240,7 @@ on_postgres! {
                 false => drop(queue.publish_in(&mut *tx, NewEvent::new("t").delay(MINUTE)).await.unwrap()),
             }
             tx.commit().await.unwrap();
-            let lane = "SELECT subscription_id || ':' || lane_id FROM windlass.lanes";
-            let lane = &lines(&bed.database.url, lane).await[0];
-            let told = listener.recv().await.unwrap();
-            assert_eq!(told.payload(), format!("0 default {lane}"));
+            assert_eq!(listener.recv().await.unwrap().payload(), "0 default +");
         }
     }
 
@@ -309,7 +308,6 @@ on_postgres! {
             ("E'a\\u3000'".to_owned(), "event_type: must not begin or end with white space"),
             ("repeat('ö', 101)".to_owned(), "event_type is 202 bytes; the limit is 200 bytes"),
             ("'t', namespace => 'nowhere'".to_owned(), "namespace: 'nowhere' does not exist; create it first"),
-            ("'t', namespace => NULL".to_owned(), "namespace: NULL does not exist; create it first"),
             ("'t', title => repeat('x', 1001)".to_owned(), "title is 1001 bytes; the limit is 1000 bytes"),
             (
                 "'t', description => repeat('x', 10001)".to_owned(),
@@ -381,9 +379,16 @@ on_postgres! {
             for published in publishing {
                 ids.push(published.await.unwrap());
             }
-            ids.dedup();
-            assert_eq!(ids.len(), 1, "{ids:?}");
-            assert_eq!(total(&queue).await, round + 1);
+            // Transactions that were open at the same time got ids of their own, of which one is kept.
+            let kept: Vec<bool> = {
+                assert_eq!(total(&queue).await, round + 1);
+                let mut kept = Vec::new();
+                for id in sorted(ids) {
+                    kept.push(queue.get(id).await.is_ok());
+                }
+                kept
+            };
+            assert!(kept.contains(&true));
         }
         assert_eq!(lines(&bed.database.url, "SELECT depth::text FROM windlass.event_groups").await, ["10"]);
     }
@@ -426,8 +431,8 @@ on_postgres! {
         let event = NewEvent::new("t").tags(["x"]);
         bed.queue.publish_in(&mut *tx, event).await.unwrap();
         tx.commit().await.unwrap();
-        assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await.len(), 1);
         assert_eq!(total(&bed.queue).await, 2);
+        assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await.len(), 1);
     }
 
     // C12
@@ -502,7 +507,8 @@ on_postgres! {
         run(&mut connection, "CREATE ROLE publisher").await.unwrap();
         let everything = "SELECT windlass.publish('t', key => 'k', group_id => 'g', tags => 'x'),
                                  windlass.publish('t', group_id => 'g'),
-                                 windlass.append_event_log('default', 't', '1', 'n')";
+                                 windlass.append_event_log('default', 't', '1', 'n');
+                          INSERT INTO windlass.outbox (event_type) VALUES ('t') RETURNING id";
         let of_guide = |start: &str| statements().into_iter().find(|block| block.starts_with(start)).unwrap();
         let ways = [
             ("SELECT order_paid(7)", of_guide("CREATE FUNCTION order_paid")),
@@ -515,12 +521,14 @@ on_postgres! {
             run(&mut connection, &grants).await.unwrap();
             run(&mut connection, "SET ROLE publisher").await.unwrap();
             run(&mut connection, publish).await.unwrap_or_else(|error| panic!("{publish}: {error}"));
-            let more = run(&mut connection, "DELETE FROM windlass.events").await.unwrap_err();
-            assert!(more.to_string().contains("permission denied"), "{more}");
+            for more in ["DELETE FROM windlass.events", "SELECT FROM windlass.events", "SELECT FROM windlass.arrivals"] {
+                let error = run(&mut connection, more).await.unwrap_err();
+                assert!(error.to_string().contains("permission denied"), "{error}");
+            }
             run(&mut connection, "RESET ROLE").await.unwrap();
         }
         run(&mut connection, "DROP OWNED BY publisher; DROP ROLE publisher").await.unwrap();
-        assert_eq!(total(&bed.queue).await, 4);
+        assert_eq!(total(&bed.queue).await, 5);
     }
 
     async fn in_transactions_a_role_needs_no_more_either(bed) {
@@ -530,7 +538,8 @@ on_postgres! {
             connection.execute(AssertSqlSafe(sql.replace("publisher", &role))).await.map(drop).unwrap();
         };
         run(&mut connection, "CREATE ROLE publisher").await;
-        let grants = statements().into_iter().find(|block| block.starts_with("GRANT USAGE ON SCHEMA")).unwrap();
+        run(&mut connection, "GRANT USAGE ON SCHEMA windlass TO publisher").await;
+        let grants = statements().into_iter().find(|block| block.starts_with("GRANT USAGE ON SEQUENCE")).unwrap();
         run(&mut connection, &grants).await;
         let mut tx = connection.begin().await.unwrap();
         run(&mut tx, "SET LOCAL ROLE publisher").await;
@@ -546,18 +555,6 @@ on_postgres! {
         assert_eq!(counted, [("t0".to_owned(), 3), ("t1".to_owned(), 1)]);
     }
 
-    async fn nobody_can_note_what_could_not_be_counted(bed) {
-        let noted = "SELECT windlass._note_published('default', '{t}', '{1}', now()),
-            windlass._note_published('nowhere', '{t}', '{1}', now()),
-            windlass._note_published('default', ARRAY['', repeat('x', 201), NULL], '{1,1,1}', now()),
-            windlass._note_published('default', '{t,t,t,t}', '{0,-1,9223372036854775807}', now()),
-            windlass._note_published('default', '{t}', '{1}', 'infinity'),
-            windlass._note_published('default', '{t}', '{1}', '4000-01-01 BC'),
-            windlass._note_published('default', '{t}', '{1}', NULL)";
-        bed.database.execute(noted).await;
-        assert_eq!(bed.database.ids("SELECT sum(published) FROM windlass.uncounted").await, [1]);
-    }
-
     async fn every_statement_of_the_guide_works(bed) {
         let mut connection = connect(&bed.database.url).await;
         // The tests' own role is called like our schema, which would come first.
@@ -570,7 +567,7 @@ on_postgres! {
             done.unwrap_or_else(|error| panic!("{block}\n{error}"));
         }
         connection.execute(AssertSqlSafe(format!("DROP OWNED BY {role}; DROP ROLE {role}"))).await.unwrap();
-        assert_eq!(total(&bed.queue).await, 10);
+        assert_eq!(total(&bed.queue).await, 11);
     }
 }
 

@@ -351,7 +351,7 @@ async fn read_events(connection: &mut PgConnection, namespace: &str, taken: &[Cl
 }
 
 /// Ids as ranges.
-fn runs(mut ids: Vec<i64>) -> Vec<(i64, i64)> {
+pub(super) fn runs(mut ids: Vec<i64>) -> Vec<(i64, i64)> {
     ids.sort_unstable();
     let mut runs: Vec<(i64, i64)> = Vec::new();
     for id in ids {

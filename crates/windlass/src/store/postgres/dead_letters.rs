@@ -3,10 +3,10 @@
 use sqlx::Connection as _;
 use sqlx::postgres::PgRow;
 
-use super::PgStore;
 use super::enqueue::{Row, column, enqueue, signed};
 use super::error::from_sqlx;
 use super::row::{count, count_or_none, event, get};
+use super::{PgStore, topology};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
@@ -154,8 +154,7 @@ pub(super) async fn redrive(
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     // A subscription that is being removed takes its dead letters along.
-    let hold = sqlx::query("SELECT FROM windlass.namespaces WHERE namespace = $1 FOR SHARE").bind(namespace);
-    hold.execute(&mut *tx).await.map_err(from_sqlx)?;
+    topology::hold(&mut tx, namespace, None).await?;
     let take = sqlx::query(TAKE)
         .bind(namespace)
         .bind(column(letters, |(letter, _)| letter.event.id))

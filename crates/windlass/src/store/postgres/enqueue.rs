@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 use super::error::from_sqlx;
 use super::group::{self, Group, Groups};
 use super::lanes::insert_lanes;
+use super::topology;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::lanes::{LaneKey, split_tags};
@@ -22,23 +23,25 @@ pub(super) struct Waits {
 
 impl Waits {
     /// Enters the groups of these deliveries, given in the order in which they will be stored.
-    pub async fn enter<'a>(
+    async fn enter<'a>(
         connection: &mut PgConnection,
         namespace: &str,
-        deliveries: impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)>,
+        deliveries: impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)> + Clone,
     ) -> Result<Waits> {
-        let deliveries: Vec<_> = deliveries.collect();
-        let mut members: Groups<i64> = Groups::new();
-        for (group_id, delivery) in &deliveries {
-            if let Some(group_id) = group_id {
-                *members.entry((delivery.subscription.clone(), group_id.to_string())).or_default() += 1;
-            }
-        }
-        let mut busy: HashMap<Group, bool> = HashMap::new();
-        if !members.is_empty() {
-            busy = group::enter(connection, namespace, &members).await?;
-        }
-        let (mut waits, mut passing) = (Vec::with_capacity(deliveries.len()), Groups::new());
+        let members = group::members(deliveries.clone());
+        let busy = match members.is_empty() {
+            true => HashMap::new(),
+            false => group::enter(connection, namespace, &members, false).await?,
+        };
+        Ok(Waits::new(busy, deliveries))
+    }
+
+    /// With the groups that were entered, and whether each was busy.
+    pub fn new<'a>(
+        mut busy: HashMap<Group, bool>,
+        deliveries: impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)>,
+    ) -> Waits {
+        let (mut waits, mut passing) = (Vec::new(), Groups::new());
         for (group_id, delivery) in deliveries {
             let Some(group_id) = group_id else {
                 waits.push(false);
@@ -52,7 +55,7 @@ impl Waits {
             }
             waits.push(wait);
         }
-        Ok(Waits { waits: waits.into_iter(), passing })
+        Waits { waits: waits.into_iter(), passing }
     }
 
     pub fn next(&mut self) -> bool {
@@ -93,7 +96,7 @@ const ENQUEUE: &str = "
 INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
     out_of_order, ready_at, due_at, attempts, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
 SELECT d.event_id, d.subscription_id, d.lane_id, $1, d.subscription, d.event_type, d.priority, true,
-       CASE WHEN d.waits THEN 'infinity' ELSE coalesce(d.due_at, coalesce($2, now())) END,
+       CASE WHEN d.waits THEN 'infinity' ELSE greatest(d.due_at, coalesce($2, now())) END,
        CASE WHEN d.group_id IS NOT NULL THEN coalesce(d.due_at, coalesce($2, now())) END,
        d.attempts, d.attempts_limit, d.max_retries, d.group_id, d.expires_at, coalesce($2, now()), d.created_at
 FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::boolean[], $7::timestamptz[], $8::integer[],
@@ -102,7 +105,7 @@ FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::boolean[], $7::timestamp
   AS d(event_id, lane_id, subscription, waits, due_at, attempts, attempts_limit, max_retries, group_id,
        expires_at, created_at, subscription_id, event_type, priority)";
 
-/// Adds them, in their groups' order.
+/// Adds them, in their groups' order. Their lanes may have been removed since they were routed.
 pub(super) async fn enqueue(
     connection: &mut PgConnection,
     namespace: &str,
@@ -110,6 +113,18 @@ pub(super) async fn enqueue(
     now: Option<Timestamp>,
 ) -> Result<()> {
     let lanes = existing_lanes(connection, namespace, rows, now).await?;
+    insert(connection, namespace, rows, lanes, now).await.map(drop)
+}
+
+/// Adds them to these lanes, in their groups' order. The transaction keeps the topology as it is. Returns what their groups
+/// made ready.
+pub(super) async fn insert(
+    connection: &mut PgConnection,
+    namespace: &str,
+    rows: &[Row<'_>],
+    lanes: Vec<i64>,
+    now: Option<Timestamp>,
+) -> Result<Vec<ReadyLane>> {
     let deliveries = rows.iter().map(|row| (row.group_id, row.delivery));
     let mut waits = Waits::enter(connection, namespace, deliveries).await?;
     let insert = sqlx::query(ENQUEUE)
@@ -130,10 +145,8 @@ pub(super) async fn enqueue(
         .bind(column(rows, |row| row.event_type))
         .bind(column(rows, |row| row.priority));
     insert.execute(&mut *connection).await.map_err(from_sqlx)?;
-    waits.pass(connection, namespace, now).await.map(drop)
+    waits.pass(connection, namespace, now).await
 }
-
-const HOLD_LANES: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 FOR SHARE";
 
 const REMOVED_LANES: &str = "
 SELECT i.lane_id FROM unnest($1::bigint[]) AS i(lane_id)
@@ -147,7 +160,7 @@ async fn existing_lanes(
     rows: &[Row<'_>],
     now: Option<Timestamp>,
 ) -> Result<Vec<i64>> {
-    sqlx::query(HOLD_LANES).bind(namespace).execute(&mut *connection).await.map_err(from_sqlx)?;
+    topology::hold(&mut *connection, namespace, None).await?;
     let mut lanes = column(rows, |row| row.delivery.lane_id);
     let removed = sqlx::query_scalar(REMOVED_LANES).bind(&lanes).fetch_all(&mut *connection).await;
     let removed: HashSet<i64> = removed.map_err(from_sqlx)?.into_iter().collect();

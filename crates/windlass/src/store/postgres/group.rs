@@ -8,6 +8,7 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::store::NewDelivery;
 use crate::wake::ReadyLane;
 
 /// Subscription and group id.
@@ -16,22 +17,37 @@ pub(super) type Group = (String, String);
 /// Groups in the one order in which everyone locks them.
 pub(super) type Groups<T> = BTreeMap<Group, T>;
 
+/// How many members each group gets.
+pub(super) fn members<'a>(deliveries: impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)>) -> Groups<i64> {
+    let mut members = Groups::new();
+    for (group_id, delivery) in deliveries {
+        if let Some(group_id) = group_id {
+            *members.entry((delivery.subscription.clone(), group_id.to_owned())).or_default() += 1;
+        }
+    }
+    members
+}
+
+// With $5, a group that has arrivals is not entered: its order is the router's.
 const ENTER: &str = "
 INSERT INTO windlass.event_groups AS g (namespace, subscription, group_id, depth)
 SELECT $1, i.subscription, i.group_id, i.members
 FROM unnest($2::text[], $3::text[], $4::bigint[]) AS i(subscription, group_id, members)
+WHERE NOT ($5 AND EXISTS (SELECT FROM windlass.arrivals a WHERE a.namespace = $1 AND a.group_id = i.group_id))
 ON CONFLICT (group_id, subscription, namespace) DO UPDATE SET depth = g.depth + excluded.depth
 RETURNING g.subscription, g.group_id, g.depth";
 
-/// Locks the groups and counts so many members in; which groups were not empty before.
+/// Locks the groups and counts so many members in; which groups were not empty before. `behind_arrivals`: groups that have
+/// arrivals are left out.
 pub(super) async fn enter(
     connection: &mut PgConnection,
     namespace: &str,
     members: &Groups<i64>,
+    behind_arrivals: bool,
 ) -> Result<HashMap<Group, bool>> {
     let (subscriptions, groups) = names(members.keys());
     let counts: Vec<i64> = members.values().copied().collect();
-    let enter = sqlx::query(ENTER).bind(namespace).bind(subscriptions).bind(groups).bind(counts);
+    let enter = sqlx::query(ENTER).bind(namespace).bind(subscriptions).bind(groups).bind(counts).bind(behind_arrivals);
     let rows = enter.fetch_all(connection).await.map_err(from_sqlx)?;
     let mut busy = HashMap::with_capacity(rows.len());
     for row in rows {

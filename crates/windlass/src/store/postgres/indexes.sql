@@ -1,4 +1,7 @@
 CREATE UNIQUE INDEX api_tokens_pkey ON windlass.api_tokens USING btree (token_id);
+CREATE INDEX arrivals_by_group ON windlass.arrivals USING btree (namespace, group_id) WHERE (group_id IS NOT NULL);
+CREATE INDEX arrivals_by_key ON windlass.arrivals USING btree (namespace, key) WHERE (key IS NOT NULL);
+CREATE UNIQUE INDEX arrivals_pkey ON windlass.arrivals USING btree (namespace, event_id);
 CREATE UNIQUE INDEX askers_pkey ON windlass.askers USING btree (namespace, process, filter_id);
 CREATE INDEX dead_letters_by_event ON windlass.dead_letters USING btree (namespace, subscription, event_id);
 CREATE INDEX dead_letters_by_time ON windlass.dead_letters USING btree (namespace, failed_at, event_id);
@@ -28,6 +31,7 @@ CREATE UNIQUE INDEX nodes_pkey ON windlass.nodes USING btree (namespace, node_id
 CREATE INDEX retention_leftovers_by_time ON windlass.retention_leftovers USING btree (namespace, rules, look_at);
 CREATE UNIQUE INDEX retention_leftovers_pkey ON windlass.retention_leftovers USING btree (event_id, subscription, namespace);
 CREATE UNIQUE INDEX retention_marks_pkey ON windlass.retention_marks USING btree (namespace, walk, keep_ms);
+CREATE UNIQUE INDEX routers_pkey ON windlass.routers USING btree (namespace);
 CREATE UNIQUE INDEX samples_pkey ON windlass.samples USING btree (namespace, span_s, at, event_type);
 CREATE INDEX schedule_fires_by_time ON windlass.schedule_fires USING btree (namespace, fired_at);
 CREATE UNIQUE INDEX schedule_fires_pkey ON windlass.schedule_fires USING btree (schedule_id, tick_at, manual);
@@ -36,4 +40,3 @@ CREATE UNIQUE INDEX schedules_namespace_name_key ON windlass.schedules USING btr
 CREATE UNIQUE INDEX schedules_pkey ON windlass.schedules USING btree (schedule_id);
 CREATE UNIQUE INDEX subscriptions_pkey ON windlass.subscriptions USING btree (namespace, subscription);
 CREATE UNIQUE INDEX subscriptions_subscription_id_key ON windlass.subscriptions USING btree (subscription_id);
-CREATE UNIQUE INDEX uncounted_pkey ON windlass.uncounted USING btree (namespace, id);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, Executor, PgConnection};
 
-use super::PgStore;
 use super::error::from_sqlx;
 use super::row::get;
+use super::{PgStore, topology};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::lanes::{EMPTY_LANES_MIN, Lane, LaneKey, join_tags, split_tags};
@@ -19,26 +19,6 @@ pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     Ok(ids)
-}
-
-/// How long to wait for a transaction that is creating lanes. It may be waiting for a transaction of this process, or be
-/// one.
-const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '200ms'";
-
-/// `None` if another transaction is creating lanes and does not end soon.
-pub(super) async fn add_lanes_soon(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<Option<Vec<i64>>> {
-    // Not a write connection: all of them may be waiting for the end of the same transaction.
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    tx.execute(LOCK_TIMEOUT).await.map_err(from_sqlx)?;
-    let ids = match insert_lanes(&mut tx, namespace, lanes, store.clock.overridden()).await {
-        Ok(ids) => ids,
-        Err(Error::DatabaseLocked { .. }) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(Some(ids))
 }
 
 // In one order, so that two transactions that need the same lanes wait for each other instead of deadlocking. A trigger
@@ -114,19 +94,13 @@ WHERE e.namespace = $1 AND e.created_at <= coalesce($2, now()) - $3 * interval '
   AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.lane_id = e.lane_id ORDER BY q.ready_at OFFSET 0)
 ORDER BY e.number LIMIT $4";
 
-// Transactions that publish lock this row in share mode until they commit. Once this lock is held, they have all committed
-// and the statements after it see their deliveries. Others go on publishing while it waits, so the wait has a limit.
-const REMOVAL_TIMEOUT: &str = "SET LOCAL statement_timeout = '5s'";
-const LOCK_NAMESPACE: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 FOR UPDATE";
-/// What PostgreSQL reports when `statement_timeout` ends a statement.
-const QUERY_CANCELED: &str = "57014";
+/// How long a removal waits for the transactions that are publishing. Those that begin meanwhile wait for it.
+const REMOVAL_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 
 pub(super) const REMOVE_EMPTY: &str = "
 DELETE FROM windlass.lanes l
 WHERE l.namespace = $1 AND l.lane_id = ANY($2)
   AND NOT EXISTS (SELECT FROM windlass.event_queue q WHERE q.lane_id = l.lane_id ORDER BY q.ready_at OFFSET 0)";
-
-const INCREMENT_VERSION: &str = "UPDATE windlass.namespaces SET version = version + 1 WHERE namespace = $1";
 
 /// Priorities of removed lanes stay in the subscriptions' lists. Each costs a claim one look into an index.
 pub(super) async fn remove_empty_lanes(
@@ -145,9 +119,10 @@ pub(super) async fn remove_empty_lanes(
     }
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     tx.execute(REMOVAL_TIMEOUT).await.map_err(from_sqlx)?;
-    match sqlx::query(LOCK_NAMESPACE).bind(namespace).execute(&mut *tx).await {
-        Ok(_) => {}
-        Err(error) if error.as_database_error().and_then(|error| error.code()).as_deref() == Some(QUERY_CANCELED) => {
+    // All transactions that have published end before this lock is held, so the statements after it see their deliveries.
+    match topology::lock(&mut tx, namespace).await {
+        Ok(()) => {}
+        Err(Error::DatabaseLocked { .. }) => {
             tracing::info!(
                 namespace,
                 lanes = empty.len(),
@@ -157,12 +132,12 @@ pub(super) async fn remove_empty_lanes(
             connection.done();
             return Ok(0);
         }
-        Err(error) => return Err(from_sqlx(error)),
+        Err(error) => return Err(error),
     }
     let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(&empty);
     let removed = remove.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected();
     if removed > 0 {
-        sqlx::query(INCREMENT_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+        topology::increment_version(&mut tx, namespace).await?;
     }
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();

@@ -15,8 +15,10 @@ use crate::error::Result;
 use crate::wake::{ReadyLane, Wakes};
 
 pub(super) const CHANNEL: &str = "windlass";
-/// Who tells in somebody else's transaction: everyone has to hear it, also the process it came from.
+/// The sender of notifications from transactions of the application. All processes receive them.
 pub(super) const NOBODY: u64 = 0;
+/// In place of lanes: events have arrived for the router.
+const ARRIVED: &str = "+";
 /// At most one notification per namespace in this time.
 const EVERY: Duration = Duration::from_millis(5);
 /// If there are more lanes than this, the message names none and the receivers look at all of theirs.
@@ -35,15 +37,6 @@ pub(super) struct Ready {
     pub namespace: String,
     /// Where; anywhere, if empty.
     pub lanes: Vec<ReadyLane>,
-}
-
-impl Ready {
-    /// What to notify everyone of on [`CHANNEL`].
-    pub fn into_message(self, sender: u64) -> String {
-        let mut news = News::default();
-        news.add(self.lanes);
-        news.to_message(sender, &self.namespace)
-    }
 }
 
 /// What is to be sent about one namespace.
@@ -152,6 +145,9 @@ fn receive(message: &str, wakes: &Wakes, own: u64) {
     let (Some(sender), Some(namespace), Some(lanes)) = (words.next(), words.next(), words.next()) else { return };
     if u64::from_str_radix(sender, 16) == Ok(own) {
         return;
+    }
+    if lanes == ARRIVED {
+        return wakes.notify_router(namespace);
     }
     let lanes: Vec<ReadyLane> = lanes.split(',').filter_map(lane).collect();
     match lanes.is_empty() {

@@ -1,16 +1,19 @@
 //! Storing events with their deliveries.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use sqlx::{Connection as _, PgConnection};
 
-use super::PgStore;
+use super::arrive::arrive;
 use super::enqueue::{Waits, column, flags, optional, signed};
 use super::error::from_sqlx;
 use super::publish_one::{insert_one, plain};
 use super::row::get;
+use super::{PgStore, group};
 use crate::clock::{Timestamp, micros};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::event::same_contents;
 use crate::store::{NewDelivery, Prepared, Stored};
 use crate::wake::ReadyLane;
 
@@ -75,14 +78,55 @@ pub(super) async fn in_order(
     Ok(Some(published))
 }
 
-/// Their groups, then their rows. `None`: the version is another.
+/// Stores new events. Those of groups that have arrivals are left to the router, which keeps their order. `None`: the
+/// version is another.
 pub(super) async fn store_new(
     connection: &mut PgConnection,
     batch: Batch<'_>,
     now: Option<Timestamp>,
 ) -> Result<Option<Published>> {
+    let members = group::members(deliveries(batch.events));
+    if members.is_empty() {
+        return store_direct(connection, batch, HashMap::new(), now).await;
+    }
+    let entered = group::enter(connection, batch.namespace, &members, true).await?;
+    let arrives =
+        |prepared: &Prepared| {
+            prepared.event.group_id.as_ref().is_some_and(|group_id| {
+                members.keys().any(|group| group.1 == *group_id && !entered.contains_key(group))
+            })
+        };
+    if entered.len() == members.len() {
+        return store_direct(connection, batch, entered, now).await;
+    }
+    let behind: HashSet<usize> = (0..batch.events.len()).filter(|at| arrives(batch.events[*at])).collect();
+    let part = |arrives: bool| {
+        let places: Vec<usize> = (0..batch.events.len()).filter(|at| behind.contains(at) == arrives).collect();
+        let events: Vec<&Prepared> = places.iter().map(|at| batch.events[*at]).collect();
+        (events, places.iter().map(|at| batch.ids[*at]).collect::<Vec<_>>())
+    };
+    let ((direct, direct_ids), (later, later_ids)) = (part(false), part(true));
+    let direct = Batch { events: &direct, ids: direct_ids, ..batch };
+    let Some(mut published) = store_direct(connection, direct, entered, now).await? else { return Ok(None) };
+    let mut direct = published.stored.into_iter();
+    let mut later = arrive(connection, batch.namespace, &later, later_ids, now).await?.into_iter();
+    let stored = (0..batch.events.len()).map(|at| if behind.contains(&at) { later.next() } else { direct.next() });
+    published.stored = stored.flatten().collect();
+    Ok(Some(published))
+}
+
+/// Their rows, with their deliveries in the groups that were entered.
+async fn store_direct(
+    connection: &mut PgConnection,
+    batch: Batch<'_>,
+    entered: HashMap<group::Group, bool>,
+    now: Option<Timestamp>,
+) -> Result<Option<Published>> {
     let namespace = batch.namespace;
-    let mut waits = Waits::enter(connection, namespace, deliveries(batch.events)).await?;
+    if batch.events.is_empty() {
+        return Ok(Some(Published { stored: Vec::new(), freed: Vec::new() }));
+    }
+    let mut waits = Waits::new(entered, deliveries(batch.events));
     let inserted = match plain(&batch) {
         Some((event, delivery)) => {
             let stored = insert_one(connection, (namespace, batch.version), (event, delivery), now).await?;
@@ -109,11 +153,15 @@ WITH tx AS MATERIALIZED (SELECT pg_current_xact_id() AS id)
 SELECT nextval('windlass.events_id_seq') FROM tx, generate_series(1, $1) WHERE tx.id IS NOT NULL";
 
 // A key that was seen within its window keeps its event. In a fixed order, so that two batches with
-// the same keys wait for each other instead of locking each other out.
+// the same keys wait for each other instead of locking each other out. A key of an arrival is claimed for the arrival.
 const CLAIM_KEYS: &str = "
 INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
-SELECT $1, i.key, i.id, coalesce($5, now()), coalesce($5, now()) + i.window_us * interval '1 microsecond'
-FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS i(key, window_us, id)
+SELECT $1, i.key, coalesce(a.event_id, i.id), f.at, f.at + i.window_us * interval '1 microsecond'
+FROM unnest($2::text[], $3::bigint[], $4::bigint[], $6::timestamptz[]) AS i(key, window_us, id, created_at)
+LEFT JOIN LATERAL (
+    SELECT a.event_id, a.created_at FROM windlass.arrivals a
+    WHERE a.namespace = $1 AND a.key = i.key ORDER BY a.event_id LIMIT 1) AS a ON true,
+LATERAL (SELECT coalesce(a.created_at, i.created_at, $5, now()) AS at) AS f
 ON CONFLICT (namespace, key) DO UPDATE SET
     event_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.event_id ELSE k.event_id END,
     created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
@@ -148,22 +196,84 @@ async fn claim_keys(
             first.entry(key).or_insert(at);
         }
     }
+    let keys = first.iter().map(|(key, at)| KeyClaim {
+        key,
+        window: events[*at].key_window,
+        event_id: ids[*at],
+        created_at: None,
+    });
+    let owners = claim(connection, namespace, &keys.collect::<Vec<_>>(), now).await?;
+    for (at, prepared) in events.iter().enumerate() {
+        let Some(key) = prepared.event.key.as_deref() else { continue };
+        stored[at] = owners.get(key).filter(|owner| owner.event_id != ids[at]).copied();
+        let earlier = first.get(key).filter(|first| **first != at).map(|first| &events[*first].event);
+        if earlier.is_some_and(|earlier| !same_contents(earlier, &prepared.event)) {
+            return Err(Error::KeyConflict { key: key.to_owned(), event_id: None });
+        }
+    }
+    // A first event that this batch stores was compared above.
+    let known = events.iter().zip(&stored).filter_map(|(prepared, stored)| Some((*prepared, (*stored)?)));
+    check_contents(connection, namespace, known.filter(|(_, stored)| !ids.contains(&stored.event_id))).await?;
+    Ok(Keys { ids, stored })
+}
+
+/// A key that an event claims.
+pub(super) struct KeyClaim<'a> {
+    pub key: &'a str,
+    pub window: Duration,
+    pub event_id: i64,
+    /// `None`: now.
+    pub created_at: Option<Timestamp>,
+}
+
+/// The event that each key stands for. The claims are in the order of their keys.
+pub(super) async fn claim(
+    connection: &mut PgConnection,
+    namespace: &str,
+    keys: &[KeyClaim<'_>],
+    now: Option<Timestamp>,
+) -> Result<HashMap<String, Stored>> {
     let claim = sqlx::query(CLAIM_KEYS)
         .bind(namespace)
-        .bind(first.keys().copied().collect::<Vec<&str>>())
-        .bind(first.values().map(|at| micros(events[*at].key_window)).collect::<Vec<i64>>())
-        .bind(first.values().map(|at| ids[*at]).collect::<Vec<i64>>())
-        .bind(now);
-    let mut owners: HashMap<String, Stored> = HashMap::new();
+        .bind(column(keys, |claim| claim.key))
+        .bind(column(keys, |claim| micros(claim.window)))
+        .bind(column(keys, |claim| claim.event_id))
+        .bind(now)
+        .bind(optional(keys, |claim| claim.created_at));
+    let mut owners = HashMap::with_capacity(keys.len());
     for row in claim.fetch_all(connection).await.map_err(from_sqlx)? {
-        let (event_id, created_at) = (get(&row, "event_id")?, get(&row, "created_at")?);
-        owners.insert(get(&row, "key")?, Stored { event_id, created_at, duplicate: true });
+        let owner = Stored::duplicate_of(get(&row, "event_id")?, get(&row, "created_at")?);
+        owners.insert(get(&row, "key")?, owner);
     }
-    for (at, prepared) in events.iter().enumerate() {
-        let owner = prepared.event.key.as_deref().and_then(|key| owners.get(key));
-        stored[at] = owner.filter(|owner| owner.event_id != ids[at]).copied();
+    Ok(owners)
+}
+
+const CONFLICTS: &str = "
+SELECT i.n FROM unnest($2::bigint[], $3::timestamptz[], $4::text[], $5::text[]) WITH ORDINALITY
+  AS i(event_id, created_at, event_type, payload, n)
+WHERE NOT windlass._has_content($1, i.event_id, i.created_at, i.event_type, i.payload)
+ORDER BY i.n LIMIT 1";
+
+/// Refuses an event whose key was used for an event with another type or payload.
+pub(super) async fn check_contents<'a>(
+    connection: &mut PgConnection,
+    namespace: &str,
+    known: impl Iterator<Item = (&'a Prepared, Stored)>,
+) -> Result<()> {
+    let known: Vec<(&Prepared, Stored)> = known.collect();
+    if known.is_empty() {
+        return Ok(());
     }
-    Ok(Keys { ids, stored })
+    let conflicts = sqlx::query_scalar::<_, i64>(CONFLICTS)
+        .bind(namespace)
+        .bind(column(&known, |(_, first)| first.event_id))
+        .bind(column(&known, |(_, first)| first.created_at))
+        .bind(column(&known, |(prepared, _)| prepared.event.event_type.as_str()))
+        .bind(column(&known, |(prepared, _)| prepared.event.payload.get()));
+    let Some(n) = conflicts.fetch_optional(connection).await.map_err(from_sqlx)? else { return Ok(()) };
+    let (prepared, first) = &known[n as usize - 1];
+    let key = prepared.event.key.clone().unwrap_or_default();
+    Err(Error::KeyConflict { key, event_id: Some(first.event_id) })
 }
 
 /// New events, with the ids that were given out before.
@@ -178,10 +288,11 @@ pub(super) struct Batch<'a> {
 // $2 there are no ids, and nothing is stored; the lock keeps the version until the commit, so that a new
 // subscription misses nothing.
 const INSERT: &str = "
-WITH ids AS MATERIALIZED (
+WITH topology AS MATERIALIZED (
+    SELECT windlass._hold_topology($1, $2) AS is_current
+), ids AS MATERIALIZED (
     SELECT array_agg(coalesce(g.id, nextval('windlass.events_id_seq'))) AS id
-    FROM (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2 FOR SHARE) AS current,
-         unnest($3::bigint[]) AS g(id)
+    FROM topology, unnest($3::bigint[]) AS g(id) WHERE topology.is_current
 ), stored AS (
     INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key,
         priority, producer, scheduled_task_id, run_at, expires_at, metadata, created_at)
@@ -265,7 +376,7 @@ async fn insert(
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;
-    let stored = ids.into_iter().map(|event_id| Stored { event_id, created_at, duplicate: false }).collect();
+    let stored = ids.into_iter().map(|event_id| Stored::new(event_id, created_at)).collect();
     let freed = deliveries.iter().map(|(.., delivery)| delivery.ready_lane()).collect();
     Ok(Some(Published { stored, freed }))
 }

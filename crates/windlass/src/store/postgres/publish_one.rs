@@ -21,11 +21,12 @@ pub(super) fn plain<'a>(batch: &Batch<'a>) -> Option<(&'a Prepared, &'a NewDeliv
     (at_once && forever && alone).then_some((*prepared, delivery))
 }
 
-// Stores the same rows as `publish::INSERT`. The subquery makes the lock come before `nextval`: see `publish::IDS`.
+// Stores the same rows as `publish::INSERT`. The lock comes before `nextval`: see `publish::IDS`.
 pub(super) const INSERT_ONE: &str = "
-WITH new AS MATERIALIZED (
-    SELECT nextval('windlass.events_id_seq') AS id
-    FROM (SELECT FROM windlass.namespaces n WHERE n.namespace = $1 AND n.version = $2 FOR SHARE) AS current
+WITH topology AS MATERIALIZED (
+    SELECT windlass._hold_topology($1, $2) AS is_current
+), new AS MATERIALIZED (
+    SELECT nextval('windlass.events_id_seq') AS id FROM topology WHERE topology.is_current
 ), stored AS (
     INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, priority, producer,
         scheduled_task_id, metadata, created_at)
@@ -65,5 +66,5 @@ pub(super) async fn insert_one(
         .bind(delivery.max_retries.map(signed))
         .bind(delivery.subscription_id);
     let Some(row) = query.fetch_optional(connection).await.map_err(from_sqlx)? else { return Ok(None) };
-    Ok(Some(Stored { event_id: get(&row, "id")?, created_at: get(&row, "created_at")?, duplicate: false }))
+    Ok(Some(Stored::new(get(&row, "id")?, get(&row, "created_at")?)))
 }

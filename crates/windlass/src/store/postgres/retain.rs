@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
-use super::PgStore;
 use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::get;
+use super::{PgStore, topology};
 use crate::clock::{Timestamp, from_micros};
 use crate::error::{Error, Result};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
@@ -145,14 +145,10 @@ pub(super) async fn leftovers(
     rows.iter().map(leftover).collect()
 }
 
-/// Whoever publishes or changes the policy holds it too, or waits.
-const HOLD: &str = "SELECT FROM windlass.namespaces WHERE namespace = $1 AND version = $2 FOR SHARE";
-
 pub(super) async fn retain(store: &PgStore, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let hold = sqlx::query(HOLD).bind(namespace).bind(retain.version);
-    let current = hold.fetch_optional(&mut *tx).await.map_err(from_sqlx)?.is_some();
+    let current = topology::hold(&mut tx, namespace, Some(retain.version)).await?;
     let taken = if current && go_on(&mut tx, namespace, retain.step.as_ref()).await? {
         let taken = take(&mut tx, namespace, retain).await?;
         tx.commit().await.map_err(from_sqlx)?;

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::samples::counter::Counter;
 use crate::samples::histogram::Histogram;
 use crate::samples::thin::{LEVELS, Level, merged};
-use crate::samples::{MINUTE_S, Points, SampleRow, Uncounted};
+use crate::samples::{Points, SampleRow};
 
 // An array of arrays cannot be unnested by one level, so histograms come as text.
 const ADD: &str = "
@@ -89,32 +89,6 @@ fn sample(row: &PgRow) -> Result<SampleRow> {
     };
     let span_s = get::<i32>(row, "span_s")?.unsigned_abs();
     Ok(SampleRow { span_s, at: get(row, "at")?, event_type: get(row, "event_type")?, counter })
-}
-
-const TAKE_PUBLISHED: &str = "
-DELETE FROM windlass.uncounted WHERE ctid = ANY(ARRAY(
-    SELECT u.ctid FROM windlass.uncounted u WHERE u.namespace = $1 ORDER BY u.id LIMIT $2 FOR UPDATE SKIP LOCKED))
-  AND namespace = $1
-RETURNING event_type, published, created_at";
-
-pub(super) async fn count_published(store: &PgStore, namespace: &str, limit: usize) -> Result<Uncounted> {
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let take = sqlx::query(TAKE_PUBLISHED).bind(namespace).bind(limit as i64);
-    let rows = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    let published = |row: &PgRow| {
-        let published = get::<i64>(row, "published")?.unsigned_abs();
-        let counter = Counter { published, ..Counter::default() };
-        let (at, event_type) = (get(row, "created_at")?, get(row, "event_type")?);
-        Ok(SampleRow { span_s: MINUTE_S, at, event_type, counter })
-    };
-    let taken: Vec<SampleRow> = rows.iter().map(published).collect::<Result<_>>()?;
-    let taken = merged(taken, MINUTE_S);
-    add_on(&mut tx, namespace, &taken).await?;
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    let published = taken.into_iter().map(|row| (row.event_type, row.counter.published)).collect();
-    Ok(Uncounted { transactions: rows.len(), published })
 }
 
 const SAMPLED_LATELY: &str = "

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
     HOT, PgStore, activity, again, cancel, claim, complete, dead_letters, drop_month, fire, group, hold, inspect,
-    lanes, lease, look, maintain, partitions, prune, results, retain, schedule, transition,
+    lanes, lease, look, maintain, partitions, prune, results, retain, route, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -66,6 +66,8 @@ SELECT n, 1, 1 + n % 10, 'default', 'main', 't', CASE WHEN n % 6 = 0 THEN 5 ELSE
     now() - interval '1 second', CASE WHEN n % 7 = 0 THEN now() + interval '10 seconds' END,
     CASE WHEN n % 5 = 0 THEN 'g' || n END, now()
 FROM generate_series(1, 20000) n;
+INSERT INTO windlass.arrivals (namespace, event_id, created_at)
+SELECT 'default', n, now() FROM generate_series(1, 20000) n ON CONFLICT DO NOTHING;
 INSERT INTO windlass.leases (subscription_id, check_at, claimed_at, lease, namespace, first_id, last_id)
 SELECT 1, now() + interval '1 hour', now() - interval '1 minute', 7, 'default', n * 10, n * 10
 FROM generate_series(1, 2000) n";
@@ -109,6 +111,14 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             claim::EVENTS,
             vec!["'default'", "'{10,20}'", "'{13,20}'", "now() - interval '1 hour'", "now() + interval '1 hour'"],
         ),
+        ("arrivals", route::ARRIVALS, vec!["'default'", "0", "1000"]),
+        (
+            "heads of arrivals",
+            route::HEADS,
+            vec!["'default'", "'{10,20}'", "'{13,20}'", "now() - interval '1 hour'", "now() + interval '1 hour'"],
+        ),
+        ("look for arrivals", route::LOOK, vec!["'default'", "10"]),
+        ("remove arrivals", route::REMOVE, vec!["'default'", "'{10,20}'"]),
         ("look", look::LOOK, vec!["'default'", lanes, "'{1}'", "NULL", "'{10}'"]),
         ("expired leases", lease::EXPIRED, vec!["'default'", "'{1}'", "NULL", "500", "1000"]),
         ("finished leases", lease::REMOVE_FINISHED, vec!["'{1}'", "'{2025-01-01}'", "'{7}'"]),
@@ -209,7 +219,7 @@ fn assert_by_index(what: &str, plan: &Value) {
     let mut found = Vec::new();
     reads(plan, &mut found);
     let reads = |table: &'static str| found.iter().filter(move |read| read.table.starts_with(table));
-    let tables = ["event_queue", "leases", "events_", "event_attempts_", "event_groups", "dead_letters"];
+    let tables = ["event_queue", "leases", "events_", "event_attempts_", "event_groups", "dead_letters", "arrivals"];
     assert!(tables.into_iter().flat_map(reads).count() > 0, "{what}: it reads nothing in {plan:#}");
     for Read { kind, index, condition, .. } in tables.into_iter().flat_map(reads) {
         let keyed = condition.contains("ctid") || serves(index, condition);
@@ -222,6 +232,7 @@ fn assert_by_index(what: &str, plan: &Value) {
 fn serves(index: &str, condition: &str) -> bool {
     let columns: &[&str] = match index {
         "event_queue_pkey" => &["subscription_id", "event_id"],
+        "arrivals_pkey" => &["namespace", "event_id"],
         "event_queue_lane" => &["lane_id", "ready_at", "event_id"],
         "event_queue_out_of_order" => &["subscription_id", "priority", "ready_at", "event_id"],
         "event_queue_deadline" => &["subscription_id", "expires_at", "event_id"],
@@ -305,53 +316,6 @@ async fn what_stays_of_a_month_is_found_without_going_through_it() {
         }
         plain.execute("ANALYZE").await.unwrap();
     }
-    database.drop().await;
-}
-
-/// A group whose first member waits for a retry, so that the next new one goes before it.
-const PASSING: &str = "
-UPDATE windlass.event_queue SET group_id = 'g', lease = NULL, due_at = now() + interval '1 hour',
-    ready_at = CASE WHEN event_id = 5 THEN now() + interval '1 hour' ELSE 'infinity' END
-WHERE event_id IN (5, 7, 11)";
-
-/// What somebody else's connection does for a group, as long as it is in his transaction.
-async fn assert_cold_by_index(url: &str, state: &str) {
-    let store = PgStore::open(url, Clock::system(), false).await.unwrap();
-    let mut connection = PgConnection::connect(url).await.unwrap();
-    let mut tx = connection.begin().await.unwrap();
-    store.within(&mut tx).unwrap().fix_planner().await.unwrap();
-    let groups = vec!["'default'", "'{main,main}'", "'{g,g10}'", "'{t,t}'"];
-    let advance = [&groups[..], &["NULL"]].concat();
-    for (name, sql, arguments) in [("advance", group::ADVANCE, advance), ("lock", group::LOCK_READY, groups)] {
-        assert_by_index(&format!("{name}, {state}, cold"), &explain(&mut tx, sql, &arguments, true).await);
-    }
-    tx.rollback().await.unwrap();
-    // The function brings its settings along. Its statements do not show, but what they read does.
-    let call = "SELECT windlass._pass_group($1, 'main', 'g')";
-    pages(&mut connection, call, &["'default'"]).await;
-    let touched = pages(&mut connection, call, &["'default'"]).await;
-    assert!(touched < 100, "{state}: {touched} pages");
-}
-
-#[tokio::test]
-async fn a_group_goes_on_by_index_in_a_transaction_of_somebody_else() {
-    let mut database = database("cold").await;
-    let url = database.url.clone();
-    let plain = &mut database.plain;
-    assert_cold_by_index(&url, "empty").await;
-    plain.execute("ANALYZE").await.unwrap();
-    assert_cold_by_index(&url, "empty, analysed").await;
-    plain.execute(FILL).await.unwrap();
-    plain
-        .execute("DELETE FROM windlass.event_queue; DELETE FROM windlass.leases; DELETE FROM windlass.events; ANALYZE")
-        .await
-        .unwrap();
-    assert_cold_by_index(&url, "emptied, analysed").await;
-    plain.execute(FILL).await.unwrap();
-    plain.execute(PASSING).await.unwrap();
-    assert_cold_by_index(&url, "full, analysed while emptied").await;
-    plain.execute("ANALYZE").await.unwrap();
-    assert_cold_by_index(&url, "full, analysed").await;
     database.drop().await;
 }
 

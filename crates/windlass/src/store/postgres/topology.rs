@@ -5,12 +5,40 @@ use sqlx::{Connection as _, Executor, PgConnection};
 
 use super::error::from_sqlx;
 use super::row::{get, json};
-use super::{PgStore, to_json};
+use super::{PgStore, route, to_json};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::policy::NamespacePolicy;
-use crate::store::NewSubscription;
+use crate::store::{AddedSubscription, NewSubscription, RouteRequest};
 use crate::topology::{MAIN, Namespace, Subscription, Topology};
+
+const HOLD: &str = "SELECT windlass._hold_topology($1, $2)";
+
+/// Keeps subscriptions, lanes and policy as they are until the transaction ends. `false`: there is no such namespace, or it
+/// has another version than this.
+pub(super) async fn hold(connection: &mut PgConnection, namespace: &str, version: Option<i64>) -> Result<bool> {
+    let hold = sqlx::query_scalar(HOLD).bind(namespace).bind(version);
+    hold.fetch_one(connection).await.map_err(from_sqlx)
+}
+
+const LOCK: &str = "SELECT pg_advisory_xact_lock(windlass._topology_lock($1))";
+
+/// Waits until no transaction relies on subscriptions, lanes and policy, and keeps others from it until this one ends.
+pub(super) async fn lock(connection: &mut PgConnection, namespace: &str) -> Result<()> {
+    sqlx::query(LOCK).bind(namespace).execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+const INCREMENT_VERSION: &str = "UPDATE windlass.namespaces SET version = version + 1 WHERE namespace = $1";
+
+pub(super) async fn increment_version(connection: &mut PgConnection, namespace: &str) -> Result<()> {
+    sqlx::query(INCREMENT_VERSION).bind(namespace).execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+/// The first statements of every change of the topology.
+async fn change(connection: &mut PgConnection, namespace: &str) -> Result<()> {
+    lock(connection, namespace).await?;
+    increment_version(connection, namespace).await
+}
 
 const NAMESPACE: &str = "
 SELECT namespace, metadata::text AS metadata, policy::text AS policy, paused, paused_types, version, created_at
@@ -99,6 +127,7 @@ pub(super) async fn put_namespace(
     let default = to_json(&NamespacePolicy::default())?;
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
+    lock(&mut tx, namespace).await?;
     let put = sqlx::query(PUT_NAMESPACE).bind(namespace).bind(metadata).bind(given).bind(default).bind(now);
     put.execute(&mut *tx).await.map_err(from_sqlx)?;
     let main = sqlx::query(ADD_MAIN).bind(namespace).bind(MAIN).bind(now);
@@ -131,10 +160,6 @@ pub(super) async fn pause_type(store: &PgStore, namespace: &str, pattern: &str, 
     Ok(())
 }
 
-/// The first statement of every change, so that all of them lock in one order; whoever publishes holds
-/// the version in place until he commits.
-const GROW_VERSION: &str = "UPDATE windlass.namespaces SET version = version + 1 WHERE namespace = $1";
-
 // Not the transaction's now(): it may have waited for publishers that began after it.
 const ADD_SUBSCRIPTION: &str = "
 INSERT INTO windlass.subscriptions (namespace, subscription, types, tags, policy, starts_at, backfill_from,
@@ -146,13 +171,25 @@ RETURNING subscription_id, subscription, types, tags, policy::text AS policy, pa
 
 pub(super) async fn add_subscription(
     store: &PgStore,
-    namespace: &str,
+    request: &RouteRequest,
     new: &NewSubscription,
     now: Option<Timestamp>,
-) -> Result<Option<Subscription>> {
+) -> Result<AddedSubscription> {
+    let namespace = request.namespace.as_str();
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    lock(&mut tx, namespace).await?;
+    // No router is at work: each keeps the topology as it is.
+    if !hold(&mut tx, namespace, Some(request.version)).await? {
+        tx.rollback().await.map_err(from_sqlx)?;
+        connection.done();
+        return Ok(AddedSubscription::Outdated);
+    }
+    let mut routed = Vec::new();
+    while let Some(batch) = route::route_batch(&mut tx, request, now).await? {
+        routed.push(batch);
+    }
+    increment_version(&mut tx, namespace).await?;
     let add = sqlx::query(ADD_SUBSCRIPTION)
         .bind(namespace)
         .bind(&new.subscription)
@@ -161,10 +198,16 @@ pub(super) async fn add_subscription(
         .bind(to_json(&new.policy)?)
         .bind(new.starts_at)
         .bind(now);
-    let added = add.fetch_optional(&mut *tx).await.map_err(from_sqlx)?;
+    let Some(row) = add.fetch_optional(&mut *tx).await.map_err(from_sqlx)? else {
+        tx.rollback().await.map_err(from_sqlx)?;
+        connection.done();
+        return Ok(AddedSubscription::Exists);
+    };
+    let added = subscription(&row)?;
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    added.as_ref().map(subscription).transpose()
+    store.notify(namespace, routed.iter().flat_map(|batch| &batch.freed).copied().collect());
+    Ok(AddedSubscription::Added(added.into(), routed))
 }
 
 const PAUSE_SUBSCRIPTION: &str =
@@ -173,7 +216,7 @@ const PAUSE_SUBSCRIPTION: &str =
 pub(super) async fn pause_subscription(store: &PgStore, namespace: &str, name: &str, paused: bool) -> Result<bool> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    change(&mut tx, namespace).await?;
     let pause = sqlx::query(PAUSE_SUBSCRIPTION).bind(namespace).bind(name).bind(paused);
     let paused = pause.execute(&mut *tx).await.map_err(from_sqlx)?.rows_affected() == 1;
     tx.commit().await.map_err(from_sqlx)?;
@@ -204,7 +247,7 @@ const REMOVE_SUBSCRIPTION: [&str; 8] = [
 pub(super) async fn remove_subscription(store: &PgStore, namespace: &str, name: &str) -> Result<bool> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    sqlx::query(GROW_VERSION).bind(namespace).execute(&mut *tx).await.map_err(from_sqlx)?;
+    change(&mut tx, namespace).await?;
     // Scans of whole tables, which the other statements of these connections must never do.
     tx.execute("SET LOCAL enable_seqscan = on").await.map_err(from_sqlx)?;
     let mut removed = Vec::new();

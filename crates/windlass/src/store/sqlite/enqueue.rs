@@ -81,7 +81,7 @@ fn enqueue_run(
         Some(group) if !group::join(conn, group)? => Some(group),
         _ => None,
     };
-    let ready_at = if waiting.is_some() { INFINITY } else { entry.due_at };
+    let ready_at = if waiting.is_some() { INFINITY } else { entry.due_at.max(now) };
     let in_order = entry.is_new && entry.priority == 0 && ready_at <= now;
     conn.prepare_cached(ENQUEUE)?.execute(params![
         delivery.subscription_id,

@@ -1,3 +1,5 @@
+CREATE INDEX arrivals_by_group ON arrivals (namespace, group_id) WHERE group_id IS NOT NULL;
+CREATE INDEX arrivals_by_key ON arrivals (namespace, key, event_id) WHERE key IS NOT NULL;
 CREATE INDEX dead_letters_by_event ON dead_letters (namespace, subscription, event_id, status, failed_at, event_type);
 CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_id);
 CREATE INDEX event_attempts_by_event ON event_attempts (event_id);

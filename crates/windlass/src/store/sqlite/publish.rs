@@ -1,12 +1,14 @@
 //! Storing events with their deliveries.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension, Statement};
 
 use super::enqueue::{Entry, enqueue_all};
-use super::row;
+use super::{arrive, row};
 use crate::clock::{from_micros, micros};
-use crate::error::Result;
-use crate::event::NewEvent;
+use crate::error::{Error, Result};
+use crate::event::{NewEvent, same_json};
 use crate::store::{Prepared, Stored};
 
 pub(super) fn publish(
@@ -22,43 +24,47 @@ pub(super) fn publish(
     store_all(conn, namespace, events, now).map(Some)
 }
 
-/// Stores all events, and then their deliveries.
+/// Stores all events, and then their deliveries. Those of groups that have arrivals are left to the router, which keeps their
+/// order.
 pub(super) fn store_all(conn: &Connection, namespace: &str, events: &[Prepared], now: i64) -> Result<Vec<Stored>> {
     let mut insert = conn.prepare_cached(INSERT)?;
     let (mut stored, mut entries) = (Vec::with_capacity(events.len()), Vec::with_capacity(events.len()));
     for prepared in events {
-        let (event, entry) = store(conn, &mut insert, namespace, prepared, now)?;
-        entries.extend(entry.into_iter().flat_map(|entry| prepared.deliveries.iter().map(move |to| (entry, to))));
-        stored.push(event);
+        let event = &prepared.event;
+        if let Some(first) = first_of_key(conn, namespace, event, now)? {
+            stored.push(first);
+            continue;
+        }
+        if let Some(group_id) = &event.group_id
+            && arrive::has_arrivals(conn, namespace, group_id)?
+        {
+            stored.push(arrive::arrive(conn, namespace, prepared, now)?);
+            continue;
+        }
+        let new = insert_by(&mut insert, namespace, event, prepared.expires_in, now)?;
+        if let Some(key) = &event.key {
+            put_key(conn, namespace, key, new.event_id, now, prepared.key_window)?;
+        }
+        let entry = entry(new.event_id, event, prepared.expires_in, now);
+        entries.extend(prepared.deliveries.iter().map(|to| (entry, to)));
+        stored.push(new);
     }
     enqueue_all(conn, namespace, entries, now)?;
     Ok(stored)
 }
 
-/// Stores an event without its deliveries. Returns no entry if it is a duplicate.
-fn store<'a>(
-    conn: &Connection,
-    insert_event: &mut Statement<'_>,
-    namespace: &str,
-    prepared: &'a Prepared,
-    now: i64,
-) -> Result<(Stored, Option<Entry<'a>>)> {
-    let event = &prepared.event;
-    if let Some(key) = &event.key
-        && let Some(first) = first_of_key(conn, namespace, key, now)?
-    {
-        return Ok((first, None));
-    }
+/// When it may first be claimed, as it is stored and in fact, and when it expires.
+fn times(event: &NewEvent, expires_in: Option<Duration>, now: i64) -> (Option<i64>, i64, Option<i64>) {
     let run_at = row::micros(event.run_at).or(event.delay.map(|delay| now.saturating_add(micros(delay))));
     let due_at = run_at.map_or(now, |run_at| run_at.max(now));
-    let expires_in = prepared.expires_in.map(|expires_in| due_at.saturating_add(micros(expires_in)));
-    let expires_at = row::micros(event.expires_at).or(expires_in);
-    let event_id = insert(insert_event, namespace, event, (run_at, expires_at), now)?;
-    if let Some(key) = &event.key {
-        let expires_at = now.saturating_add(micros(prepared.key_window));
-        conn.prepare_cached(PUT_KEY)?.execute((namespace, key, event_id, now, expires_at))?;
-    }
-    let entry = Entry {
+    let expires_in = expires_in.map(|expires_in| due_at.saturating_add(micros(expires_in)));
+    (run_at, due_at, row::micros(event.expires_at).or(expires_in))
+}
+
+/// What the deliveries of an event that was published at this time have from it.
+pub(super) fn entry(event_id: i64, event: &NewEvent, expires_in: Option<Duration>, created_at: i64) -> Entry<'_> {
+    let (_, due_at, expires_at) = times(event, expires_in, created_at);
+    Entry {
         event_id,
         event_type: &event.event_type,
         priority: event.priority,
@@ -66,10 +72,9 @@ fn store<'a>(
         expires_at,
         due_at,
         attempts: 0,
-        created_at: now,
+        created_at,
         is_new: true,
-    };
-    Ok((Stored { event_id, created_at: from_micros(now), duplicate: false }, Some(entry)))
+    }
 }
 
 const FIRST_OF_KEY: &str = "
@@ -77,12 +82,50 @@ SELECT event_id, created_at FROM event_keys WHERE namespace = ?1 AND key = ?2 AN
 const PUT_KEY: &str = "
 INSERT OR REPLACE INTO event_keys (namespace, key, event_id, created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)";
 
-fn first_of_key(conn: &Connection, namespace: &str, key: &str, now: i64) -> Result<Option<Stored>> {
+/// The first event with the same key, if there is one. Refuses an event with another type or payload.
+pub(super) fn first_of_key(conn: &Connection, namespace: &str, event: &NewEvent, now: i64) -> Result<Option<Stored>> {
+    let Some(key) = &event.key else { return Ok(None) };
+    let first = match known_key(conn, namespace, key, now)? {
+        Some(first) => Some(first),
+        None => arrive::first_with_key(conn, namespace, key)?,
+    };
+    let Some(first) = first else { return Ok(None) };
+    if !has_contents(conn, namespace, first.event_id, &event.event_type, event.payload.get())? {
+        return Err(Error::KeyConflict { key: key.clone(), event_id: Some(first.event_id) });
+    }
+    Ok(Some(first))
+}
+
+/// Whether an event has this type and payload. What its policy did not keep counts as the same.
+pub(super) fn has_contents(
+    conn: &Connection,
+    namespace: &str,
+    event_id: i64,
+    event_type: &str,
+    payload: &str,
+) -> Result<bool> {
+    let first = row::event(conn, namespace, event_id)?;
+    Ok(first.is_none_or(|first| first.event_type == event_type && same_json(first.payload.get(), payload)))
+}
+
+pub(super) fn known_key(conn: &Connection, namespace: &str, key: &str, now: i64) -> Result<Option<Stored>> {
     let mut select = conn.prepare_cached(FIRST_OF_KEY)?;
-    let found = select.query_row((namespace, key, now), |row| {
-        Ok(Stored { event_id: row.get(0)?, created_at: row::instant(row, 1)?, duplicate: true })
-    });
+    let found =
+        select.query_row((namespace, key, now), |row| Ok(Stored::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
     Ok(found.optional()?)
+}
+
+pub(super) fn put_key(
+    conn: &Connection,
+    namespace: &str,
+    key: &str,
+    event_id: i64,
+    created_at: i64,
+    window: Duration,
+) -> Result<()> {
+    let expires_at = created_at.saturating_add(micros(window));
+    conn.prepare_cached(PUT_KEY)?.execute((namespace, key, event_id, created_at, expires_at))?;
+    Ok(())
 }
 
 const INSERT: &str = "
@@ -90,14 +133,27 @@ INSERT INTO events (namespace, event_type, title, description, tags, payload, gr
                     scheduled_task_id, run_at, expires_at, metadata, created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
-fn insert(
+/// Stores an event without deliveries.
+pub(super) fn insert_event(
+    conn: &Connection,
+    namespace: &str,
+    event: &NewEvent,
+    expires_in: Option<Duration>,
+    now: i64,
+) -> Result<Stored> {
+    let mut insert = conn.prepare_cached(INSERT)?;
+    insert_by(&mut insert, namespace, event, expires_in, now)
+}
+
+fn insert_by(
     insert: &mut Statement<'_>,
     namespace: &str,
     event: &NewEvent,
-    (run_at, expires_at): (Option<i64>, Option<i64>),
+    expires_in: Option<Duration>,
     now: i64,
-) -> Result<i64> {
-    let id = insert.insert((
+) -> Result<Stored> {
+    let (run_at, _, expires_at) = times(event, expires_in, now);
+    let event_id = insert.insert((
         namespace,
         &event.event_type,
         &event.title,
@@ -114,5 +170,5 @@ fn insert(
         event.metadata.as_ref().map(|metadata| metadata.get()),
         now,
     ))?;
-    Ok(id)
+    Ok(Stored::new(event_id, from_micros(now)))
 }

@@ -4,11 +4,12 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use serde::Serialize;
 
 use super::error::from_json;
+use super::route::route_batch;
 use super::row;
 use crate::clock::from_micros;
 use crate::error::Result;
 use crate::policy::NamespacePolicy;
-use crate::store::NewSubscription;
+use crate::store::{AddedSubscription, NewSubscription, RouteRequest};
 use crate::topology::{MAIN, Namespace, Subscription, Topology};
 
 const NAMESPACE: &str = "
@@ -123,21 +124,29 @@ ON CONFLICT DO NOTHING";
 
 pub(super) fn add_subscription(
     conn: &Connection,
-    namespace: &str,
+    request: &RouteRequest,
     new: &NewSubscription,
     now: i64,
-) -> Result<Option<Subscription>> {
+) -> Result<AddedSubscription> {
+    let namespace = request.namespace.as_str();
+    if row::version(conn, namespace)? != Some(request.version) {
+        return Ok(AddedSubscription::Outdated);
+    }
+    let mut routed = Vec::new();
+    while let Some(batch) = route_batch(conn, request, now)? {
+        routed.push(batch);
+    }
     let starts_at = row::micros(new.starts_at).unwrap_or(now);
     let backfill_from = (new.starts_at.is_some() && starts_at <= now).then_some(0);
     let (types, tags, policy) = (to_json(&new.types)?, to_json(&new.tags)?, to_json(&new.policy)?);
     let mut insert = conn.prepare_cached(ADD_SUBSCRIPTION)?;
     let row = (namespace, &new.subscription, types, tags, policy, starts_at, backfill_from, now);
     if insert.execute(row)? == 0 {
-        return Ok(None);
+        return Ok(AddedSubscription::Exists);
     }
     let subscription_id = conn.last_insert_rowid();
     grow_version(conn, namespace)?;
-    Ok(Some(Subscription {
+    let added = Subscription {
         subscription_id,
         subscription: new.subscription.clone(),
         types: new.types.clone(),
@@ -147,7 +156,8 @@ pub(super) fn add_subscription(
         starts_at: from_micros(starts_at),
         backfill_from,
         created_at: from_micros(now),
-    }))
+    };
+    Ok(AddedSubscription::Added(added.into(), routed))
 }
 
 const GROW_VERSION: &str = "UPDATE namespaces SET version = version + 1 WHERE namespace = ?1";

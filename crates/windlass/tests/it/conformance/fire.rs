@@ -247,10 +247,10 @@ conformance! {
         for n in 0..30 {
             add(&bed.queue, every_minute(&n.to_string())).await;
         }
-        // The first time, it is also the only one who knows the lane of that type.
+        publish_new(&bed.queue, NewEvent::new("t").group("g")).await;
         for before in [0, 4] {
             let mut other = Own::begin(&bed.database).await;
-            other.execute("SELECT windlass.publish('t', group_id => 'g')").await;
+            other.execute("SELECT FROM windlass.event_groups FOR UPDATE").await;
             for _ in 0..2 {
                 bed.advance(MINUTE);
                 let fired = bed.queue.fire_schedules_once().await.unwrap();

@@ -1,6 +1,7 @@
 //! A key that was seen within its window stores nothing.
 
-use windlass::{NewEvent, Policy};
+use serde_json::value::RawValue;
+use windlass::{Error, NewEvent, Policy};
 
 use crate::support::*;
 
@@ -11,12 +12,35 @@ fn keyed(key: &str) -> NewEvent {
 conformance! {
     async fn a_key_seen_before_returns_the_first_event(bed) {
         let first = publish_new(&bed.queue, keyed("k").title("first").tags(["a"])).await;
-        let again = bed.queue.publish(NewEvent::new("other").key("k").title("second")).await.unwrap();
+        let again = bed.queue.publish(keyed("k").title("second")).await.unwrap();
         assert!(again.duplicate);
         assert_eq!(json(&again.event), json(&first));
         assert_eq!(total(&bed.queue).await, 1);
         assert_eq!(ids(&take_all(&bed.queue).await), [first.id]);
         assert_ne!(publish_new(&bed.queue, keyed("another")).await.id, first.id);
+    }
+
+    // F9
+    async fn a_key_with_other_content_is_refused(bed) {
+        let event = |payload: &str| keyed("k").payload_raw(RawValue::from_string(payload.to_owned()).unwrap());
+        let first = publish_new(&bed.queue, event(r#"{"a": 1, "b": [2]}"#)).await;
+        let same = bed.queue.publish(event(r#"{ "b":[2],"a":1 }"#)).await.unwrap();
+        assert_eq!((same.duplicate, same.event.id), (true, first.id));
+        let conflict = Error::KeyConflict { key: "k".into(), event_id: Some(first.id) };
+        assert_eq!(bed.queue.publish(event(r#"{"a": 2}"#)).await.unwrap_err(), conflict);
+        let message = format!("key: 'k' was used for event {}, which has another type or payload", first.id);
+        assert_eq!((conflict.to_string(), conflict.code()), (message, "key_conflict"));
+        let other_type = NewEvent::new("other").key("k").payload_raw(first.payload.clone());
+        assert_eq!(bed.queue.publish(other_type).await.unwrap_err(), conflict);
+        // All of a call is refused, and nothing of others.
+        let call = vec![keyed("new"), keyed("k")];
+        let (refused, stored) = tokio::join!(bed.queue.publish_all(call), bed.queue.publish(keyed("another")));
+        assert_eq!((refused.unwrap_err(), stored.unwrap().duplicate), (conflict, false));
+        assert!(!bed.queue.publish(keyed("new")).await.unwrap().duplicate);
+        let call = vec![keyed("twice"), NewEvent::new("other").key("twice")];
+        let refused = bed.queue.publish_all(call).await.unwrap_err();
+        assert_eq!(refused.code(), "key_conflict");
+        assert_eq!(total(&bed.queue).await, 3);
     }
 
     async fn a_key_is_known_after_its_event_is_done(bed) {

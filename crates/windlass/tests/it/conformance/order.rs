@@ -272,13 +272,21 @@ conformance! {
 }
 
 on_postgres! {
-    async fn lanes_stay_while_an_uncommitted_publisher_uses_them(bed) {
+    async fn lanes_stay_while_a_process_relies_on_them(bed) {
+        use_lanes(bed).await;
+        let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
+        tx.execute("BEGIN; SELECT windlass._hold_topology('default', NULL)").await.unwrap();
+        assert_eq!(bed.queue.prune_once().await, Ok(0), "it may be publishing");
+        tx.execute("COMMIT").await.unwrap();
+        assert_eq!(bed.queue.prune_once().await, Ok(LANES));
+    }
+
+    async fn an_open_transaction_that_published_keeps_no_lanes(bed) {
         use_lanes(bed).await;
         let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
         tx.execute("BEGIN; SELECT windlass.publish('t', tags => 'tenant-7')").await.unwrap();
-        assert_eq!(bed.queue.prune_once().await, Ok(0), "its publisher may still commit");
+        assert_eq!(bed.queue.prune_once().await, Ok(LANES));
         tx.execute("COMMIT").await.unwrap();
-        assert_eq!(bed.queue.prune_once().await, Ok(LANES - 1));
         assert_eq!(claim_batch(&bed.real_time().await, &["tenant-7"], 1).await.len(), 1);
     }
 
@@ -302,7 +310,17 @@ on_postgres! {
         let events = (0..50).map(|n| NewEvent::new("t").tags(["all".to_owned(), format!("set-{n}")]));
         bed.queue.publish_all(events.collect()).await.unwrap();
         let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
-        tx.execute("BEGIN; SELECT windlass.publish('t', tags => 'all,late')").await.unwrap();
+        let late = "BEGIN;
+            INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
+            SELECT 'default', subscription_id, 'main', 't', 'all,late', 0 FROM windlass.subscriptions;
+            INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
+            VALUES ('default', 't', 'all,late', 'null', 0, '2025-12-24');
+            INSERT INTO windlass.event_queue (subscription_id, event_id, lane_id, ready_at, created_at, attempts_limit,
+                priority, out_of_order, namespace, subscription, event_type, updated_at)
+            SELECT l.subscription_id, e.id, l.lane_id, e.created_at, e.created_at, 20, 0, false, 'default', 'main', 't',
+                e.created_at
+            FROM windlass.lanes l, windlass.events e WHERE l.tags = 'all,late' AND e.tags = 'all,late'";
+        tx.execute(late).await.unwrap();
         let later = publish_new(&bed.queue, NewEvent::new("t").tags(["all"])).await.id;
         let got = ids(&claim_batch(&bed.queue, &["all"], 100).await);
         assert_eq!((got.len(), got.last()), (51, Some(&later)));

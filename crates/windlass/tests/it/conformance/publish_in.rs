@@ -135,7 +135,7 @@ conformance! {
     }
 
     async fn a_key_is_known_within_the_transaction_and_after_it(bed) {
-        let event = |n: i32| NewEvent::new("t").key("k").payload(&n).unwrap();
+        let event = |n: i32| NewEvent::new("t").key("k").title(n.to_string());
         let mut tx = begin(bed).await;
         let first = tx.publish(&bed.queue, event(1)).await.unwrap();
         let second = tx.publish(&bed.queue, event(2)).await.unwrap();
@@ -200,19 +200,21 @@ conformance! {
 
     async fn a_subscription_added_meanwhile_misses_nothing_that_commits_after_it(bed) {
         let mut tx = begin(bed).await;
-        tx.publish(&bed.queue, NewEvent::new("before")).await.unwrap();
-        let other = bed.other().await;
-        let adding = tokio::spawn(async move { other.add_subscription(SubscriptionSpec::new("audit")).await });
-        tokio::task::yield_now().await;
-        // It waits: whoever publishes holds the topology in place.
+        let before = tx.publish(&bed.queue, NewEvent::new("before")).await.unwrap().event;
+        if bed.database.kind == Kind::Sqlite {
+            // There is one transaction that writes at a time.
+            return;
+        }
+        let mut earlier = begin(bed).await;
+        earlier.publish(&bed.queue, NewEvent::new("t")).await.unwrap();
+        earlier.commit().await;
+        // It waits for no transaction.
+        bed.other().await.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
         let event = tx.publish(&bed.queue, NewEvent::new("t")).await.unwrap().event;
-        assert!(!adding.is_finished());
         tx.commit().await;
-        adding.await.unwrap().unwrap();
         let later = publish(&bed.queue, "t").await;
         let got = claim(&bed.queue, ClaimRequest::new("w").subscription("audit").max(9)).await;
-        assert_eq!(ids(&got), [later.id]);
-        assert!(view(&bed.queue, event.id).await.ready_at.is_some());
+        assert_eq!(sorted(ids(&got)), [before.id, event.id, later.id]);
     }
 
     async fn what_cannot_be_stored_leaves_the_transaction_as_it_was(bed) {

@@ -375,7 +375,9 @@ on_postgres! {
         publish(&queue, "t").await;
         done(&queue, &take_soon(&queue).await).await;
         let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
-        tx.execute("BEGIN; SELECT windlass.publish('t', key => 'k')").await.unwrap();
+        let claim_key = "BEGIN; INSERT INTO windlass.event_keys (namespace, key, event_id, created_at, expires_at)
+            SELECT namespace, 'k', id, created_at, now() + interval '1 hour' FROM windlass.events";
+        tx.execute(claim_key).await.unwrap();
         let waiter = tokio::spawn({
             let queue = queue.clone();
             async move { queue.claim(ClaimRequest::new("w").wait(millis(2500))).await.unwrap() }

@@ -80,6 +80,28 @@ CREATE TABLE windlass.events (
 ) PARTITION BY RANGE (created_at);
 CREATE TABLE windlass.events_default PARTITION OF windlass.events DEFAULT;
 
+-- Events that were published in transactions of the application and have no deliveries yet. After their commit a router
+-- turns them into deliveries and removes them from here.
+CREATE TABLE windlass.arrivals (
+    namespace   text NOT NULL,
+    event_id    bigint NOT NULL,
+    created_at  timestamptz NOT NULL,
+    max_retries integer,
+    group_id    text,
+    key         text,
+    PRIMARY KEY (namespace, event_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 100000);
+CREATE INDEX arrivals_by_group ON windlass.arrivals (namespace, group_id) WHERE group_id IS NOT NULL;
+CREATE INDEX arrivals_by_key ON windlass.arrivals (namespace, key) WHERE key IS NOT NULL;
+
+-- A router that is busy looks for arrivals by itself until active_until, so publishers need not notify it.
+CREATE TABLE windlass.routers (
+    namespace    text PRIMARY KEY,
+    process      text NOT NULL,
+    active_until timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
 -- A claim changes no indexed column, so it is a HOT update; the fill factor leaves room for it.
 -- The columns that a claim changes come last, so that the WAL of a claim holds little more than them.
 --
@@ -367,17 +389,6 @@ CREATE TABLE windlass.samples (
     run        bigint[] NOT NULL,
     PRIMARY KEY (namespace, span_s, at, event_type)
 ) WITH (fillfactor = 70);
-
--- Events published in callers' transactions that are not in samples yet. Rows are only inserted, so no transaction
--- waits for another.
-CREATE TABLE windlass.uncounted (
-    namespace  text NOT NULL,
-    id         bigserial,
-    event_type text NOT NULL,
-    published  bigint NOT NULL,
-    created_at timestamptz NOT NULL,
-    PRIMARY KEY (namespace, id)
-);
 
 -- What each process was lately asked for by those who claim, so that a missing consumer can be reported.
 -- filter_id is a hash of the rest of the filter.

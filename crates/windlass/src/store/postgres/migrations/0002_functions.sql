@@ -1,9 +1,37 @@
+CREATE FUNCTION windlass._topology_lock(for_namespace text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT hashtextextended('windlass.topology ' || for_namespace, 0)
+$$;
+COMMENT ON FUNCTION windlass._topology_lock IS 'Internal: the advisory lock of a namespace''s subscriptions, lanes and policy.';
+
+CREATE FUNCTION windlass._router_lock(for_namespace text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT hashtextextended('windlass.router ' || for_namespace, 0)
+$$;
+COMMENT ON FUNCTION windlass._router_lock IS 'Internal: the advisory lock of the one router that is at work in a namespace.';
+
 CREATE FUNCTION windlass.touch_node_heartbeat(p_node_id text) RETURNS void LANGUAGE sql AS $$
     UPDATE windlass.nodes SET last_heartbeat = now(), stopped_at = NULL WHERE node_id = p_node_id
 $$;
 
--- For those who speak only SQL. `publish` does what publish.rs does, with the usual limits of limits.rs. What begins
--- with an underscore is part of it and may change. Nearly all is plpgsql, which keeps its plans from call to call.
+-- For programs that speak only SQL, with the default limits of limits.rs. What begins with an underscore is internal and
+-- may change. Nearly all is plpgsql, which keeps its plans from call to call.
+
+-- Every transaction that relies on the subscriptions, lanes or policy of a namespace holds this lock in share mode until it
+-- ends; a transaction that changes them holds it alone. An advisory lock, because sharers of a row lock are stored in
+-- pg_multixact, where many of them cost the square of their number.
+--
+-- The version is read by a statement of its own, which sees what was committed while this one waited for the lock. The
+-- transaction gets its id here because claims rely on this: it must have one before it draws ids of events.
+CREATE FUNCTION windlass._hold_topology(for_namespace text, for_version bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    ignored text := pg_current_xact_id()::text;
+    found_version bigint;
+BEGIN
+    ignored := pg_advisory_xact_lock_shared(windlass._topology_lock(for_namespace))::text;
+    SELECT n.version INTO found_version FROM windlass.namespaces n WHERE n.namespace = for_namespace;
+    RETURN FOUND AND found_version = coalesce(for_version, found_version);
+END $$;
+COMMENT ON FUNCTION windlass._hold_topology IS
+    'Internal: keeps a namespace as it is until the transaction ends; whether it exists and has this version, if one is given.';
 
 CREATE FUNCTION windlass._refuse(field text, problem text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -165,128 +193,143 @@ RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
 $$;
 COMMENT ON FUNCTION windlass._lease_us IS 'Internal: the lease duration of the longest matching pattern, or the default.';
 
--- What is named in the overrides, be it null, replaces what is in the base.
-CREATE FUNCTION windlass._policy_of_type(policy jsonb, event_type text) RETURNS jsonb LANGUAGE plpgsql AS $$
+-- The tables are empty at one moment and huge at the next, so the planner must not go by their statistics.
+CREATE FUNCTION windlass._known_key(
+    for_namespace text, for_key text, at timestamptz, OUT event_id bigint, OUT created_at timestamptz
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict use_column
 BEGIN
-    RETURN (policy -> 'base') || coalesce((
-        SELECT o.overrides FROM jsonb_each(policy -> 'types') AS o(pattern, overrides)
-        WHERE windlass._type_matches(o.pattern, event_type)
-        ORDER BY octet_length(o.pattern) DESC, o.pattern COLLATE "C" DESC LIMIT 1), '{}');
-END $$;
-COMMENT ON FUNCTION windlass._policy_of_type IS 'Internal: the base with the overrides of the longest matching pattern.';
-
--- The caller has locked the namespace's row, so no lane is removed before it commits.
-CREATE FUNCTION windlass._lane(for_namespace text, for_subscription bigint, for_type text, for_tags text,
-                               for_priority integer)
-RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    found_id bigint;
-BEGIN
-    SELECT lane_id INTO found_id FROM windlass.lanes
-    WHERE subscription_id = for_subscription AND event_type = for_type AND tags = for_tags
-      AND priority = for_priority;
-    IF FOUND THEN
-        RETURN found_id;
-    END IF;
-    INSERT INTO windlass.lanes (namespace, subscription_id, subscription, event_type, tags, priority)
-    SELECT for_namespace, s.subscription_id, s.subscription, for_type, for_tags, for_priority
-    FROM windlass.subscriptions s WHERE s.subscription_id = for_subscription
-    ON CONFLICT DO NOTHING;
-    SELECT lane_id INTO STRICT found_id FROM windlass.lanes
-    WHERE subscription_id = for_subscription AND event_type = for_type AND tags = for_tags
-      AND priority = for_priority;
-    RETURN found_id;
-END $$;
-COMMENT ON FUNCTION windlass._lane IS 'Internal: finds or makes a lane.';
-
-CREATE FUNCTION windlass._claim_key(for_namespace text, for_key text, new_id bigint, key_window interval)
-RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    owner bigint;
-BEGIN
-    INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
-    VALUES (for_namespace, for_key, new_id, now(), now() + key_window)
-    ON CONFLICT (namespace, key) DO UPDATE SET
-        event_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.event_id ELSE k.event_id END,
-        created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
-        expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
-    RETURNING k.event_id INTO owner;
-    RETURN owner;
-END $$;
-COMMENT ON FUNCTION windlass._claim_key IS 'Internal: the event that a key stands for: the new one, or the first.';
-
-CREATE FUNCTION windlass._enter_group(for_namespace text, for_subscription text, for_group text)
-RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    waits boolean;
-BEGIN
-    INSERT INTO windlass.event_groups AS g (namespace, subscription, group_id, depth)
-    VALUES (for_namespace, for_subscription, for_group, 1)
-    ON CONFLICT (group_id, subscription, namespace) DO UPDATE SET depth = g.depth + 1
-    RETURNING g.depth > 1 INTO waits;
-    RETURN waits;
-END $$;
-COMMENT ON FUNCTION windlass._enter_group IS 'Internal: locks a group and counts a member in; whether it has to wait.';
-
--- A new member goes before those that wait for a retry. The queue is empty at one moment and huge at the next,
--- so the planner must not go by its statistics.
-CREATE FUNCTION windlass._pass_group(for_namespace text, for_subscription text, for_group text,
-                                     OUT freed_subscription bigint, OUT freed_lane bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
-SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-    next record;
-BEGIN
-    -- Whoever is ready may be claimed at this very moment: locking them waits for that claim.
-    PERFORM FROM windlass.event_queue
-    WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
-      AND ready_at < 'infinity' FOR UPDATE;
-    IF EXISTS (
-        SELECT FROM windlass.event_queue
-        WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
-          AND ready_at < 'infinity' AND (lease IS NOT NULL OR ready_at <= now())) THEN
-        RETURN;
-    END IF;
-    SELECT event_id, subscription_id, due_at INTO next FROM windlass.event_queue
-    WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
-      AND ready_at = 'infinity' AND due_at <= now()
-    ORDER BY event_id LIMIT 1;
+    SELECT k.event_id, k.created_at INTO event_id, created_at FROM windlass.event_keys k
+    WHERE k.namespace = for_namespace AND k.key = for_key AND k.expires_at > at;
     IF NOT FOUND THEN
-        SELECT event_id, subscription_id, due_at INTO next FROM windlass.event_queue
-        WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
-        ORDER BY due_at, event_id LIMIT 1;
+        SELECT a.event_id, a.created_at INTO event_id, created_at FROM windlass.arrivals a
+        WHERE a.namespace = for_namespace AND a.key = for_key ORDER BY a.event_id LIMIT 1;
     END IF;
-    UPDATE windlass.event_queue SET ready_at = 'infinity', out_of_order = true
-    WHERE group_id = for_group AND subscription = for_subscription AND namespace = for_namespace
-      AND ready_at < 'infinity' AND event_id <> next.event_id;
-    UPDATE windlass.event_queue SET ready_at = due_at, out_of_order = true
-    WHERE subscription_id = next.subscription_id AND event_id = next.event_id AND ready_at <> due_at
-    RETURNING subscription_id, lane_id INTO freed_subscription, freed_lane;
 END $$;
-COMMENT ON FUNCTION windlass._pass_group IS 'Internal: lets a group go on past those who wait for a retry.';
+COMMENT ON FUNCTION windlass._known_key IS 'Internal: the first event with a key, as far as this transaction sees it.';
 
--- As notify.rs reads it; from nobody, so that every process listens.
-CREATE FUNCTION windlass._tell(namespace text, lanes text[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Whether an event that was published before has this type and payload. What its policy did not keep counts as the same.
+CREATE FUNCTION windlass._has_content(
+    for_namespace text, event_id bigint, published_at timestamptz, event_type text, payload text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    first record;
 BEGIN
-    PERFORM pg_notify('windlass', format('0 %s %s', namespace,
-        CASE WHEN cardinality(lanes) <= 100 THEN array_to_string(lanes, ',') ELSE '-' END));
+    SELECT e.event_type, e.payload::text AS payload INTO first FROM windlass.events e
+    WHERE e.namespace = for_namespace AND e.id = event_id AND e.created_at = published_at;
+    RETURN NOT FOUND OR (first.event_type = event_type AND (first.payload = payload OR (
+        strpos(first.payload || payload, '\u0000') = 0 AND first.payload::jsonb = payload::jsonb)));
 END $$;
-COMMENT ON FUNCTION windlass._tell IS 'Internal: wakes those who wait, after the commit.';
+COMMENT ON FUNCTION windlass._has_content IS 'Internal: whether a published event has this type and payload.';
 
--- With the rights of its owner: roles that were given what publishing needs shall not need more from now on. Anybody can
--- call it, so it notes nothing that could not be counted.
-CREATE FUNCTION windlass._note_published(
-    for_namespace text, for_types text[], for_counts bigint[], published_at timestamptz
-) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- A notification wakes an idle router. It costs the publishing transaction a lock at its commit, which all transactions
+-- that notify take one after the other; so it is left out while a router looks by itself. A transaction that is not READ
+-- COMMITTED may see an old state of the router, and always notifies.
+CREATE FUNCTION windlass._notifies(router_is_active boolean) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT CASE current_setting('windlass.notify', true) WHEN 'on' THEN true WHEN 'off' THEN false
+        ELSE router_is_active IS NOT TRUE OR current_setting('transaction_isolation') <> 'read committed' END
+$$;
+COMMENT ON FUNCTION windlass._notifies IS
+    'Internal: whether a transaction that publishes notifies the router. The setting windlass.notify (on, off) forces it.';
+
+CREATE FUNCTION windlass._notify_router(for_namespace text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO windlass.uncounted (namespace, event_type, published, created_at)
-    SELECT n.namespace, i.event_type, i.published, published_at
-    FROM windlass.namespaces n, unnest(for_types, for_counts) AS i(event_type, published)
-    WHERE n.namespace = for_namespace AND octet_length(i.event_type) BETWEEN 1 AND 200
-      AND i.published BETWEEN 1 AND 1000000000
-      AND published_at >= '1970-01-01 00:00:00Z' AND published_at < '9999-12-31 00:00:00Z';
+    IF windlass._notifies((SELECT r.active_until > clock_timestamp() FROM windlass.routers r
+                           WHERE r.namespace = for_namespace)) THEN
+        PERFORM pg_notify('windlass', '0 ' || for_namespace || ' +');
+    END IF;
 END $$;
-COMMENT ON FUNCTION windlass._note_published IS 'Internal: what the samples will count.';
+COMMENT ON FUNCTION windlass._notify_router IS 'Internal: notifies the router after the commit, unless it is active.';
+
+-- Stores an event and its arrival, and nothing else, so that no transaction waits for another one. Usual values pass a
+-- quick test; only others are given to the functions that say what is wrong with them.
+CREATE FUNCTION windlass._arrive(
+    namespace text, event_type text, payload json, title text, description text, tags text, group_id text, key text,
+    priority integer, producer text, run_at timestamptz, delay interval, expires_at timestamptz, max_retries integer,
+    metadata json, scheduled_task_id uuid
+) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    contents text := coalesce(payload::text, 'null');
+    published_at timestamptz := clock_timestamp();
+    -- Before the router's state is read: a router that becomes idle looks on until this transaction has ended.
+    transaction_id xid8 := pg_current_xact_id();
+    router_is_active boolean;
+    new_id bigint;
+    first record;
+BEGIN
+    namespace := coalesce(namespace, 'default');
+    tags := coalesce(tags, '');
+    priority := coalesce(priority, 0);
+    IF event_type IS NULL OR event_type !~ '^[!-)+-~]+$' OR octet_length(event_type) > 200 THEN
+        PERFORM windlass._check_type('event_type', event_type);
+    END IF;
+    IF length(contents) > 200 OR strpos(contents, '\u') > 0 THEN
+        PERFORM windlass._check_json('payload', contents, 1048576);
+    END IF;
+    IF title IS NOT NULL THEN
+        PERFORM windlass._check_size('title', title, 1000);
+    END IF;
+    IF description IS NOT NULL THEN
+        PERFORM windlass._check_size('description', description, 10000);
+    END IF;
+    IF tags <> '' THEN
+        PERFORM windlass._tag_set(tags);
+    END IF;
+    IF group_id !~ '^[!-~]+$' OR octet_length(group_id) > 200 THEN
+        PERFORM windlass._check_name('group_id', group_id);
+    END IF;
+    IF key !~ '^[!-~]+$' OR octet_length(key) > 200 THEN
+        PERFORM windlass._check_name('key', key);
+    END IF;
+    IF producer !~ '^[!-~]+$' OR octet_length(producer) > 200 THEN
+        PERFORM windlass._check_name('producer', producer);
+    END IF;
+    IF metadata IS NOT NULL THEN
+        PERFORM windlass._check_metadata('metadata', metadata);
+    END IF;
+    IF priority NOT BETWEEN -32768 AND 32767 THEN
+        PERFORM windlass._refuse('priority', 'must be from -32768 to 32767');
+    END IF;
+    IF max_retries NOT BETWEEN 0 AND 10000 THEN
+        PERFORM windlass._refuse('max_retries', 'must be from 0 to 10000');
+    END IF;
+    IF coalesce(run_at, expires_at) IS NOT NULL OR delay IS NOT NULL THEN
+        PERFORM windlass._check_times(run_at, delay, expires_at);
+        run_at := coalesce(run_at, published_at + delay);
+    END IF;
+    SELECT r.active_until > published_at INTO router_is_active
+    FROM windlass.namespaces n LEFT JOIN windlass.routers r ON r.namespace = n.namespace WHERE n.namespace = namespace;
+    IF NOT FOUND THEN
+        PERFORM windlass._refuse('namespace', format('%L does not exist; create it first', namespace));
+    END IF;
+
+    IF key IS NOT NULL THEN
+        SELECT k.event_id, k.created_at INTO first FROM windlass._known_key(namespace, key, published_at) AS k;
+        IF first.event_id IS NOT NULL THEN
+            IF NOT windlass._has_content(namespace, first.event_id, first.created_at, event_type, contents) THEN
+                RAISE EXCEPTION 'key: %', format('%L was used for event %s, which has another type or payload', key, first.event_id)
+                    USING ERRCODE = 'unique_violation', COLUMN = 'key';
+            END IF;
+            RETURN first.event_id;
+        END IF;
+    END IF;
+
+    new_id := nextval('windlass.events_id_seq');
+    WITH arrived AS (
+        INSERT INTO windlass.arrivals (namespace, event_id, created_at, max_retries, group_id, key)
+        VALUES (namespace, new_id, published_at, max_retries, group_id, key)
+    )
+    INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key, priority,
+        producer, scheduled_task_id, run_at, expires_at, metadata, created_at)
+    VALUES (new_id, namespace, event_type, title, description, tags, contents::json, group_id, key, priority,
+        producer, scheduled_task_id, run_at, expires_at, metadata, published_at);
+    IF windlass._notifies(router_is_active) THEN
+        PERFORM pg_notify('windlass', '0 ' || namespace || ' +');
+    END IF;
+    RETURN new_id;
+END $$;
+COMMENT ON FUNCTION windlass._arrive IS 'Internal: checks and stores an event, for the router to deliver after the commit.';
 
 CREATE FUNCTION windlass.publish(
     event_type text,
@@ -304,111 +347,37 @@ CREATE FUNCTION windlass.publish(
     expires_at timestamptz DEFAULT NULL,
     max_retries integer DEFAULT NULL,
     metadata json DEFAULT NULL
-) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
-#variable_conflict use_column
-DECLARE
-    tag_set text[];
-    rules jsonb;
-    new_id bigint;
-    first_id bigint;
-    begins_at timestamptz;
-    due timestamptz;
-    to_do record;
-    lane bigint;
-    lanes text[] := '{}';
-    waits boolean;
-    passing text[] := '{}';
-    freed record;
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on AS $$
 BEGIN
-    publish.payload := coalesce(publish.payload, 'null');
-    publish.tags := coalesce(publish.tags, '');
-    publish.priority := coalesce(publish.priority, 0);
-    PERFORM windlass._check_type('event_type', publish.event_type);
-    PERFORM windlass._check_size('title', publish.title, 1000);
-    PERFORM windlass._check_size('description', publish.description, 10000);
-    tag_set := windlass._tag_set(publish.tags);
-    PERFORM windlass._check_json('payload', publish.payload::text, 1048576);
-    PERFORM windlass._check_metadata('metadata', publish.metadata);
-    PERFORM windlass._check_name('group_id', publish.group_id);
-    PERFORM windlass._check_name('key', publish.key);
-    PERFORM windlass._check_name('producer', publish.producer);
-    IF publish.priority NOT BETWEEN -32768 AND 32767 THEN
-        PERFORM windlass._refuse('priority', 'must be from -32768 to 32767');
-    END IF;
-    IF publish.max_retries NOT BETWEEN 0 AND 10000 THEN
-        PERFORM windlass._refuse('max_retries', 'must be from 0 to 10000');
-    END IF;
-    PERFORM windlass._check_times(publish.run_at, publish.delay, publish.expires_at);
-    begins_at := coalesce(publish.run_at, now() + publish.delay);
-    due := greatest(now(), begins_at);
-
-    -- The lock keeps policy and subscriptions as they are until the commit, so that a new one misses nothing.
-    SELECT n.policy::jsonb INTO rules FROM windlass.namespaces n WHERE n.namespace = publish.namespace FOR SHARE;
-    IF NOT FOUND THEN
-        PERFORM windlass._refuse('namespace', format('%L does not exist; create it first', publish.namespace));
-    END IF;
-
-    new_id := nextval('windlass.events_id_seq');
-    IF publish.key IS NOT NULL THEN
-        first_id := windlass._claim_key(publish.namespace, publish.key, new_id,
-            (rules #>> '{base,key_window_ms}')::double precision * interval '1 millisecond');
-        IF first_id <> new_id THEN
-            RETURN first_id;
-        END IF;
-    END IF;
-
-    rules := windlass._policy_of_type(rules, publish.event_type);
-    publish.expires_at := coalesce(publish.expires_at,
-        due + (rules ->> 'expires_after_ms')::double precision * interval '1 millisecond');
-
-    INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key,
-        priority, producer, run_at, expires_at, metadata, created_at)
-    VALUES (new_id, publish.namespace, publish.event_type, publish.title, publish.description, publish.tags,
-        publish.payload, publish.group_id, publish.key, publish.priority, publish.producer, begins_at,
-        publish.expires_at, publish.metadata, now());
-
-    PERFORM windlass._note_published(publish.namespace, ARRAY[publish.event_type], ARRAY[1::bigint], now());
-
-    FOR to_do IN
-        SELECT s.subscription_id, s.subscription, rules || s.policy::jsonb AS rules FROM windlass.subscriptions s
-        WHERE s.namespace = publish.namespace AND (s.tags = '{}' OR s.tags && tag_set)
-          AND (s.types = '{}' OR EXISTS (SELECT FROM unnest(s.types) AS t(pattern)
-                                         WHERE windlass._type_matches(t.pattern, publish.event_type)))
-        -- Everyone locks groups in this order.
-        ORDER BY s.subscription COLLATE "C"
-    LOOP
-        lane := windlass._lane(publish.namespace, to_do.subscription_id, publish.event_type,
-            array_to_string(tag_set, ','), publish.priority);
-        lanes := lanes || (to_do.subscription_id || ':' || lane);
-        waits := publish.group_id IS NOT NULL
-            AND windlass._enter_group(publish.namespace, to_do.subscription, publish.group_id);
-        IF waits AND to_do.rules ->> 'group_failure' = 'continue' THEN
-            passing := passing || to_do.subscription;
-        END IF;
-        INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type,
-            priority, out_of_order, ready_at, due_at, attempts_limit, max_retries, group_id, expires_at, updated_at,
-            created_at)
-        VALUES (new_id, to_do.subscription_id, lane, publish.namespace, to_do.subscription, publish.event_type,
-            publish.priority, publish.priority <> 0 OR waits OR due > now(), CASE WHEN waits THEN 'infinity' ELSE due END,
-            CASE WHEN publish.group_id IS NOT NULL THEN due END, (to_do.rules ->> 'max_attempts')::integer,
-            coalesce(publish.max_retries, (to_do.rules ->> 'max_retries')::integer), publish.group_id,
-            publish.expires_at, now(), now());
-    END LOOP;
-
-    FOR freed IN
-        SELECT f.* FROM unnest(passing) WITH ORDINALITY AS p(subscription, n),
-            LATERAL windlass._pass_group(publish.namespace, p.subscription, publish.group_id) AS f
-        WHERE f.freed_lane IS NOT NULL ORDER BY p.n
-    LOOP
-        lanes := lanes || (freed.freed_subscription || ':' || freed.freed_lane || '!');
-    END LOOP;
-    IF lanes <> '{}' THEN
-        PERFORM windlass._tell(publish.namespace, lanes);
-    END IF;
-    RETURN new_id;
+    RETURN windlass._arrive(namespace, event_type, payload, title, description, tags, group_id, key, priority, producer,
+        run_at, delay, expires_at, max_retries, metadata, NULL);
 END $$;
+REVOKE EXECUTE ON FUNCTION windlass.publish FROM PUBLIC;
 COMMENT ON FUNCTION windlass.publish IS
-    'Publishes an event in the present transaction, and returns its id; for a key that is known, the first event''s.';
+    'Publishes an event in the current transaction, and returns its id; for a key that is known, the first event''s.';
+
+-- To publish by an INSERT. It shows nothing, so the right to read it reveals nothing.
+CREATE VIEW windlass.outbox AS
+SELECT NULL::text AS namespace, NULL::text AS event_type, NULL::json AS payload, NULL::text AS title,
+       NULL::text AS description, NULL::text AS tags, NULL::text AS group_id, NULL::text AS key, NULL::integer AS priority,
+       NULL::text AS producer, NULL::timestamptz AS run_at, NULL::interval AS delay, NULL::timestamptz AS expires_at,
+       NULL::integer AS max_retries, NULL::json AS metadata, NULL::bigint AS id
+WHERE false;
+COMMENT ON VIEW windlass.outbox IS 'INSERT publishes an event in the current transaction; RETURNING id tells its id.';
+
+CREATE FUNCTION windlass._insert_into_outbox() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+BEGIN
+    NEW.id := windlass._arrive(NEW.namespace, NEW.event_type, NEW.payload, NEW.title, NEW.description, NEW.tags,
+        NEW.group_id, NEW.key, NEW.priority, NEW.producer, NEW.run_at, NEW.delay, NEW.expires_at, NEW.max_retries,
+        NEW.metadata, NULL);
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION windlass._insert_into_outbox IS 'Internal: publishes a row of windlass.outbox.';
+
+CREATE TRIGGER outbox_insert INSTEAD OF INSERT ON windlass.outbox
+FOR EACH ROW EXECUTE FUNCTION windlass._insert_into_outbox();
 
 CREATE FUNCTION windlass.append_event_log(
     p_namespace text,
@@ -417,7 +386,8 @@ CREATE FUNCTION windlass.append_event_log(
     p_producer_node_id text,
     p_scheduled_task_id uuid DEFAULT NULL,
     p_metadata jsonb DEFAULT NULL
-) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on AS $$
 DECLARE
     new_id bigint := nextval('windlass.events_id_seq');
 BEGIN
@@ -435,6 +405,7 @@ BEGIN
         p_scheduled_task_id, p_metadata::json, now());
     RETURN new_id;
 END $$;
+REVOKE EXECUTE ON FUNCTION windlass.append_event_log FROM PUBLIC;
 COMMENT ON FUNCTION windlass.append_event_log IS
     'Stores an event in the history only, for nobody to handle, and returns its id.';
 
@@ -516,7 +487,7 @@ BEGIN
         RETURN NULL;
     END IF;
 
-    new_id := windlass.publish(
+    new_id := windlass._arrive(
         event_type => schedule.event_type,
         payload => windlass._render(schedule.payload::text, schedule, tick,
             substr(to_json(schedule.name)::text, 2, length(to_json(schedule.name)::text) - 2))::json,
@@ -527,11 +498,13 @@ BEGIN
         group_id => schedule.group_id,
         priority => schedule.priority,
         producer => 'scheduler',
+        key => NULL,
+        run_at => NULL,
+        delay => NULL,
         expires_at => now() + schedule.expires_in_ms::double precision * interval '1 millisecond',
         max_retries => schedule.max_retries,
-        metadata => schedule.metadata);
-    UPDATE windlass.events e SET scheduled_task_id = p_task_id
-    WHERE e.id = new_id AND e.namespace = schedule.namespace AND e.created_at = now();
+        metadata => schedule.metadata,
+        scheduled_task_id => p_task_id);
     INSERT INTO windlass.schedule_fires (schedule_id, tick_at, manual, namespace, fired_at, event_id)
     VALUES (p_task_id, tick, by_hand, schedule.namespace, now(), new_id);
     -- Whoever read it before notices, even where the clock stood still or went back.

@@ -59,6 +59,19 @@ CREATE TABLE events (
 );
 CREATE INDEX events_by_namespace ON events (namespace, id);
 
+-- Events that were published in transactions of the application and have no deliveries yet. After their commit a router
+-- turns them into deliveries and removes them from here.
+CREATE TABLE arrivals (
+    namespace   TEXT NOT NULL,
+    event_id    INTEGER NOT NULL,
+    max_retries INTEGER,
+    group_id    TEXT,
+    key         TEXT,
+    PRIMARY KEY (namespace, event_id)
+) WITHOUT ROWID;
+CREATE INDEX arrivals_by_group ON arrivals (namespace, group_id) WHERE group_id IS NOT NULL;
+CREATE INDEX arrivals_by_key ON arrivals (namespace, key, event_id) WHERE key IS NOT NULL;
+
 -- The primary key is also the order of publishing within a subscription. out_of_order marks the rows that must be
 -- claimed by (priority, ready_at) instead: those with another priority than 0, and those that were delayed, retried,
 -- released or freed by their group. The partial indexes hold exactly the rows that a claim may take; their last columns

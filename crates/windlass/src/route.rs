@@ -1,0 +1,322 @@
+//! The router: turns events that were published in transactions of the application into deliveries, after their commit.
+//!
+//! Such a transaction stores only the event and a row in the table of arrivals, so that no transaction waits for another.
+//! A router reads the arrivals of a namespace in the order of their ids and does everything else that publishing does.
+//! One router at a time works in a namespace, in whichever process comes first. That keeps the order: an event whose
+//! publishing was called after another one had committed has the larger id, and is visible only together with it.
+//!
+//! Every process that claims from a namespace runs a [`Router`] for it; maintenance routes the other namespaces.
+//!
+//! ```text
+//!            notification, or safety poll           more arrives
+//!   Idle ─────────────────────────────▶ Watching ─────────────────▶ Active
+//!    ▲                                    │                            │
+//!    └──────────nothing for a while───────┴────────────────────────────┘
+//! ```
+//!
+//! An idle router is notified by the transactions that publish. That costs these transactions time, so an active router
+//! announces that it looks every few milliseconds by itself, and they no longer notify it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::claim::Pace;
+use crate::error::{Error, Result};
+use crate::event::tag_set;
+use crate::lanes::LaneKey;
+use crate::publish::{ROUNDS_MAX, announce, keeps_changing, route_with};
+use crate::queue::{Core, Queue};
+use crate::store::{Arrival, Plan, Prepared, ROUTE_BATCH, Rejection, RouteRequest, Routed, Routing, Stored};
+use crate::topology::{MAIN, Topology};
+
+/// How often a router looks while events arrive.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How often it looks for transactions that were open when it became idle.
+const LOOK_SLOWLY: Duration = Duration::from_millis(50);
+/// A router goes on looking for this long after the last arrival, before it has announced that it does …
+const WATCH_FOR: Duration = Duration::from_millis(100);
+/// … and after.
+const ACTIVE_FOR: Duration = Duration::from_millis(500);
+/// An announcement is renewed after this time. It is good for about two seconds.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
+/// Events that were routed longer ago than this are not read again by each look.
+const RECENT: Duration = Duration::from_secs(1);
+/// If another router is at work, look again after this time.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// After an error.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A request to route the arrivals of a namespace, as this process knows its topology.
+pub(crate) fn request(core: &Arc<Core>, topology: &Arc<Topology>, after: i64) -> RouteRequest {
+    let main_id = topology.subscription(MAIN).map_or(0, |main| main.subscription_id);
+    RouteRequest {
+        namespace: topology.namespace.namespace.clone(),
+        version: topology.version,
+        main_id,
+        after,
+        plan: plan(core.clone(), topology.clone()),
+    }
+}
+
+fn plan(core: Arc<Core>, topology: Arc<Topology>) -> Plan {
+    Arc::new(move |arrivals: &mut [Arrival], created: &dyn Fn(&LaneKey) -> Option<i64>| {
+        for arrival in arrivals.iter_mut() {
+            // Limits may differ from those that it was published under.
+            if let Err(error) = tag_set("tags", &arrival.prepared.event.tags, &core.limits) {
+                arrival.rejected = Some(Rejection { reason: "invalid", error: error.to_string() });
+            }
+        }
+        let routable = arrivals.iter_mut().filter(|arrival| arrival.rejected.is_none());
+        let mut prepared: Vec<&mut Prepared> = routable.map(|arrival| &mut arrival.prepared).collect();
+        core.lanes.look_up(&topology, |known| {
+            route_with(&core, &topology, &mut prepared, &|lane| created(lane).or_else(|| known(lane)))
+        })
+    })
+}
+
+/// What follows the commit of a batch: lanes are remembered, events counted, and waiting claims notified.
+pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
+    let namespace = topology.namespace.namespace.as_str();
+    core.lanes.insert(namespace, topology.version, routed.lanes.iter().cloned());
+    let stored: Vec<(&Prepared, Stored)> = routed
+        .delivered
+        .iter()
+        .chain(&routed.rejected)
+        .map(|arrival| (&arrival.prepared, Stored::new(arrival.event_id, arrival.created_at)))
+        .collect();
+    announce(core, namespace, stored.iter().map(|(prepared, stored)| (*prepared, stored)));
+    core.wakes.notify(namespace, routed.freed.iter().copied());
+    core.meter.dropped(namespace, routed.duplicates as u64);
+    for arrival in &routed.rejected {
+        let Some(Rejection { reason, error }) = &arrival.rejected else { continue };
+        let (event_id, event_type) = (arrival.event_id, &arrival.prepared.event.event_type);
+        tracing::error!(
+            namespace,
+            event_id,
+            "type" = event_type,
+            reason,
+            error,
+            "an event cannot be delivered and is a dead letter now"
+        );
+    }
+}
+
+/// What one attempt to route came to.
+enum Attempt {
+    Nothing,
+    Busy,
+    /// The last event of the batch, and whether there may be more.
+    Routed {
+        last_id: i64,
+        more: bool,
+    },
+}
+
+async fn attempt(core: &Arc<Core>, namespace: &str, after: i64) -> Result<Attempt> {
+    for _ in 0..ROUNDS_MAX {
+        let topology = core.topology(namespace).await?;
+        match core.store.route(&request(core, &topology, after), core.clock.overridden()).await? {
+            Routing::Nothing => return Ok(Attempt::Nothing),
+            Routing::Busy => return Ok(Attempt::Busy),
+            Routing::Outdated => drop(core.reload(namespace).await?),
+            Routing::Routed(routed) => {
+                after_commit(core, &topology, &routed);
+                let batch = routed.delivered.len() + routed.duplicates + routed.rejected.len();
+                // A batch also ends before a key that it has already.
+                let more = batch >= ROUTE_BATCH || core.store.look_for_arrivals(namespace, after).await?.any;
+                return Ok(Attempt::Routed { last_id: routed.last_id, more });
+            }
+        }
+    }
+    Err(keeps_changing(namespace))
+}
+
+/// Routes everything that has arrived; how many batches. Waits for another router that is at work.
+pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<usize> {
+    let mut batches = 0;
+    while core.store.look_for_arrivals(namespace, 0).await?.any {
+        match attempt(core, namespace, 0).await? {
+            Attempt::Nothing => break,
+            Attempt::Busy => tokio::time::sleep(LOOK_EVERY).await,
+            Attempt::Routed { .. } => batches += 1,
+        }
+    }
+    Ok(batches)
+}
+
+impl Queue {
+    /// Routes what has arrived in this namespace; how many batches.
+    pub(crate) async fn route_arrivals(&self) -> Result<usize> {
+        route_arrivals(self.core(), self.namespace()).await
+    }
+
+    /// Routes what has arrived before deliveries are read, so that readers see it. If that fails, they see the events
+    /// without their deliveries.
+    pub(crate) async fn route_before_reading(&self) {
+        if let Err(error) = self.route_arrivals().await {
+            tracing::debug!(%error, namespace = self.namespace(), "arrived events could not be routed");
+        }
+    }
+
+    /// Routes what has arrived in any namespace. One that fails does not keep the others from theirs.
+    pub(crate) async fn route_all_arrivals(&self) -> Result<usize> {
+        let mut batches = 0;
+        for namespace in self.store().namespaces_with_arrivals().await? {
+            match route_arrivals(self.core(), &namespace).await {
+                Ok(more) => batches += more,
+                Err(error) => tracing::warn!(%error, namespace, "arrived events could not be routed"),
+            }
+        }
+        Ok(batches)
+    }
+}
+
+/// Where a router stands.
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// Publishers notify it.
+    Idle,
+    /// Something was routed a moment ago. Publishers still notify it.
+    Watching { until: Instant },
+    /// It has announced that it looks by itself, and does so until then unless more arrives.
+    Active { until: Instant, announced: Instant },
+    /// It was active. Transactions with a smaller id than this do not notify it.
+    Leaving { before: i64, until: Instant },
+}
+
+struct Router {
+    core: Arc<Core>,
+    namespace: String,
+    state: State,
+    arrived: Arc<Notify>,
+    /// Looks that read all arrivals, and pass everything that vacuum has not removed.
+    full_looks: Pace,
+    /// Events up to this one were routed a while ago.
+    settled: i64,
+    /// Events up to this one were routed at that time, and are settled soon.
+    settling: (i64, Instant),
+}
+
+/// Routes for as long as there are claimers in the namespace.
+pub(crate) async fn run(core: Arc<Core>, namespace: String) {
+    let mut router = Router {
+        state: State::Idle,
+        arrived: core.wakes.arrivals(&namespace),
+        full_looks: Pace::every(Duration::ZERO),
+        settled: 0,
+        settling: (0, Instant::now()),
+        core,
+        namespace,
+    };
+    while router.core.wakes.goes_on_routing(&router.namespace) {
+        match router.step().await {
+            Ok(()) => {}
+            Err(Error::Closed) => return,
+            Err(error) => {
+                tracing::debug!(%error, namespace = router.namespace, "arrived events could not be routed; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+impl Router {
+    /// Routes what has arrived, then waits for more.
+    async fn step(&mut self) -> Result<()> {
+        let routed = self.route_all().await?;
+        self.state = self.next_state(routed).await?;
+        let safety_poll = self.core.idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
+        let pause = match self.state {
+            State::Idle => safety_poll,
+            State::Watching { .. } | State::Active { .. } => LOOK_EVERY,
+            State::Leaving { .. } => LOOK_SLOWLY.min(safety_poll),
+        };
+        let _ = tokio::time::timeout(pause, self.arrived.notified()).await;
+        Ok(())
+    }
+
+    async fn next_state(&mut self, routed: bool) -> Result<State> {
+        let (now, namespace) = (Instant::now(), self.namespace.as_str());
+        let (store, process) = (&self.core.store, self.core.process.as_str());
+        if !store.announces_routers() {
+            return Ok(State::Idle);
+        }
+        Ok(match (self.state, routed) {
+            (State::Idle, true) => State::Watching { until: now + WATCH_FOR },
+            (State::Watching { .. } | State::Leaving { .. }, true) => {
+                match store.announce_active_router(namespace, process).await? {
+                    true => State::Active { until: now + ACTIVE_FOR, announced: now },
+                    false => State::Idle,
+                }
+            }
+            (State::Active { announced, .. }, true) => {
+                let announced = self.renew(announced).await?;
+                State::Active { until: now + ACTIVE_FOR, announced }
+            }
+            (State::Active { until, announced }, false) if now < until => {
+                State::Active { until, announced: self.renew(announced).await? }
+            }
+            (State::Active { .. }, false) => {
+                let before = store.announce_idle_router(namespace, process).await?;
+                State::Leaving { before, until: now + ACTIVE_FOR }
+            }
+            (State::Watching { until }, false) if now >= until => State::Idle,
+            (State::Leaving { before, until }, false) if now >= until => {
+                match store.look_for_arrivals(namespace, self.settled).await?.ended >= before {
+                    true => State::Idle,
+                    false => self.state,
+                }
+            }
+            (state, false) => state,
+        })
+    }
+
+    async fn renew(&self, announced: Instant) -> Result<Instant> {
+        if announced.elapsed() < ANNOUNCE_EVERY {
+            return Ok(announced);
+        }
+        self.core.store.announce_active_router(&self.namespace, &self.core.process).await?;
+        Ok(Instant::now())
+    }
+
+    /// Routes batch after batch; whether there was any.
+    async fn route_all(&mut self) -> Result<bool> {
+        let (mut routed, mut after) = (false, self.begin_look());
+        loop {
+            let begun = Instant::now();
+            let look = self.core.store.look_for_arrivals(&self.namespace, after).await?;
+            if after == 0 {
+                self.full_looks.note(begun);
+            }
+            if !look.any {
+                return Ok(routed);
+            }
+            match attempt(&self.core, &self.namespace, after).await? {
+                Attempt::Nothing => return Ok(routed),
+                Attempt::Busy => tokio::time::sleep(BUSY_PAUSE).await,
+                Attempt::Routed { last_id, more } => {
+                    routed = true;
+                    self.settling.0 = self.settling.0.max(last_id);
+                    if !more {
+                        return Ok(true);
+                    }
+                }
+            }
+            after = self.begin_look();
+        }
+    }
+
+    /// After which event to look: after those that were routed a while ago, unless a full look is due. A transaction that
+    /// was open for longer than that is found by the full look.
+    fn begin_look(&mut self) -> i64 {
+        let (newest, since) = self.settling;
+        if since.elapsed() >= RECENT {
+            self.settled = self.settled.max(newest);
+            self.settling = (newest, Instant::now());
+        }
+        if self.full_looks.is_due() { 0 } else { self.settled }
+    }
+}

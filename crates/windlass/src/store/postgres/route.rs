@@ -1,0 +1,407 @@
+//! Turning arrivals into deliveries, after the commit of the transactions that published them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use async_trait::async_trait;
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgConnection};
+
+use super::PgStore;
+use super::again::despite_deadlocks;
+use super::claim::runs;
+use super::enqueue::{Row, column, insert, signed};
+use super::error::from_sqlx;
+use super::lanes::insert_lanes;
+use super::publish::{KeyClaim, claim};
+use super::row::{count_or_none, get};
+use crate::clock::{Timestamp, after};
+use crate::error::Result;
+use crate::event::NewEvent;
+use crate::lanes::LaneKey;
+use crate::store::{
+    Arrival, ArrivalsLook, Plan, Prepared, ROUTE_BATCH, Rejection, RouteRequest, RouteStore, Routed, Routing, Stored,
+};
+
+// A crash that undoes a batch brings its arrivals back, so it need not be synced.
+const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";
+
+const START: &str = "
+SELECT CASE WHEN NOT pg_try_advisory_xact_lock(windlass._router_lock($1)) THEN 'busy'
+            WHEN NOT windlass._hold_topology($1, $2) THEN 'outdated' ELSE 'ready' END";
+
+async fn route(store: &PgStore, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing> {
+    let mut connection = store.routes.get().await?;
+    let mut tx = connection.begin_with(BEGIN).await.map_err(from_sqlx)?;
+    let start = sqlx::query_scalar(START).bind(&request.namespace).bind(request.version);
+    let state: String = start.fetch_one(&mut *tx).await.map_err(from_sqlx)?;
+    let routing = match state.as_str() {
+        "busy" => Routing::Busy,
+        "outdated" => Routing::Outdated,
+        _ => match route_batch(&mut tx, request, now).await? {
+            Some(routed) => Routing::Routed(routed),
+            None => Routing::Nothing,
+        },
+    };
+    tx.commit().await.map_err(from_sqlx)?;
+    connection.done();
+    if let Routing::Routed(routed) = &routing {
+        store.notify(&request.namespace, routed.freed.clone());
+    }
+    Ok(routing)
+}
+
+/// Routes the first arrivals, in a transaction that keeps the topology as it is. `None`: there are none.
+pub(super) async fn route_batch(
+    connection: &mut PgConnection,
+    request: &RouteRequest,
+    now: Option<Timestamp>,
+) -> Result<Option<Routed>> {
+    let namespace = request.namespace.as_str();
+    let mut batch = read(connection, namespace, request.after).await?;
+    let Some(last_id) = batch.arrivals.last().map(|arrival| arrival.event_id).or(batch.without_event.last().copied())
+    else {
+        return Ok(None);
+    };
+    let lanes = plan(connection, namespace, &request.plan, &mut batch.arrivals, now).await?;
+    let duplicates = claim_keys(connection, namespace, &mut batch.arrivals).await?;
+    let mut done = column(&batch.arrivals, |arrival| arrival.event_id);
+    done.append(&mut batch.without_event);
+    let (mut delivered, mut rejected) = (Vec::new(), Vec::new());
+    for arrival in batch.arrivals.into_iter().filter(|arrival| !duplicates.contains(&arrival.event_id)) {
+        if arrival.rejected.is_some() { rejected.push(arrival) } else { delivered.push(arrival) }
+    }
+    let mut freed = deliver(connection, namespace, &delivered, now).await?;
+    freed.extend(delivered.iter().flat_map(|arrival| &arrival.prepared.deliveries).map(|to| to.ready_lane()));
+    set_deadlines(connection, namespace, &delivered).await?;
+    reject(connection, request, &rejected, now).await?;
+    remove(connection, namespace, &done).await?;
+    Ok(Some(Routed { delivered, duplicates: duplicates.len(), rejected, lanes, freed, last_id }))
+}
+
+pub(super) const ARRIVALS: &str = "
+SELECT a.event_id, a.created_at, a.max_retries FROM windlass.arrivals a
+WHERE a.namespace = $1 AND a.event_id > $2 ORDER BY a.event_id LIMIT $3";
+
+// In ranges of ids, and without the partitions of other months: see `claim::EVENTS`.
+pub(super) const HEADS: &str = "
+SELECT e.* FROM unnest($2::bigint[], $3::bigint[]) AS r(first, last)
+CROSS JOIN LATERAL (
+    SELECT e.id, e.event_type, e.tags, e.group_id, e.key, e.priority, e.run_at, e.expires_at
+    FROM windlass.events e
+    WHERE e.id BETWEEN r.first AND r.last AND e.created_at BETWEEN $4 AND $5 AND e.namespace = $1 OFFSET 0) AS e";
+
+#[derive(Default)]
+struct Batch {
+    arrivals: Vec<Arrival>,
+    /// Arrivals whose event is gone.
+    without_event: Vec<i64>,
+}
+
+/// The first arrivals by id, up to one whose key another one of the batch has.
+async fn read(connection: &mut PgConnection, namespace: &str, after: i64) -> Result<Batch> {
+    let query = sqlx::query(ARRIVALS).bind(namespace).bind(after).bind(ROUTE_BATCH as i64);
+    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let (event_id, created_at): (i64, Timestamp) = (get(row, "event_id")?, get(row, "created_at")?);
+        found.push((event_id, created_at, count_or_none(row, "max_retries")?));
+    }
+    if found.is_empty() {
+        return Ok(Batch::default());
+    }
+    let created_at = || found.iter().map(|(_, created_at, _)| *created_at);
+    let (first, last): (Vec<i64>, Vec<i64>) = runs(column(&found, |(event_id, ..)| *event_id)).into_iter().unzip();
+    let heads =
+        sqlx::query(HEADS).bind(namespace).bind(first).bind(last).bind(created_at().min()).bind(created_at().max());
+    let mut heads_by_id: HashMap<i64, PgRow> = HashMap::with_capacity(found.len());
+    for head in heads.fetch_all(connection).await.map_err(from_sqlx)? {
+        heads_by_id.insert(get(&head, "id")?, head);
+    }
+    let (mut batch, mut keys) = (Batch::default(), HashSet::new());
+    for (event_id, created_at, max_retries) in found {
+        let Some(head) = heads_by_id.remove(&event_id) else {
+            batch.without_event.push(event_id);
+            continue;
+        };
+        let event = NewEvent { max_retries, ..new_event(&head)? };
+        // Keys are claimed for the whole batch at once.
+        if event.key.as_ref().is_some_and(|key| !keys.insert(key.clone())) {
+            break;
+        }
+        let prepared = Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() };
+        batch.arrivals.push(Arrival { event_id, created_at, prepared, rejected: None });
+    }
+    Ok(batch)
+}
+
+fn new_event(head: &PgRow) -> Result<NewEvent> {
+    let mut event = NewEvent::new(get::<String>(head, "event_type")?).tags_text(get::<String>(head, "tags")?);
+    event.group_id = get(head, "group_id")?;
+    event.key = get(head, "key")?;
+    event.priority = get(head, "priority")?;
+    event.run_at = get(head, "run_at")?;
+    event.expires_at = get(head, "expires_at")?;
+    Ok(event)
+}
+
+/// Gives the arrivals their deliveries; the lanes that were created for them.
+async fn plan(
+    connection: &mut PgConnection,
+    namespace: &str,
+    plan: &Plan,
+    arrivals: &mut [Arrival],
+    now: Option<Timestamp>,
+) -> Result<Vec<(LaneKey, i64)>> {
+    let missing = plan(arrivals, &|_| None)?;
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids = insert_lanes(connection, namespace, &missing, now).await?;
+    let created: HashMap<LaneKey, i64> = missing.into_iter().zip(ids).collect();
+    plan(arrivals, &|lane| created.get(lane).copied())?;
+    Ok(created.into_iter().collect())
+}
+
+const CONFLICTS: &str = "
+SELECT i.n FROM unnest($2::bigint[], $3::timestamptz[], $4::bigint[], $5::timestamptz[]) WITH ORDINALITY
+  AS i(event_id, created_at, first_id, first_created_at, n)
+CROSS JOIN LATERAL (
+    SELECT e.event_type, e.payload::text AS payload FROM windlass.events e
+    WHERE e.namespace = $1 AND e.id = i.event_id AND e.created_at = i.created_at LIMIT 1) AS e
+WHERE NOT windlass._has_content($1, i.first_id, i.first_created_at, e.event_type, e.payload)";
+
+const DROP: &str = "
+DELETE FROM windlass.events e USING unnest($2::bigint[], $3::timestamptz[]) AS i(event_id, created_at)
+WHERE e.namespace = $1 AND e.id = i.event_id AND e.created_at = i.created_at";
+
+/// Claims the keys, and drops the events whose key is known: their ids. One with another type or payload than the first is
+/// rejected instead.
+async fn claim_keys(connection: &mut PgConnection, namespace: &str, arrivals: &mut [Arrival]) -> Result<HashSet<i64>> {
+    let mut by_key: BTreeMap<String, usize> = BTreeMap::new();
+    for (at, arrival) in arrivals.iter().enumerate() {
+        by_key.extend(arrival.prepared.event.key.clone().map(|key| (key, at)));
+    }
+    if by_key.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let keys: Vec<KeyClaim<'_>> = by_key
+        .iter()
+        .map(|(key, at)| KeyClaim {
+            key,
+            window: arrivals[*at].prepared.key_window,
+            event_id: arrivals[*at].event_id,
+            created_at: Some(arrivals[*at].created_at),
+        })
+        .collect();
+    let owners = claim(connection, namespace, &keys, None).await?;
+    let known = by_key.into_iter().filter_map(|(key, at)| {
+        let first = *owners.get(&key)?;
+        (first.event_id != arrivals[at].event_id).then_some((key, at, first))
+    });
+    let known: Vec<(String, usize, Stored)> = known.collect();
+    if known.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let conflicts = sqlx::query_scalar::<_, i64>(CONFLICTS)
+        .bind(namespace)
+        .bind(column(&known, |(_, at, _)| arrivals[*at].event_id))
+        .bind(column(&known, |(_, at, _)| arrivals[*at].created_at))
+        .bind(column(&known, |(.., first)| first.event_id))
+        .bind(column(&known, |(.., first)| first.created_at));
+    let conflicts: Vec<i64> = conflicts.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+    let (mut dropped, mut created) = (Vec::new(), Vec::new());
+    for (n, (key, at, first)) in (1..).zip(known) {
+        if conflicts.contains(&n) {
+            arrivals[at].rejected = Some(Rejection::key_conflict(&key, first.event_id));
+        } else {
+            dropped.push(arrivals[at].event_id);
+            created.push(arrivals[at].created_at);
+        }
+    }
+    let drop = sqlx::query(DROP).bind(namespace).bind(&dropped).bind(created);
+    drop.execute(connection).await.map_err(from_sqlx)?;
+    Ok(dropped.into_iter().collect())
+}
+
+/// When it may first be claimed, and when it expires.
+fn times(arrival: &Arrival) -> (Timestamp, Option<Timestamp>) {
+    let Prepared { event, expires_in, .. } = &arrival.prepared;
+    let due_at = event.run_at.map_or(arrival.created_at, |run_at| run_at.max(arrival.created_at));
+    (due_at, event.expires_at.or(expires_in.map(|expires_in| after(due_at, expires_in))))
+}
+
+/// Adds the deliveries; the lanes in which groups made one ready.
+async fn deliver(
+    connection: &mut PgConnection,
+    namespace: &str,
+    arrivals: &[Arrival],
+    now: Option<Timestamp>,
+) -> Result<Vec<crate::wake::ReadyLane>> {
+    let rows = arrivals.iter().flat_map(|arrival| {
+        let ((due_at, expires_at), event) = (times(arrival), &arrival.prepared.event);
+        arrival.prepared.deliveries.iter().map(move |delivery| Row {
+            event_id: arrival.event_id,
+            created_at: arrival.created_at,
+            delivery,
+            event_type: &event.event_type,
+            tags: &event.tags,
+            priority: event.priority,
+            group_id: event.group_id.as_deref(),
+            expires_at,
+            due_at: Some(due_at),
+            attempts: 0,
+        })
+    });
+    let rows: Vec<Row<'_>> = rows.collect();
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lanes = column(&rows, |row| row.delivery.lane_id);
+    insert(connection, namespace, &rows, lanes, now).await
+}
+
+const SET_DEADLINES: &str = "
+UPDATE windlass.events e SET expires_at = i.expires_at
+FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS i(event_id, created_at, expires_at)
+WHERE e.namespace = $1 AND e.id = i.event_id AND e.created_at = i.created_at";
+
+/// Stores the deadlines that the policy gives.
+async fn set_deadlines(connection: &mut PgConnection, namespace: &str, arrivals: &[Arrival]) -> Result<()> {
+    let with_policy = |arrival: &&Arrival| arrival.prepared.event.expires_at.is_none() && times(arrival).1.is_some();
+    let with_policy: Vec<&Arrival> = arrivals.iter().filter(with_policy).collect();
+    if with_policy.is_empty() {
+        return Ok(());
+    }
+    let set = sqlx::query(SET_DEADLINES)
+        .bind(namespace)
+        .bind(column(&with_policy, |arrival| arrival.event_id))
+        .bind(column(&with_policy, |arrival| arrival.created_at))
+        .bind(column(&with_policy, |arrival| times(arrival).1));
+    set.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+const REJECT: &str = "
+WITH rejected AS MATERIALIZED (
+    SELECT * FROM unnest($4::bigint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::integer[])
+      AS i(event_id, event_type, reason, error, created_at, max_retries)
+), logged AS (
+    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription,
+        finished_at, action, error_message, retry_count, max_retries)
+    SELECT event_id, $3, event_type, 0, $1, 'main', coalesce($2, now()), 'FAILED', error, 0, max_retries FROM rejected
+)
+INSERT INTO windlass.dead_letters (event_id, subscription_id, event_type, namespace, subscription, status, reason, error,
+    attempts, retry_count, max_retries, failed_at, created_at)
+SELECT event_id, $3, event_type, $1, 'main', 'FAILED', reason, error, 0, 0, max_retries, coalesce($2, now()), created_at
+FROM rejected";
+
+/// Keeps what cannot be delivered as dead letters of `main`.
+async fn reject(
+    connection: &mut PgConnection,
+    request: &RouteRequest,
+    rejected: &[Arrival],
+    now: Option<Timestamp>,
+) -> Result<()> {
+    if rejected.is_empty() {
+        return Ok(());
+    }
+    let why = |arrival: &Arrival| arrival.rejected.clone();
+    let reject = sqlx::query(REJECT)
+        .bind(&request.namespace)
+        .bind(now)
+        .bind(request.main_id)
+        .bind(column(rejected, |arrival| arrival.event_id))
+        .bind(column(rejected, |arrival| arrival.prepared.event.event_type.as_str()))
+        .bind(column(rejected, |arrival| why(arrival).map(|why| why.reason)))
+        .bind(column(rejected, |arrival| why(arrival).map(|why| why.error)))
+        .bind(column(rejected, |arrival| arrival.created_at))
+        .bind(column(rejected, |arrival| arrival.prepared.event.max_retries.map(signed)));
+    reject.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+pub(super) const REMOVE: &str = "DELETE FROM windlass.arrivals a WHERE a.namespace = $1 AND a.event_id = ANY($2)";
+
+async fn remove(connection: &mut PgConnection, namespace: &str, events: &[i64]) -> Result<()> {
+    sqlx::query(REMOVE).bind(namespace).bind(events).execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+pub(super) const LOOK: &str = "
+SELECT EXISTS (SELECT FROM windlass.arrivals a
+               WHERE a.namespace = $1 AND a.event_id > $2 ORDER BY a.event_id LIMIT 1) AS any,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended";
+
+const ARRIVED_AT: &str = "SELECT created_at FROM windlass.arrivals WHERE namespace = $1 AND event_id = $2";
+
+// By jumps from one namespace to the next.
+const NAMESPACES: &str = "
+WITH RECURSIVE found AS (
+    (SELECT a.namespace FROM windlass.arrivals a ORDER BY a.namespace LIMIT 1)
+    UNION ALL
+    SELECT (SELECT a.namespace FROM windlass.arrivals a WHERE a.namespace > f.namespace ORDER BY a.namespace LIMIT 1)
+    FROM found f WHERE f.namespace IS NOT NULL
+)
+SELECT namespace FROM found WHERE namespace IS NOT NULL";
+
+// By the clock of the database, which publishers compare it with.
+const ANNOUNCE_ACTIVE: &str = "
+WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+INSERT INTO windlass.routers AS r (namespace, process, active_until)
+SELECT $1, $2, clock_timestamp() + interval '2 seconds' FROM unsynced
+ON CONFLICT (namespace) DO UPDATE SET process = excluded.process, active_until = excluded.active_until
+WHERE r.process = excluded.process OR r.active_until <= clock_timestamp()
+   OR r.active_until > clock_timestamp() + interval '10 seconds'";
+
+const ANNOUNCE_IDLE: &str = "
+WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+UPDATE windlass.routers r SET active_until = '-infinity' FROM unsynced WHERE r.namespace = $1 AND r.process = $2";
+
+const NEXT_TRANSACTION: &str = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+
+#[async_trait]
+impl RouteStore for PgStore {
+    fn announces_routers(&self) -> bool {
+        true
+    }
+
+    async fn look_for_arrivals(&self, namespace: &str, after: i64) -> Result<ArrivalsLook> {
+        let mut connection = self.routes.get().await?;
+        let row = sqlx::query(LOOK).bind(namespace).bind(after).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(ArrivalsLook { any: get(&row, "any")?, ended: get(&row, "ended")? })
+    }
+
+    async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>> {
+        let mut connection = self.routes.get().await?;
+        let query = sqlx::query_scalar(ARRIVED_AT).bind(namespace).bind(event_id);
+        let arrived_at = query.fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(arrived_at)
+    }
+
+    async fn namespaces_with_arrivals(&self) -> Result<Vec<String>> {
+        let mut connection = self.routes.get().await?;
+        let namespaces = sqlx::query_scalar(NAMESPACES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(namespaces)
+    }
+
+    async fn route(&self, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing> {
+        despite_deadlocks!(route(self, request, now))
+    }
+
+    async fn announce_active_router(&self, namespace: &str, process: &str) -> Result<bool> {
+        let mut connection = self.routes.get().await?;
+        let announce = sqlx::query(ANNOUNCE_ACTIVE).bind(namespace).bind(process);
+        let announced = announce.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
+        connection.done();
+        Ok(announced > 0)
+    }
+
+    async fn announce_idle_router(&self, namespace: &str, process: &str) -> Result<i64> {
+        let mut connection = self.routes.get().await?;
+        let announce = sqlx::query(ANNOUNCE_IDLE).bind(namespace).bind(process);
+        announce.execute(&mut *connection).await.map_err(from_sqlx)?;
+        let next = sqlx::query_scalar(NEXT_TRANSACTION).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(next)
+    }
+}

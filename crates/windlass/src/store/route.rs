@@ -1,0 +1,119 @@
+//! What a router asks of a store. See [`crate::route`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::Prepared;
+use crate::clock::Timestamp;
+use crate::error::Result;
+use crate::lanes::LaneKey;
+use crate::wake::ReadyLane;
+
+/// How many arrivals one transaction routes.
+pub(crate) const ROUTE_BATCH: usize = 1_000;
+
+/// An event that was published in a transaction of the application and has no deliveries yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrival {
+    pub event_id: i64,
+    pub created_at: Timestamp,
+    /// Only what decides about deliveries: no payload, no texts.
+    pub prepared: Prepared,
+    /// Why it cannot be delivered.
+    pub rejected: Option<Rejection>,
+}
+
+/// Why an arrival becomes a dead letter of `main`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub reason: &'static str,
+    pub error: String,
+}
+
+impl Rejection {
+    /// Its key was used for an event with another type or payload.
+    pub fn key_conflict(key: &str, first_id: i64) -> Rejection {
+        let error = format!("key '{key}' was used for event {first_id}, which has another type or payload");
+        Rejection { reason: "key_conflict", error }
+    }
+}
+
+/// Gives arrivals their deliveries, or rejects them; returns the lanes that are missing. The function finds the ids of
+/// lanes that were created in this transaction.
+pub(crate) type Plan =
+    Arc<dyn Fn(&mut [Arrival], &dyn Fn(&LaneKey) -> Option<i64>) -> Result<Vec<LaneKey>> + Send + Sync>;
+
+/// Routes arrivals of one version of a namespace.
+#[derive(Clone)]
+pub(crate) struct RouteRequest {
+    pub namespace: String,
+    pub version: i64,
+    /// The id of the subscription `main`, which gets the dead letters.
+    pub main_id: i64,
+    /// Only arrivals of later events.
+    pub after: i64,
+    pub plan: Plan,
+}
+
+/// What came of an attempt to route.
+#[derive(Debug)]
+pub(crate) enum Routing {
+    /// Nothing has arrived.
+    Nothing,
+    /// Another router is at work in this namespace.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "SQLite has one writer at a time"))]
+    Busy,
+    /// The namespace has another version. Nothing was done.
+    Outdated,
+    Routed(Routed),
+}
+
+/// A batch that was routed.
+#[derive(Debug, Default)]
+pub(crate) struct Routed {
+    /// Those that got their deliveries.
+    pub delivered: Vec<Arrival>,
+    /// How many were dropped because their key was known.
+    pub duplicates: usize,
+    /// Those that became dead letters.
+    pub rejected: Vec<Arrival>,
+    /// The lanes that were created.
+    pub lanes: Vec<(LaneKey, i64)>,
+    /// The lanes in which a delivery became ready, now or for later.
+    pub freed: Vec<ReadyLane>,
+    /// The last event of the batch.
+    pub last_id: i64,
+}
+
+/// Whether something has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ArrivalsLook {
+    pub any: bool,
+    /// All transactions below this id have ended.
+    pub ended: i64,
+}
+
+#[async_trait]
+pub(crate) trait RouteStore {
+    /// Whether publishers notify only idle routers. If not, a router learns of all commits.
+    fn announces_routers(&self) -> bool;
+
+    /// Whether events after this one have arrived.
+    async fn look_for_arrivals(&self, namespace: &str, after: i64) -> Result<ArrivalsLook>;
+
+    /// When an event was published that is not routed yet.
+    async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>>;
+
+    /// The namespaces in which events have arrived.
+    async fn namespaces_with_arrivals(&self) -> Result<Vec<String>>;
+
+    /// Turns up to [`ROUTE_BATCH`] arrivals into deliveries, in the order of their ids and in one transaction.
+    async fn route(&self, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing>;
+
+    /// Announces for about two seconds that this process looks for arrivals by itself. `false`: another process does.
+    async fn announce_active_router(&self, namespace: &str, process: &str) -> Result<bool>;
+
+    /// Takes that back. A transaction that was told otherwise has an id below the one returned.
+    async fn announce_idle_router(&self, namespace: &str, process: &str) -> Result<i64>;
+}

@@ -1,0 +1,99 @@
+//! Storing events in transactions of the application: each event with its arrival, and nothing else.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::publish::{first_of_key, insert_event};
+use super::{SqliteStore, row};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::store::{Prepared, Stored};
+
+/// A transaction that the application began, and will end.
+pub(crate) struct Transaction<'a> {
+    store: &'a SqliteStore,
+    conn: &'a Connection,
+}
+
+impl SqliteStore {
+    /// Refuses a connection to another file, and one without a transaction.
+    pub fn within<'a>(&'a self, conn: &'a Connection) -> Result<Transaction<'a>> {
+        let of = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+        if conn.path().and_then(|path| of(path.as_ref())) != of(&self.file) {
+            return Err(Error::invalid("tx", format!("is not on the queue's file '{}'", self.file.display())));
+        }
+        if conn.is_autocommit() {
+            return Err(Error::invalid("tx", "no transaction has begun on this connection; begin one first"));
+        }
+        Ok(Transaction { store: self, conn })
+    }
+}
+
+// Changes nothing, and needs the write lock for it. SQLite waits for that only as long as nothing was read.
+const LOCK: &str = "UPDATE namespaces SET version = version WHERE false";
+
+impl Transaction<'_> {
+    /// Stores all events. If that fails, the transaction goes on as if this had not been called.
+    pub fn publish(&self, namespace: &str, events: &[Prepared]) -> Result<Vec<Stored>> {
+        self.attempt(|| {
+            let now = self.store.now(None);
+            if row::version(self.conn, namespace)?.is_none() {
+                return Err(Error::NamespaceNotFound { namespace: namespace.to_owned() });
+            }
+            events.iter().map(|prepared| publish(self.conn, namespace, prepared, now)).collect()
+        })
+    }
+
+    fn attempt<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.conn.execute_batch("SAVEPOINT windlass_publish")?;
+        let done = self.conn.execute(LOCK, []).map_err(Error::from).and_then(|_| work());
+        // After some errors, such as a full disk, SQLite has undone everything.
+        if done.is_err() && !self.conn.is_autocommit() {
+            self.conn.execute_batch("ROLLBACK TO windlass_publish; RELEASE windlass_publish")?;
+        } else if done.is_ok() {
+            self.conn.execute_batch("RELEASE windlass_publish")?;
+        }
+        done
+    }
+
+    /// The event, as this transaction sees it.
+    pub fn event(&self, namespace: &str, event_id: i64) -> Result<Option<Event>> {
+        row::event(self.conn, namespace, event_id)
+    }
+}
+
+fn publish(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> Result<Stored> {
+    match first_of_key(conn, namespace, &prepared.event, now)? {
+        Some(first) => Ok(first),
+        None => arrive(conn, namespace, prepared, now),
+    }
+}
+
+const ARRIVE: &str = "
+INSERT INTO arrivals (namespace, event_id, max_retries, group_id, key) VALUES (?1, ?2, ?3, ?4, ?5)";
+
+/// Stores an event for the router, which also sees to a deadline that the policy gives.
+pub(super) fn arrive(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> Result<Stored> {
+    let event = &prepared.event;
+    let stored = insert_event(conn, namespace, event, event.expires_in, now)?;
+    let values = (namespace, stored.event_id, event.max_retries, &event.group_id, &event.key);
+    conn.prepare_cached(ARRIVE)?.execute(values)?;
+    Ok(Stored { arrived: true, ..stored })
+}
+
+const HAS_ARRIVALS: &str = "SELECT 1 FROM arrivals WHERE namespace = ?1 AND group_id = ?2 LIMIT 1";
+
+/// Whether events of the group wait for the router: a new one goes behind them.
+pub(super) fn has_arrivals(conn: &Connection, namespace: &str, group_id: &str) -> Result<bool> {
+    Ok(conn.prepare_cached(HAS_ARRIVALS)?.exists((namespace, group_id))?)
+}
+
+const FIRST_OF_KEY: &str = "
+SELECT e.id, e.created_at FROM arrivals a JOIN events e ON e.id = a.event_id
+WHERE a.namespace = ?1 AND a.key = ?2 ORDER BY a.event_id LIMIT 1";
+
+/// The first event with this key that waits for the router.
+pub(super) fn first_with_key(conn: &Connection, namespace: &str, key: &str) -> Result<Option<Stored>> {
+    let mut select = conn.prepare_cached(FIRST_OF_KEY)?;
+    let found = select.query_row((namespace, key), |row| Ok(Stored::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
+    Ok(found.optional()?)
+}
