@@ -35,7 +35,7 @@ impl Queue {
     /// Calls off the event's waiting deliveries: of one subscription, or of all. How many; an error if
     /// there is none.
     pub async fn cancel(&self, event_id: i64, subscription: Option<&str>) -> Result<usize> {
-        let topology = match subscription {
+        match subscription {
             Some(name) => self.topology_with(name).await?,
             None => self.topology().await?,
         };
@@ -44,7 +44,7 @@ impl Queue {
         let holders: Vec<_> = meant.iter().map(|delivery| self.anyone(event_id, &delivery.subscription)).collect();
         let found = self.store().held(self.namespace(), &holders).await?;
         let waiting = found.into_iter().flatten().filter(|live| live.lease.is_none());
-        match self.call_off(&topology, waiting).await? {
+        match self.cancel_waiting(waiting).await? {
             0 => {
                 let status = meant.first().map_or(Status::Completed, |delivery| delivery.status);
                 let (action, allowed) = ("cancelled", "PENDING");
@@ -73,7 +73,7 @@ impl Queue {
         let mut cancelled = 0;
         // Where the first of a group goes, the next takes a place that may have been passed.
         loop {
-            match self.cancel_in(&topology, &lanes, newest).await? {
+            match self.cancel_in(&lanes, newest).await? {
                 0 => return Ok(cancelled),
                 more => cancelled += more,
             }
@@ -94,7 +94,7 @@ impl Queue {
         for holders in holders.chunks(BATCH) {
             let found = self.store().held(self.namespace(), holders).await?.into_iter().flatten();
             let waiting = found.filter(|live| live.lease.is_none() && lanes.contains(&live.lane_id));
-            cancelled += self.call_off(topology, waiting).await?;
+            cancelled += self.cancel_waiting(waiting).await?;
         }
         Ok(cancelled)
     }
@@ -113,21 +113,21 @@ impl Queue {
     }
 
     /// Goes once through these lanes; how many it called off.
-    async fn cancel_in(&self, topology: &Topology, mut lanes: &[i64], newest: i64) -> Result<usize> {
+    async fn cancel_in(&self, mut lanes: &[i64], newest: i64) -> Result<usize> {
         let (mut after, mut cancelled) = (None, 0);
         while !lanes.is_empty() {
             let found = self.store().free(self.namespace(), lanes, after, newest, BATCH).await?;
             let Some((last, place)) = found.last() else { break };
             let lane = lanes.iter().position(|lane_id| *lane_id == last.lane_id);
             (lanes, after) = (&lanes[lane.unwrap_or(lanes.len())..], Some(*place));
-            cancelled += self.call_off(topology, found.into_iter().map(|(live, _)| live)).await?;
+            cancelled += self.cancel_waiting(found.into_iter().map(|(live, _)| live)).await?;
         }
         Ok(cancelled)
     }
 
-    async fn call_off(&self, topology: &Topology, waiting: impl Iterator<Item = Live>) -> Result<usize> {
+    async fn cancel_waiting(&self, waiting: impl Iterator<Item = Live>) -> Result<usize> {
         let decided = || (Action::Cancelled, Transition::End { forget: false });
-        let changes: Vec<_> = waiting.map(|live| change(topology, live, Guard::Free, decided())).collect();
+        let changes: Vec<_> = waiting.map(|live| change(live, Guard::Free, decided())).collect();
         apply_counted(self.core(), self.namespace(), &changes).await
     }
 }

@@ -4,24 +4,12 @@ use crate::decide::Transition;
 use crate::delivery::Live;
 use crate::error::Result;
 use crate::outcome::{Action, Attempt};
-use crate::policy::{GroupFailure, Policy};
 use crate::queue::Core;
 use crate::store::{Applied, Change, Guard, Record};
-use crate::topology::Topology;
 
 /// A change without a worker's report.
-pub(crate) fn change(
-    topology: &Topology,
-    live: Live,
-    guard: Guard,
-    (action, transition): (Action, Transition),
-) -> Change {
-    let pass_group = passes_group(&topology.policy_of(&live));
-    Change { live, guard, pass_group, action, transition, record: Record::default(), results: Vec::new() }
-}
-
-pub(crate) fn passes_group(policy: &Policy) -> bool {
-    policy.group_failure == GroupFailure::Continue
+pub(crate) fn change(live: Live, guard: Guard, (action, transition): (Action, Transition)) -> Change {
+    Change { live, guard, action, transition, record: Record::default(), results: Vec::new() }
 }
 
 /// Applies changes; `None` where the guard did not hold.

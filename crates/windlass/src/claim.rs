@@ -45,6 +45,7 @@ pub struct ClaimRequest {
     except_types: Vec<String>,
     tags: Vec<String>,
     max: usize,
+    group_run: usize,
     lease: Option<Duration>,
     wait: Duration,
 }
@@ -59,6 +60,7 @@ impl ClaimRequest {
             except_types: Vec::new(),
             tags: Vec::new(),
             max: 1,
+            group_run: 1,
             lease: None,
             wait: Duration::ZERO,
         }
@@ -94,6 +96,19 @@ impl ClaimRequest {
         self
     }
 
+    /// Up to this many consecutive deliveries of one group; 1 by default.
+    ///
+    /// Such a run counts as one delivery towards [`max`](ClaimRequest::max) and comes in one piece. Its deliveries have one
+    /// lease, and must be handled in order. The next worker gets deliveries of the group when all of the run are
+    /// completed. If one of them fails, is released or loses its lease, the rest of the run is released with it, as if it
+    /// had not been claimed.
+    ///
+    /// A run ends before a delivery that was tried before, is not due or does not match the request.
+    pub fn group_run(mut self, group_run: usize) -> ClaimRequest {
+        self.group_run = group_run;
+        self
+    }
+
     /// The lease duration, instead of the policy's.
     pub fn lease(mut self, lease: Duration) -> ClaimRequest {
         self.lease = Some(lease);
@@ -123,6 +138,9 @@ impl ClaimRequest {
         check_types("except_types", &self.except_types, limits)?;
         if self.max == 0 || self.max > limits.claim_batch_max {
             return Err(Error::invalid("max", format!("must be from 1 to {}", limits.claim_batch_max)));
+        }
+        if self.group_run == 0 || self.group_run > limits.claim_batch_max {
+            return Err(Error::invalid("group_run", format!("must be from 1 to {}", limits.claim_batch_max)));
         }
         if self.lease.is_some_and(|lease| lease > LEASE_MAX || lease.is_zero()) {
             return Err(Error::invalid("lease_ms", "must be from 1 to 604800000, a week"));
@@ -237,12 +255,13 @@ impl Queue {
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<Delivery>> {
         request.check(self.limits())?;
         self.topology_with(&request.subscription).await?;
-        let (worker_id, max, wait) = (request.worker_id.clone(), request.max, request.wait);
+        let (worker_id, max, group_run, wait) =
+            (request.worker_id.clone(), request.max, request.group_run, request.wait);
         let filter = request.into_filter(self.namespace());
         // An idle claimer may end after it was found. A new one is running.
         loop {
             let claimer = self.claimer(&filter)?;
-            if let Some(answer) = claimer.claim(&worker_id, max, wait).await {
+            if let Some(answer) = claimer.claim(&worker_id, max, group_run, wait).await {
                 trace::taken(answer.as_deref().unwrap_or_default());
                 return answer;
             }

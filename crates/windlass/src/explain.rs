@@ -153,7 +153,10 @@ fn waiting(facts: &Facts) -> Explanation {
     }
     let mut explanation = match (facts.paused, delivery.ready_at) {
         (Some(reason), _) => paused_by(reason, standing),
-        (None, None) => behind(standing.ahead.as_ref(), now),
+        (None, None) => match standing.due_at.filter(|due_at| *due_at > now) {
+            Some(due_at) => later(delivery, due_at),
+            None => behind(standing.ahead.as_ref(), now),
+        },
         (None, Some(ready_at)) if ready_at > now => later(delivery, ready_at),
         (None, Some(_)) => ready(facts),
     };

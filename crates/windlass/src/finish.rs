@@ -241,7 +241,6 @@ fn reported(core: &Core, topology: &Topology, live: Live, lease: Lease, report: 
     Change {
         live,
         guard: Guard::Lease(lease),
-        pass_group: change::passes_group(&policy),
         action,
         transition,
         record: Record {

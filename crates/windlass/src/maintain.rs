@@ -39,12 +39,12 @@ impl Queue {
 
     /// Buries every waiting delivery whose deadline has passed; how many.
     pub async fn expire_once(&self) -> Result<usize> {
-        let topology = self.reload().await?;
+        self.reload().await?;
         let mut expired = 0;
         loop {
             let found = self.store().expired(self.namespace(), BATCH, self.now()).await?;
             let last = found.len() < BATCH;
-            let changes = found.into_iter().map(|live| change(&topology, live, Guard::Free, decide_expired()));
+            let changes = found.into_iter().map(|live| change(live, Guard::Free, decide_expired()));
             expired += apply_counted(self.core(), self.namespace(), &changes.collect::<Vec<_>>()).await?;
             if last {
                 return Ok(expired);
@@ -155,7 +155,7 @@ pub(crate) async fn release_expired(core: &Core, namespace: &str) -> Result<usiz
         let leased = expired.into_iter().filter_map(|live| live.lease.map(|lease| (live, lease)));
         let changes = leased.map(|(live, lease)| {
             let decided = decide_abandoned(&live);
-            change(&topology, live, Guard::RunOut(lease), decided)
+            change(live, Guard::RunOut(lease), decided)
         });
         released += apply_counted(core, namespace, &changes.collect::<Vec<_>>()).await?;
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::change::passes_group;
 use crate::clock::after;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent, tag_set};
@@ -258,7 +257,6 @@ pub(crate) fn route_to(
         subscription: subscription.subscription.clone(),
         max_retries: policy.max_retries,
         attempts_limit: policy.max_attempts,
-        pass_group: passes_group(&policy),
     })
 }
 

@@ -15,12 +15,12 @@ impl Queue {
     /// longer finish it. One that is FAILED or EXPIRED is redriven.
     pub async fn reset(&self, event_id: i64, subscription: &str, reason: &str) -> Result<()> {
         names::check("reason", reason)?;
-        let topology = self.topology_with(subscription).await?;
+        self.topology_with(subscription).await?;
         let holder = self.anyone(event_id, subscription);
         let found = self.store().held(self.namespace(), &[holder]).await?.into_iter().next().flatten();
         match found.and_then(|live| live.lease.map(|lease| (live, lease))) {
             Some((live, lease)) => {
-                let mut reset = change(&topology, live, Guard::Lease(lease), (Action::Reset, taken_away()));
+                let mut reset = change(live, Guard::Lease(lease), (Action::Reset, taken_away()));
                 reset.record.error = Some(reason.to_owned());
                 match apply_counted(self.core(), self.namespace(), &[reset]).await? {
                     0 => self.not_resettable(event_id, subscription).await,

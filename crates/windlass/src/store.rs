@@ -48,7 +48,7 @@ pub(crate) mod sqlite;
 
 pub(crate) use claim::{
     BehindCheck, Claim, ClaimSlot, ClaimSource, ClaimStore, Claimed, LaneSource, LeaseTimes, Look, LookRequest,
-    ReadyPosition, StreamPlace,
+    ReadyPosition, RunHead, StreamPlace,
 };
 pub(crate) use diagnose::{DiagnoseStore, ROWS_MAX, Told};
 pub(crate) use explain::{ExplainStore, GroupHead, Standing};
@@ -84,8 +84,6 @@ pub(crate) struct NewDelivery {
     pub subscription: String,
     pub max_retries: Option<u32>,
     pub attempts_limit: u32,
-    /// The group goes on past deliveries that wait for a retry (`GroupFailure::Continue`).
-    pub pass_group: bool,
 }
 
 impl NewDelivery {
@@ -159,8 +157,6 @@ pub(crate) enum Guard {
 pub(crate) struct Change {
     pub live: Live,
     pub guard: Guard,
-    /// Its group goes on past deliveries that wait for a retry (`GroupFailure::Continue`).
-    pub pass_group: bool,
     pub action: Action,
     pub transition: Transition,
     pub record: Record,

@@ -88,10 +88,16 @@ impl ClaimerHandle {
     }
 
     /// `None` if the task has ended.
-    pub async fn claim(&self, worker_id: &str, max: usize, wait: Duration) -> Option<Result<Vec<Delivery>>> {
+    pub async fn claim(
+        &self,
+        worker_id: &str,
+        max: usize,
+        group_run: usize,
+        wait: Duration,
+    ) -> Option<Result<Vec<Delivery>>> {
         self.note_worker(worker_id);
         let (reply, answer) = oneshot::channel();
-        let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max };
+        let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max, group_run };
         let long_poll = wait >= LONG_POLL_MIN * self.idle_poll;
         let request = WaitingClaim { slot, until: Instant::now() + wait, long_poll, reply };
         self.requests.send(request).ok()?;
@@ -257,7 +263,7 @@ impl Claimer {
             };
             // Where lanes are created all the time, a claim does without the newest of them.
             let without_newest = claim.known_lanes.take_if(|_| round >= NEW_LANES_ROUNDS_MAX).is_some();
-            let mut claimed = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
+            let claimed = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
             let missed = self.positions.note_connects(claimed.connects);
             if claimed.outdated {
                 self.core.reload(&self.filter.namespace).await?;
@@ -271,8 +277,7 @@ impl Claimer {
                 release_expired(&self.core, &self.filter.namespace).await?;
                 continue;
             }
-            let deliveries = std::mem::take(&mut claimed.deliveries);
-            let filled = deliveries.len() >= wanted;
+            let filled = claimed.deliveries.len() >= wanted;
             self.was_filled = filled;
             self.positions.advance(&claimed, filled);
             let restarted = !filled && self.positions.restart_ready_streams();
@@ -280,6 +285,7 @@ impl Claimer {
                 // The claim may have passed deliveries in lanes that are listed later.
                 self.positions.rewind();
             }
+            let deliveries = with_runs(claimed.deliveries, claimed.followers);
             if let Some(topology) = &self.selection.topology {
                 self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &deliveries);
             }
@@ -449,4 +455,22 @@ impl Claimer {
 async fn until_shutdown(shutting_down: &mut watch::Receiver<bool>) {
     // The core has the other end, and the claimer has the core.
     let _ = shutting_down.wait_for(|shutting_down| *shutting_down).await;
+}
+
+/// Deliveries, each directly before the rest of its run.
+fn with_runs(deliveries: Vec<Delivery>, followers: Vec<Delivery>) -> Vec<Delivery> {
+    if followers.is_empty() {
+        return deliveries;
+    }
+    let mut runs: HashMap<String, Vec<Delivery>> = HashMap::new();
+    for follower in followers {
+        runs.entry(follower.event.group_id.clone().unwrap_or_default()).or_default().push(follower);
+    }
+    let mut merged = Vec::new();
+    for delivery in deliveries {
+        let run = delivery.event.group_id.as_ref().and_then(|group_id| runs.remove(group_id));
+        merged.push(delivery);
+        merged.extend(run.unwrap_or_default());
+    }
+    merged
 }

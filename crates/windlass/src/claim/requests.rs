@@ -102,7 +102,7 @@ mod tests {
 
     fn claim(name: usize, max: usize, until: Instant) -> (WaitingClaim, Answer) {
         let (reply, answer) = oneshot::channel();
-        let slot = ClaimSlot { worker_id: name.to_string(), lease: Lease(name as i64), max };
+        let slot = ClaimSlot { worker_id: name.to_string(), lease: Lease(name as i64), max, group_run: 1 };
         (WaitingClaim { slot, until, long_poll: true, reply }, answer)
     }
 

@@ -40,7 +40,7 @@ impl Drop for Undelivered {
 
 async fn release(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
     let released = |delivery: &Delivery| {
-        change(&topology, delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
+        change(delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
     };
     let changes: Vec<Change> = deliveries.iter().map(released).collect();
     if let Err(error) = apply_counted(&core, &topology.namespace.namespace, &changes).await {

@@ -34,6 +34,7 @@ fn standing(status: Status) -> Standing {
             updated_at: instant(NOW - 5),
         },
         expires_at: None,
+        due_at: None,
         ahead: None,
         dead_because: None,
     }

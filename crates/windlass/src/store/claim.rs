@@ -74,6 +74,8 @@ pub(crate) struct ClaimSlot {
     /// Unique to this request: the deliveries it gets carry it.
     pub lease: Lease,
     pub max: usize,
+    /// How many consecutive deliveries of one group it gets at most; they count as one towards `max`.
+    pub group_run: usize,
 }
 
 impl Claim {
@@ -81,6 +83,27 @@ impl Claim {
     pub fn wanted(&self) -> usize {
         self.requests.iter().map(|request| request.max).sum()
     }
+
+    /// The claimed deliveries that may be the first of a run, each with how many may follow it. Only first attempts are
+    /// claimed in runs: if a worker crashes, it is known which delivery it was handling.
+    pub fn run_heads<'a>(&self, heads: impl Iterator<Item = RunHead<'a>>) -> Vec<(RunHead<'a>, usize)> {
+        let limit = |lease| self.requests.iter().find(|slot| slot.lease == lease).map_or(1, |slot| slot.group_run);
+        let heads: Vec<(RunHead<'a>, usize)> =
+            heads.map(|head| (head, limit(head.lease).saturating_sub(1))).filter(|(_, more)| *more > 0).collect();
+        let share = RUNS_MAX.checked_div(heads.len()).unwrap_or(0);
+        heads.into_iter().map(|(head, more)| (head, more.min(share))).filter(|(_, more)| *more > 0).collect()
+    }
+}
+
+/// How many deliveries one claim takes in runs, beyond the first ones.
+const RUNS_MAX: usize = 1_000;
+
+/// A delivery that may be the first of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunHead<'a> {
+    pub event_id: i64,
+    pub group_id: &'a str,
+    pub lease: Lease,
 }
 
 /// What a claim took.
@@ -88,7 +111,9 @@ impl Claim {
 pub(crate) struct Claimed {
     /// In claim order; the first request gets the first ones.
     pub deliveries: Vec<Delivery>,
-    /// Where each of them was found.
+    /// The rest of their runs, each run in order.
+    pub followers: Vec<Delivery>,
+    /// Where each of `deliveries` was found.
     pub places: Vec<StreamPlace>,
     /// The newest event of the subscription at that moment, for [`ClaimSource::Subscription`].
     pub newest: Option<i64>,

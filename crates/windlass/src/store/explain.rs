@@ -16,7 +16,9 @@ pub(crate) struct Standing {
     pub delivery: DeliveryView,
     /// While it is live: its deadline.
     pub expires_at: Option<Timestamp>,
-    /// Whoever of its group is ready or held, unless that is itself.
+    /// While it waits for its group: when it is due.
+    pub due_at: Option<Timestamp>,
+    /// The delivery of its group that is ready or in progress, unless that is itself.
     pub ahead: Option<GroupHead>,
     /// Why it is among the dead letters, if it is.
     pub dead_because: Option<String>,

@@ -88,6 +88,7 @@ mod results;
 mod retain;
 mod route;
 mod row;
+mod run;
 mod samples;
 mod schedule;
 mod schedules;

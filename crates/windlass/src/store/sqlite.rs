@@ -71,6 +71,7 @@ mod results;
 mod retain;
 mod route;
 mod row;
+mod run;
 mod samples;
 mod schedule;
 mod schedules;

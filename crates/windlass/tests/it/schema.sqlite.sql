@@ -85,10 +85,20 @@ CREATE TABLE event_attempts (
 );
 
 CREATE TABLE event_groups (
-    namespace    TEXT NOT NULL,
-    subscription TEXT NOT NULL,
-    group_id     TEXT NOT NULL,
-    depth        INTEGER NOT NULL,
+    namespace     TEXT NOT NULL,
+    subscription  TEXT NOT NULL,
+    group_id      TEXT NOT NULL,
+    -- How many deliveries it has.
+    depth         INTEGER NOT NULL,
+    -- The latest due time of a delivery that was due when it was added. Later ones are not due before it, even if the clock
+    -- was set back.
+    last_at       INTEGER NOT NULL,
+    -- If this is in the future, the first delivery is delayed until then, or was: one that is due earlier goes before it.
+    delayed_until INTEGER,
+    -- The last run: its lease, how many of its deliveries are still in progress, and the latest due time among them.
+    run_lease     INTEGER,
+    run_left      INTEGER NOT NULL DEFAULT 0,
+    run_to        INTEGER,
     PRIMARY KEY (group_id, subscription, namespace)
 ) WITHOUT ROWID;
 
@@ -308,7 +318,9 @@ CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
 CREATE INDEX event_queue_deadline ON event_queue (subscription_id, expires_at, event_id, lane_id, ready_at, lease)
     WHERE expires_at IS NOT NULL AND lease IS NULL;
 
-CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at, event_id) WHERE group_id IS NOT NULL;
+CREATE INDEX event_queue_group
+    ON event_queue (group_id, subscription, namespace, ready_at = 9223372036854775807, due_at, event_id)
+    WHERE group_id IS NOT NULL;
 
 CREATE INDEX event_queue_lane ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
 

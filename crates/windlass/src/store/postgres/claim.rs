@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use super::PgStore;
 use super::enqueue::column;
 use super::error::from_sqlx;
+use super::run::claim_runs;
 use super::row::{Columns, get, json};
 use crate::clock::{Timestamp, after, micros};
 use crate::delivery::{Delivery, Lease};
@@ -166,9 +167,16 @@ pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>
     let mut connection = store.claims.get().await?;
     let connects = store.claims.connects();
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let (claimed, at) = read(claim, &rows, &mut connection).await?;
-    connection.done();
-    let claimed = Claimed { connects, ..claimed };
+    let (mut claimed, at) = read(claim, &rows, &mut connection).await?;
+    claimed.connects = connects;
+    match claim_runs(&mut connection, claim, &claimed.deliveries, now).await {
+        Ok(followers) => {
+            claimed.followers = followers;
+            connection.done();
+        }
+        // The first deliveries are claimed. The others, if they are, are released when their leases expire.
+        Err(error) => tracing::debug!(%error, "could not claim runs of groups"),
+    }
     if let (Some(at), false) = (at, claimed.leases_due) {
         lock(&store.leases_checked).insert(claim.subscription_id, at);
     }
@@ -219,8 +227,8 @@ fn statement<'q>(claim: &'q Claim, leases_from: Timestamp, now: Option<Timestamp
 }
 
 /// A row that was claimed.
-struct ClaimedRow {
-    event_id: i64,
+pub(super) struct ClaimedRow {
+    pub event_id: i64,
     lane_id: i64,
     priority: i16,
     out_of_order: bool,
@@ -249,11 +257,23 @@ async fn read(claim: &Claim, rows: &[PgRow], connection: &mut PgConnection) -> R
         claimed.contended = chosen.is_some_and(|chosen| chosen > 0);
         return Ok((claimed, Some(now)));
     }
-    let mut taken = rows.iter().map(|row| claimed_row(claim, row, now)).collect::<Result<Vec<_>>>()?;
+    let mut taken = rows.iter().map(|row| claimed_row(claim, row, 6, now)).collect::<Result<Vec<_>>>()?;
     claimed.contended = chosen.is_some_and(|chosen| chosen > taken.len() as i64);
     taken.sort_by_key(|row| {
         (row.deadline.is_none(), row.deadline, std::cmp::Reverse(row.priority), row.ready_at, row.event_id)
     });
+    claimed.places = column(&taken, |row| row.place(&claim.source));
+    claimed.deliveries = deliveries(connection, claim, taken, now).await?;
+    Ok((claimed, Some(now)))
+}
+
+/// The deliveries with their events.
+pub(super) async fn deliveries(
+    connection: &mut PgConnection,
+    claim: &Claim,
+    taken: Vec<ClaimedRow>,
+    now: Timestamp,
+) -> Result<Vec<Delivery>> {
     let events = read_events(connection, &claim.namespace, &taken).await?;
     let mut by_id: HashMap<i64, Columns<'_>> = HashMap::with_capacity(events.len());
     for event in &events {
@@ -261,20 +281,20 @@ async fn read(claim: &Claim, rows: &[PgRow], connection: &mut PgConnection) -> R
     }
     let workers: HashMap<Lease, &str> =
         claim.requests.iter().map(|request| (request.lease, request.worker_id.as_str())).collect();
+    let mut deliveries = Vec::with_capacity(taken.len());
     for row in taken {
         // A delivery without its event cannot exist. If it does, it stays leased, out of the way.
         if let Some(event) = by_id.get_mut(&row.event_id) {
-            claimed.places.push(row.place(&claim.source));
-            claimed.deliveries.push(row.into_delivery(event, claim, &workers, now)?);
+            deliveries.push(row.into_delivery(event, claim, &workers, now)?);
         }
     }
-    Ok((claimed, Some(now)))
+    Ok(deliveries)
 }
 
-/// In the order of the statements' columns.
-fn claimed_row(claim: &Claim, row: &PgRow, now: Timestamp) -> Result<ClaimedRow> {
+/// In the order of the statements' columns, after the first ones.
+pub(super) fn claimed_row(claim: &Claim, row: &PgRow, skip: usize, now: Timestamp) -> Result<ClaimedRow> {
     let mut columns = Columns::of(row);
-    columns.skip(6);
+    columns.skip(skip);
     let horizon = claim.deadline_horizon.map(|horizon| after(now, horizon));
     let (event_id, lane_id, priority, out_of_order) =
         (columns.next()?, columns.next()?, columns.next()?, columns.next()?);

@@ -113,7 +113,6 @@ mod tests {
         Change {
             live,
             guard: Guard::Lease(Lease(7)),
-            pass_group: false,
             action: Action::Completed,
             transition: Transition::End { forget: false },
             record: Record::default(),

@@ -184,8 +184,9 @@ fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestam
         priority: letter.event.priority,
         group_id: letter.event.group_id.as_deref(),
         expires_at: letter.event.expires_at.filter(|expires_at| *expires_at > now),
-        due_at: None,
+        run_at: None,
         attempts: signed(letter.attempts),
+        is_past: false,
     }
 }
 

@@ -142,7 +142,7 @@ FROM windlass.lanes l CROSS JOIN LATERAL (
     WHERE h.lease IS NULL ORDER BY h.ready_at LIMIT 1) AS q
 ORDER BY q.ready_at LIMIT $2";
 
-// The group's index has the retried one first, and then whoever waits.
+// Groups whose first delivery is not to be claimed yet, although others are due.
 const GROUPS: &str = "
 SELECT l.namespace, q.group_id, q.event_id, q.retry_count, q.ready_at, g.depth - 1 AS behind
 FROM windlass.lanes l CROSS JOIN LATERAL (
@@ -153,11 +153,11 @@ FROM windlass.lanes l CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT g.depth FROM windlass.event_groups g
     WHERE g.group_id = q.group_id AND g.subscription = q.subscription AND g.namespace = q.namespace LIMIT 1) AS g
-WHERE q.group_id IS NOT NULL AND q.retry_count > 0 AND q.lease IS NULL AND g.depth > 1
-  AND (SELECT w.ready_at FROM windlass.event_queue w
+WHERE q.group_id IS NOT NULL AND q.lease IS NULL AND g.depth > 1
+  AND (SELECT w.due_at FROM windlass.event_queue w
        WHERE w.group_id = q.group_id AND w.subscription = q.subscription AND w.namespace = q.namespace
-         AND w.event_id <> q.event_id
-       ORDER BY w.ready_at, w.event_id LIMIT 1) = 'infinity'
+         AND NOT isfinite(w.ready_at)
+       ORDER BY w.due_at, w.event_id LIMIT 1) <= $1
 ORDER BY behind DESC LIMIT $2";
 
 const MINUTES: &str = "

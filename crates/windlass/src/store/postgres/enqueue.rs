@@ -1,11 +1,11 @@
 //! Deliveries on their way into the queue, and those of events that are stored already.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use sqlx::PgConnection;
 
 use super::error::from_sqlx;
-use super::group::{self, Group, Groups};
+use super::group::{self, Entries, NewMember};
 use super::lanes::insert_lanes;
 use super::topology;
 use crate::clock::Timestamp;
@@ -13,68 +13,6 @@ use crate::error::Result;
 use crate::lanes::{LaneKey, split_tags};
 use crate::store::NewDelivery;
 use crate::wake::ReadyLane;
-
-/// For each delivery of a group, in order, whether it has to wait for others.
-pub(super) struct Waits {
-    waits: std::vec::IntoIter<bool>,
-    /// Groups that go on past waiting retries and got a new member behind others.
-    passing: Groups<bool>,
-}
-
-impl Waits {
-    /// Enters the groups of these deliveries, given in the order in which they will be stored.
-    async fn enter<'a>(
-        connection: &mut PgConnection,
-        namespace: &str,
-        deliveries: impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)> + Clone,
-    ) -> Result<Waits> {
-        let members = group::members(deliveries.clone());
-        let busy = match members.is_empty() {
-            true => HashMap::new(),
-            false => group::enter(connection, namespace, &members, false).await?,
-        };
-        Ok(Waits::new(busy, deliveries))
-    }
-
-    /// With the groups that were entered, and whether each was busy.
-    pub fn new<'a>(
-        mut busy: HashMap<Group, bool>,
-        deliveries: impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)>,
-    ) -> Waits {
-        let (mut waits, mut passing) = (Vec::new(), Groups::new());
-        for (group_id, delivery) in deliveries {
-            let Some(group_id) = group_id else {
-                waits.push(false);
-                continue;
-            };
-            let group = (delivery.subscription.clone(), group_id.to_owned());
-            // The first member of an empty group makes it busy for the others.
-            let wait = busy.insert(group.clone(), true).unwrap_or(false);
-            if wait && delivery.pass_group {
-                passing.insert(group, true);
-            }
-            waits.push(wait);
-        }
-        Waits { waits: waits.into_iter(), passing }
-    }
-
-    pub fn next(&mut self) -> bool {
-        self.waits.next().unwrap_or(false)
-    }
-
-    /// After the deliveries are stored: a new one goes before those that wait for a retry.
-    pub async fn pass(
-        &self,
-        connection: &mut PgConnection,
-        namespace: &str,
-        now: Option<Timestamp>,
-    ) -> Result<Vec<ReadyLane>> {
-        if self.passing.is_empty() {
-            return Ok(Vec::new());
-        }
-        group::advance(connection, namespace, &self.passing, now).await
-    }
-}
 
 /// A delivery of a stored event.
 pub(super) struct Row<'a> {
@@ -86,9 +24,18 @@ pub(super) struct Row<'a> {
     pub priority: i16,
     pub group_id: Option<&'a str>,
     pub expires_at: Option<Timestamp>,
-    /// `None`: at once.
-    pub due_at: Option<Timestamp>,
+    /// Not before this time. `None`: at once.
+    pub run_at: Option<Timestamp>,
     pub attempts: i32,
+    /// See [`NewMember::is_past`].
+    pub is_past: bool,
+}
+
+impl Row<'_> {
+    fn member(&self) -> NewMember<'_> {
+        let Row { delivery, group_id, run_at, event_id, is_past, .. } = *self;
+        NewMember { delivery, group_id, order: event_id, run_at, delay: None, is_past }
+    }
 }
 
 // Their events were published before, so they are out of order.
@@ -96,14 +43,13 @@ const ENQUEUE: &str = "
 INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
     out_of_order, ready_at, due_at, attempts, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
 SELECT d.event_id, d.subscription_id, d.lane_id, $1, d.subscription, d.event_type, d.priority, true,
-       CASE WHEN d.waits THEN 'infinity' ELSE greatest(d.due_at, coalesce($2, now())) END,
-       CASE WHEN d.group_id IS NOT NULL THEN coalesce(d.due_at, coalesce($2, now())) END,
+       CASE WHEN d.waits THEN 'infinity' ELSE greatest(d.run_at, d.due_at, coalesce($2, now())) END, d.due_at,
        d.attempts, d.attempts_limit, d.max_retries, d.group_id, d.expires_at, coalesce($2, now()), d.created_at
 FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::boolean[], $7::timestamptz[], $8::integer[],
             $9::integer[], $10::integer[], $11::text[], $12::timestamptz[], $13::timestamptz[], $14::bigint[], $15::text[],
-            $16::smallint[])
-  AS d(event_id, lane_id, subscription, waits, due_at, attempts, attempts_limit, max_retries, group_id,
-       expires_at, created_at, subscription_id, event_type, priority)";
+            $16::smallint[], $17::timestamptz[])
+  AS d(event_id, lane_id, subscription, waits, run_at, attempts, attempts_limit, max_retries, group_id,
+       expires_at, created_at, subscription_id, event_type, priority, due_at)";
 
 /// Adds them, in their groups' order. Their lanes may have been removed since they were routed.
 pub(super) async fn enqueue(
@@ -125,16 +71,17 @@ pub(super) async fn insert(
     lanes: Vec<i64>,
     now: Option<Timestamp>,
 ) -> Result<Vec<ReadyLane>> {
-    let deliveries = rows.iter().map(|row| (row.group_id, row.delivery));
-    let mut waits = Waits::enter(connection, namespace, deliveries).await?;
+    let members = || rows.iter().map(Row::member);
+    let entered = group::enter(connection, namespace, members(), false, now).await?;
+    let planned = Entries::new(&entered, members());
     let insert = sqlx::query(ENQUEUE)
         .bind(namespace)
         .bind(now)
         .bind(column(rows, |row| row.event_id))
         .bind(lanes)
         .bind(column(rows, |row| row.delivery.subscription.as_str()))
-        .bind(rows.iter().map(|_| waits.next()).collect::<Vec<bool>>())
-        .bind(column(rows, |row| row.due_at))
+        .bind(column(&planned.entries, |entry| entry.waits))
+        .bind(column(rows, |row| row.run_at))
         .bind(column(rows, |row| row.attempts))
         .bind(column(rows, |row| row.attempts + signed(row.delivery.attempts_limit)))
         .bind(column(rows, |row| row.delivery.max_retries.map(signed)))
@@ -143,9 +90,10 @@ pub(super) async fn insert(
         .bind(column(rows, |row| row.created_at))
         .bind(column(rows, |row| row.delivery.subscription_id))
         .bind(column(rows, |row| row.event_type))
-        .bind(column(rows, |row| row.priority));
+        .bind(column(rows, |row| row.priority))
+        .bind(optional(&planned.entries, |entry| entry.due_at));
     insert.execute(&mut *connection).await.map_err(from_sqlx)?;
-    waits.pass(connection, namespace, now).await
+    planned.settle(connection, namespace, now).await
 }
 
 const REMOVED_LANES: &str = "

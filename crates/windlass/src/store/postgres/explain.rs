@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 use crate::lanes::split_tags;
 use crate::store::{ExplainStore, GroupHead, Standing};
 
-// The first of a group in its index is whoever is ready or held.
+// Of the group: the delivery that is ready or in progress, or else the first that waits (in a run, it may be in progress).
 pub(super) const STANDING: &str = "
-SELECT coalesce($4, now()) AS now, e.event_type, e.tags, q.expires_at, d.reason, a.event_id, a.worker_id, a.ready_at
+SELECT coalesce($4, now()) AS now, e.event_type, e.tags, q.expires_at, q.due_at, d.reason, a.event_id, a.worker_id, a.ready_at
 FROM (SELECT e.event_type, e.tags FROM windlass.events e WHERE e.namespace = $1 AND e.id = $3 LIMIT 1) AS e
-LEFT JOIN LATERAL (SELECT q.expires_at, q.group_id FROM windlass.event_queue q
+LEFT JOIN LATERAL (SELECT q.expires_at, q.group_id, q.due_at FROM windlass.event_queue q
     WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s
                                WHERE s.namespace = $1 AND s.subscription = $2)
       AND q.event_id BETWEEN $3 AND $3
@@ -31,9 +31,17 @@ LEFT JOIN LATERAL (SELECT d.reason FROM windlass.dead_letters d
 LEFT JOIN LATERAL (
     SELECT g.event_id, CASE WHEN g.lease IS NOT NULL THEN g.worker_id END AS worker_id,
            nullif(g.ready_at, 'infinity') AS ready_at
-    FROM windlass.event_queue g
-    WHERE g.group_id = q.group_id AND g.subscription = $2 AND g.namespace = $1
-    ORDER BY g.ready_at, g.event_id LIMIT 1) AS a ON a.event_id <> $3";
+    FROM (
+        SELECT * FROM (
+            SELECT g.event_id, g.lease, g.worker_id, g.ready_at FROM windlass.event_queue g
+            WHERE g.group_id = q.group_id AND g.subscription = $2 AND g.namespace = $1 AND isfinite(g.ready_at)
+            LIMIT 1) AS ready
+        UNION ALL
+        SELECT * FROM (
+            SELECT g.event_id, g.lease, g.worker_id, g.ready_at FROM windlass.event_queue g
+            WHERE g.group_id = q.group_id AND g.subscription = $2 AND g.namespace = $1 AND NOT isfinite(g.ready_at)
+            ORDER BY g.due_at, g.event_id LIMIT 1) AS waiting
+        LIMIT 1) AS g) AS a ON a.event_id <> $3";
 
 async fn standing(
     connection: &mut PgConnection,
@@ -61,6 +69,7 @@ async fn standing(
         tags: tags.iter().map(|tag| tag.trim().to_owned()).collect(),
         delivery,
         expires_at: get(&row, "expires_at")?,
+        due_at: get(&row, "due_at")?,
         ahead,
         dead_because: get(&row, "reason")?,
     }))

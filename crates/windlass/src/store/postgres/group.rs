@@ -1,12 +1,17 @@
-//! Groups: one at a time, in order. The row in `event_groups` is the lock on a group.
+//! Groups: at most one delivery in progress at a time, or one run of deliveries under one lease.
+//!
+//! The row in `event_groups` is the lock on a group. At most one delivery of a group has a finite `ready_at`: the one in
+//! progress, or the first by due time and event id. The others wait at infinity. Deliveries of a run are leased while they
+//! wait, so that claims need to know nothing of groups.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use sqlx::PgConnection;
 
 use super::error::from_sqlx;
 use super::row::get;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, after};
 use crate::error::Result;
 use crate::store::NewDelivery;
 use crate::wake::ReadyLane;
@@ -14,49 +19,193 @@ use crate::wake::ReadyLane;
 /// Subscription and group id.
 pub(super) type Group = (String, String);
 
-/// Groups in the one order in which everyone locks them.
+/// Groups in the one order in which every transaction locks them.
 pub(super) type Groups<T> = BTreeMap<Group, T>;
 
-/// How many members each group gets.
-pub(super) fn members<'a>(deliveries: impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)>) -> Groups<i64> {
-    let mut members = Groups::new();
-    for (group_id, delivery) in deliveries {
-        if let Some(group_id) = group_id {
-            *members.entry((delivery.subscription.clone(), group_id.to_owned())).or_default() += 1;
-        }
+/// A delivery that is about to be added to the queue, as far as its group needs it.
+pub(super) struct NewMember<'a> {
+    pub delivery: &'a NewDelivery,
+    /// `None`: it belongs to no group.
+    pub group_id: Option<&'a str>,
+    /// Deliveries of one transaction with the same due time are handled in this order.
+    pub order: i64,
+    /// Not before this time.
+    pub run_at: Option<Timestamp>,
+    pub delay: Option<Duration>,
+    /// It was published before the group's other deliveries, and is due at `run_at` even if that is before them.
+    pub is_past: bool,
+}
+
+impl NewMember<'_> {
+    fn group(&self) -> Option<Group> {
+        Some((self.delivery.subscription.clone(), self.group_id?.to_owned()))
     }
-    members
+}
+
+/// A group that deliveries are being added to.
+#[derive(Debug, Clone, Copy)]
+struct Entered {
+    was_empty: bool,
+    now: Timestamp,
+    /// New deliveries are not due before this.
+    last_at: Timestamp,
+    delayed_until: Option<Timestamp>,
 }
 
 // With $5, a group that has arrivals is not entered: its order is the router's.
 const ENTER: &str = "
-INSERT INTO windlass.event_groups AS g (namespace, subscription, group_id, depth)
-SELECT $1, i.subscription, i.group_id, i.members
+INSERT INTO windlass.event_groups AS g (namespace, subscription, group_id, depth, last_at)
+SELECT $1, i.subscription, i.group_id, i.members, coalesce($6, now())
 FROM unnest($2::text[], $3::text[], $4::bigint[]) AS i(subscription, group_id, members)
 WHERE NOT ($5 AND EXISTS (SELECT FROM windlass.arrivals a WHERE a.namespace = $1 AND a.group_id = i.group_id))
-ON CONFLICT (group_id, subscription, namespace) DO UPDATE SET depth = g.depth + excluded.depth
-RETURNING g.subscription, g.group_id, g.depth";
+ON CONFLICT (group_id, subscription, namespace) DO UPDATE
+SET depth = g.depth + excluded.depth, last_at = greatest(g.last_at, excluded.last_at)
+RETURNING g.subscription, g.group_id, g.depth, g.last_at, g.delayed_until, coalesce($6, now()) AS now";
 
-/// Locks the groups and counts so many members in; which groups were not empty before. `behind_arrivals`: groups that have
-/// arrivals are left out.
-pub(super) async fn enter(
+/// The groups of new deliveries, locked until the end of the transaction.
+pub(super) struct EnteredGroups {
+    groups: HashMap<Group, Entered>,
+    /// Groups that have arrivals and were left out.
+    pub left_out: Vec<Group>,
+}
+
+/// Locks the groups of these deliveries and counts them in. `behind_arrivals`: groups that have arrivals are left out.
+pub(super) async fn enter<'a>(
     connection: &mut PgConnection,
     namespace: &str,
-    members: &Groups<i64>,
+    members: impl Iterator<Item = NewMember<'a>>,
     behind_arrivals: bool,
-) -> Result<HashMap<Group, bool>> {
-    let (subscriptions, groups) = names(members.keys());
-    let counts: Vec<i64> = members.values().copied().collect();
-    let enter = sqlx::query(ENTER).bind(namespace).bind(subscriptions).bind(groups).bind(counts).bind(behind_arrivals);
-    let rows = enter.fetch_all(connection).await.map_err(from_sqlx)?;
-    let mut busy = HashMap::with_capacity(rows.len());
-    for row in rows {
-        let group: Group = (get(&row, "subscription")?, get(&row, "group_id")?);
-        let before = get::<i64>(&row, "depth")? - members.get(&group).copied().unwrap_or(0);
-        busy.insert(group, before > 0);
+    now: Option<Timestamp>,
+) -> Result<EnteredGroups> {
+    let mut counts: Groups<i64> = Groups::new();
+    members.filter_map(|member| member.group()).for_each(|group| *counts.entry(group).or_default() += 1);
+    let mut groups = HashMap::with_capacity(counts.len());
+    if counts.is_empty() {
+        return Ok(EnteredGroups { groups, left_out: Vec::new() });
     }
-    Ok(busy)
+    let (subscriptions, group_ids) = names(counts.keys());
+    let members: Vec<i64> = counts.values().copied().collect();
+    let enter = sqlx::query(ENTER)
+        .bind(namespace)
+        .bind(subscriptions)
+        .bind(group_ids)
+        .bind(members)
+        .bind(behind_arrivals)
+        .bind(now);
+    for row in enter.fetch_all(connection).await.map_err(from_sqlx)? {
+        let group: Group = (get(&row, "subscription")?, get(&row, "group_id")?);
+        let entered = Entered {
+            was_empty: Some(&get::<i64>(&row, "depth")?) == counts.get(&group),
+            now: get(&row, "now")?,
+            last_at: get(&row, "last_at")?,
+            delayed_until: get(&row, "delayed_until")?,
+        };
+        groups.insert(group, entered);
+    }
+    let left_out = counts.into_keys().filter(|group| !groups.contains_key(group)).collect();
+    Ok(EnteredGroups { groups, left_out })
 }
+
+/// How a new delivery is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Entry {
+    /// It waits for its group.
+    pub waits: bool,
+    /// When it is due in its group; `None` without a group.
+    pub due_at: Option<Timestamp>,
+}
+
+/// How new deliveries are stored, and what is left to do in their groups after that.
+#[derive(Default)]
+pub(super) struct Entries {
+    /// One for each delivery, in order.
+    pub entries: Vec<Entry>,
+    /// Groups whose first delivery is delayed, and a new one is due earlier.
+    overtaken: Groups<()>,
+    /// Groups whose first delivery is new and delayed until this time.
+    delayed: Groups<Timestamp>,
+}
+
+impl Entries {
+    pub fn new<'a>(entered: &EnteredGroups, members: impl Iterator<Item = NewMember<'a>>) -> Entries {
+        let mut planned = Entries::default();
+        // Of each group, the first new delivery: when it is due, its order, and its index.
+        let mut first: HashMap<Group, (Timestamp, i64, usize)> = HashMap::new();
+        for (at, member) in members.enumerate() {
+            let found = member.group().and_then(|group| Some((*entered.groups.get(&group)?, group)));
+            let Some((entered, group)) = found else {
+                planned.entries.push(Entry::default());
+                continue;
+            };
+            let run_at = member.run_at.or(member.delay.map(|delay| after(entered.now, delay)));
+            let earliest = if member.is_past { run_at } else { None }.unwrap_or(entered.last_at);
+            let due_at = run_at.map_or(earliest, |run_at| run_at.max(earliest));
+            planned.entries.push(Entry { waits: true, due_at: Some(due_at) });
+            let new = (due_at, member.order, at);
+            first.entry(group).and_modify(|first| *first = new.min(*first)).or_insert(new);
+        }
+        for (group, (due_at, _, at)) in first {
+            let Some(entered) = entered.groups.get(&group) else { continue };
+            if entered.was_empty {
+                planned.entries[at].waits = false;
+                if due_at > entered.now {
+                    planned.delayed.insert(group, due_at);
+                }
+            } else if entered.delayed_until.is_some_and(|until| until > due_at) {
+                planned.overtaken.insert(group, ());
+            }
+        }
+        planned
+    }
+
+    /// After the deliveries were stored: those that are due before a delayed one go before it. Returns the lanes in which
+    /// deliveries became ready.
+    pub async fn settle(
+        &self,
+        connection: &mut PgConnection,
+        namespace: &str,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<ReadyLane>> {
+        if !self.delayed.is_empty() {
+            mark_delayed(connection, namespace, &self.delayed).await?;
+        }
+        if self.overtaken.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (subscriptions, groups) = names(self.overtaken.keys());
+        let lock = sqlx::query(LOCK_READY).bind(namespace).bind(subscriptions).bind(groups);
+        lock.execute(&mut *connection).await.map_err(from_sqlx)?;
+        advance(connection, namespace, &self.overtaken, now).await
+    }
+}
+
+const MARK_DELAYED: &str = "
+UPDATE windlass.event_groups g SET delayed_until = i.delayed_until
+FROM (
+    SELECT g.tid, i.delayed_until
+    FROM unnest($2::text[], $3::text[], $4::timestamptz[]) AS i(subscription, group_id, delayed_until)
+    CROSS JOIN LATERAL (
+        SELECT g.ctid AS tid FROM windlass.event_groups g
+        WHERE g.group_id = i.group_id AND g.subscription = i.subscription AND g.namespace = $1 LIMIT 1) AS g
+    OFFSET 0) AS i
+WHERE g.ctid = i.tid AND (g.namespace = $1) IS TRUE";
+
+async fn mark_delayed(connection: &mut PgConnection, namespace: &str, delayed: &Groups<Timestamp>) -> Result<()> {
+    let (subscriptions, groups) = names(delayed.keys());
+    let until: Vec<Timestamp> = delayed.values().copied().collect();
+    let mark = sqlx::query(MARK_DELAYED).bind(namespace).bind(subscriptions).bind(groups).bind(until);
+    mark.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
+// A claim may be taking the delayed delivery at this moment: its time has come. Locking it waits for that claim. A delivery
+// that is leased is not locked, because its handler's transaction may hold it for long.
+pub(super) const LOCK_READY: &str = "
+SELECT 1 FROM unnest($2::text[], $3::text[]) AS g(subscription, group_id)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM windlass.event_queue q
+    WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1 AND isfinite(q.ready_at)
+      AND q.lease IS NULL
+    FOR UPDATE) AS locked";
 
 pub(super) const LOCK: &str = "
 SELECT 1 FROM unnest($2::text[], $3::text[]) AS i(subscription, group_id)
@@ -72,17 +221,34 @@ pub(super) async fn lock<T>(connection: &mut PgConnection, namespace: &str, grou
     lock.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-// Of the namespace in words that no index serves: see `retain::DELETE_ATTEMPTS`. Else the groups of everybody could be gone
-// through for each batch.
+/// What a transaction did to deliveries of one group.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct GroupChange {
+    /// How many left the queue.
+    pub ended: i64,
+    /// The lease of those that were in progress.
+    pub lease: Option<i64>,
+    /// How many of them left the queue.
+    pub ended_of_lease: i32,
+    /// One of them did not succeed, so the rest of its run is released.
+    pub releases_run: bool,
+}
+
+// The namespace is compared `IS TRUE` so that the planner cannot use an index for it: see `retain::DELETE_ATTEMPTS`.
 pub(super) const LEAVE: &str = "
 WITH found AS MATERIALIZED (
-    SELECT g.tid, i.members FROM unnest($2::text[], $3::text[], $4::bigint[]) AS i(subscription, group_id, members)
+    SELECT g.tid, i.* FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[])
+      WITH ORDINALITY AS i(subscription, group_id, ended, lease, ended_of_lease, releases_run, n)
     CROSS JOIN LATERAL (
         SELECT g.ctid AS tid FROM windlass.event_groups g
         WHERE g.group_id = i.group_id AND g.subscription = i.subscription AND g.namespace = $1 LIMIT 1) AS g
 )
-UPDATE windlass.event_groups g SET depth = g.depth - i.members
-FROM found i WHERE g.ctid = i.tid AND (g.namespace = $1) IS TRUE";
+UPDATE windlass.event_groups g
+SET depth = g.depth - i.ended,
+    run_left = CASE WHEN g.run_lease IS DISTINCT FROM i.lease THEN g.run_left WHEN i.releases_run THEN 0
+                    ELSE greatest(g.run_left - i.ended_of_lease, 0) END
+FROM found i WHERE g.ctid = i.tid AND (g.namespace = $1) IS TRUE
+RETURNING i.n, g.depth, g.run_left";
 
 pub(super) const REMOVE_EMPTY: &str = "
 DELETE FROM windlass.event_groups g WHERE (g.namespace = $1) IS TRUE AND g.ctid = ANY(ARRAY(
@@ -92,91 +258,149 @@ DELETE FROM windlass.event_groups g WHERE (g.namespace = $1) IS TRUE AND g.ctid 
         WHERE g.group_id = i.group_id AND g.subscription = i.subscription AND g.namespace = $1 AND g.depth <= 0
         LIMIT 1) AS g))";
 
-/// Counts members out of groups that are locked.
-pub(super) async fn leave(connection: &mut PgConnection, namespace: &str, members: &Groups<i64>) -> Result<()> {
-    let (subscriptions, groups) = names(members.keys());
-    let counts: Vec<i64> = members.values().copied().collect();
-    let leave = sqlx::query(LEAVE).bind(namespace).bind(&subscriptions).bind(&groups).bind(counts);
-    leave.execute(&mut *connection).await.map_err(from_sqlx)?;
-    let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(subscriptions).bind(groups);
-    remove.execute(connection).await.map_err(from_sqlx).map(drop)
-}
-
-// Whoever is ready or held comes first in the index, then whoever waits, by id: each part reads a few
-// rows however long the group is. With `pass`, who waits for a retry does not hold up the others. NOT EXISTS
-// would become a join, and that may read the members of all groups.
-pub(super) const ADVANCE: &str = "
-WITH next AS MATERIALIZED (
-    SELECT g.subscription, g.group_id, n.tid, n.due_at
-    FROM unnest($2::text[], $3::text[], $4::boolean[]) AS g(subscription, group_id, pass)
+// The other deliveries of the run are returned as if they had not been claimed: their attempt had not begun.
+pub(super) const RELEASE_RUN: &str = "
+WITH run AS MATERIALIZED (
+    SELECT m.tid, g.lease FROM unnest($2::text[], $3::text[], $4::bigint[]) AS g(subscription, group_id, lease)
     CROSS JOIN LATERAL (
-        SELECT * FROM (
-            SELECT q.ctid AS tid, q.due_at FROM windlass.event_queue q
-            WHERE g.pass AND q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
-              AND q.ready_at = 'infinity' AND q.due_at <= coalesce($5, now())
-            ORDER BY q.event_id LIMIT 1) AS due
-        UNION ALL
-        SELECT * FROM (
-            SELECT q.ctid AS tid, q.due_at FROM windlass.event_queue q
-            WHERE g.pass AND q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
-            ORDER BY q.due_at, q.event_id LIMIT 1) AS soonest
-        UNION ALL
-        SELECT * FROM (
-            SELECT q.ctid AS tid, q.due_at FROM windlass.event_queue q
-            WHERE NOT g.pass AND q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
-            ORDER BY q.ready_at, q.event_id LIMIT 1) AS head
-        LIMIT 1) AS n
-    WHERE (
-        SELECT true FROM windlass.event_queue a
-        WHERE a.group_id = g.group_id AND a.subscription = g.subscription AND a.namespace = $1
-          AND a.ready_at < 'infinity' AND (a.lease IS NOT NULL OR a.ready_at <= coalesce($5, now()))
-        LIMIT 1) IS NULL
-), target AS MATERIALIZED (
-    SELECT n.tid, n.due_at AS ready_at FROM next n
-    UNION ALL
-    SELECT q.tid, 'infinity' FROM next n
+        SELECT s.run_to FROM windlass.event_groups s
+        WHERE s.group_id = g.group_id AND s.subscription = g.subscription AND s.namespace = $1 AND s.run_lease = g.lease
+          AND s.run_left > 0 LIMIT 1) AS s
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
-        WHERE q.group_id = n.group_id AND q.subscription = n.subscription AND q.namespace = $1
-          AND q.ready_at < 'infinity' AND q.ctid <> n.tid
+        WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1 AND isfinite(q.ready_at)
+          AND q.lease = g.lease
+        UNION ALL
+        SELECT q.ctid FROM windlass.event_queue q
+        WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1 AND NOT isfinite(q.ready_at)
+          AND q.due_at <= s.run_to AND q.lease = g.lease
+        OFFSET 0) AS m
+)
+UPDATE windlass.event_queue q SET lease = NULL, attempts = q.attempts - 1, updated_at = coalesce($5, now())
+FROM run WHERE q.ctid = run.tid AND (q.namespace = $1) IS TRUE AND q.lease = run.lease";
+
+/// Takes changes of deliveries into account in their groups, which are locked, and lets the next deliveries become ready.
+pub(super) async fn apply(
+    connection: &mut PgConnection,
+    namespace: &str,
+    changes: &Groups<GroupChange>,
+    now: Option<Timestamp>,
+) -> Result<Vec<ReadyLane>> {
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let releasing: Vec<(&Group, i64)> = changes
+        .iter()
+        .filter(|(_, change)| change.releases_run)
+        .filter_map(|(group, change)| Some((group, change.lease?)))
+        .collect();
+    if !releasing.is_empty() {
+        let (subscriptions, groups) = names(releasing.iter().map(|(group, _)| *group));
+        let leases: Vec<i64> = releasing.iter().map(|(_, lease)| *lease).collect();
+        let release =
+            sqlx::query(RELEASE_RUN).bind(namespace).bind(subscriptions).bind(groups).bind(leases).bind(now);
+        release.execute(&mut *connection).await.map_err(from_sqlx)?;
+    }
+    let (subscriptions, groups) = names(changes.keys());
+    let (mut ended, mut leases, mut of_lease, mut release) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for change in changes.values() {
+        ended.push(change.ended);
+        leases.push(change.lease);
+        of_lease.push(change.ended_of_lease);
+        release.push(change.releases_run);
+    }
+    let leave = sqlx::query(LEAVE)
+        .bind(namespace)
+        .bind(subscriptions)
+        .bind(groups)
+        .bind(ended)
+        .bind(leases)
+        .bind(of_lease)
+        .bind(release);
+    let (mut empty, mut waiting) = (Groups::new(), Groups::new());
+    let by_number: Vec<&Group> = changes.keys().collect();
+    for row in leave.fetch_all(&mut *connection).await.map_err(from_sqlx)? {
+        let group = by_number[get::<i64>(&row, "n")? as usize - 1].clone();
+        if get::<i64>(&row, "depth")? <= 0 {
+            empty.insert(group, ());
+        } else if get::<i32>(&row, "run_left")? == 0 {
+            waiting.insert(group, ());
+        }
+    }
+    if !empty.is_empty() {
+        let (subscriptions, groups) = names(empty.keys());
+        let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(subscriptions).bind(groups);
+        remove.execute(&mut *connection).await.map_err(from_sqlx)?;
+    }
+    if waiting.is_empty() { Ok(Vec::new()) } else { advance(connection, namespace, &waiting, now).await }
+}
+
+// The first delivery of each group by due time, unless one is in progress or waits for its retry. It becomes ready; another
+// one that is ready but due later waits again. The index has the ready ones before the others, in this order, so each part reads a few rows however
+// long the group is. What is due by the group's own time is ready now, even if the clock was set back.
+pub(super) const ADVANCE: &str = "
+WITH head AS MATERIALIZED (
+    SELECT g.subscription, g.group_id, c.tid, c.waits,
+           CASE WHEN c.due_at <= s.last_at THEN least(c.due_at, coalesce($4, now())) ELSE c.due_at END AS ready_at
+    FROM unnest($2::text[], $3::text[]) AS g(subscription, group_id)
+    CROSS JOIN LATERAL (
+        SELECT s.last_at, s.run_left FROM windlass.event_groups s
+        WHERE s.group_id = g.group_id AND s.subscription = g.subscription AND s.namespace = $1 LIMIT 1) AS s
+    CROSS JOIN LATERAL (
+        SELECT m.* FROM (
+            SELECT * FROM (
+                SELECT q.ctid AS tid, q.due_at, q.event_id, q.lease, false AS waits, q.ready_at > q.due_at AS is_retry
+                FROM windlass.event_queue q
+                WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
+                  AND isfinite(q.ready_at) OFFSET 0) AS ready
+            UNION ALL
+            SELECT * FROM (
+                SELECT q.ctid, q.due_at, q.event_id, q.lease, true, false FROM windlass.event_queue q
+                WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
+                  AND NOT isfinite(q.ready_at)
+                ORDER BY q.due_at, q.event_id LIMIT 1) AS waiting) AS m
+        ORDER BY m.lease IS NULL, NOT m.is_retry, m.due_at, m.event_id LIMIT 1) AS c
+    WHERE s.run_left = 0 AND c.lease IS NULL
+), target AS MATERIALIZED (
+    SELECT h.tid, h.ready_at FROM head h WHERE h.waits
+    UNION ALL
+    SELECT q.tid, 'infinity' FROM head h
+    CROSS JOIN LATERAL (
+        SELECT q.ctid AS tid FROM windlass.event_queue q
+        WHERE q.group_id = h.group_id AND q.subscription = h.subscription AND q.namespace = $1
+          AND isfinite(q.ready_at) AND q.ctid <> h.tid
         OFFSET 0) AS q
 )
 UPDATE windlass.event_queue q SET ready_at = t.ready_at, out_of_order = true
-FROM target t WHERE q.ctid = t.tid AND q.namespace = $1 AND q.ready_at <> t.ready_at
-RETURNING q.subscription_id, q.lane_id, q.ready_at < 'infinity' AS freed";
+FROM target t WHERE q.ctid = t.tid AND (q.namespace = $1) IS TRUE AND q.lease IS NULL
+RETURNING q.subscription_id, q.lane_id, q.subscription, q.group_id, q.ready_at,
+          isfinite(q.ready_at) AS freed, q.ready_at > coalesce($4, now()) AS delayed";
 
-// Under `pass`, whoever is ready may be claimed at this very moment: locking them waits for that claim.
-pub(super) const LOCK_READY: &str = "
-SELECT 1 FROM unnest($2::text[], $3::text[], $4::boolean[]) AS g(subscription, group_id, pass)
-CROSS JOIN LATERAL (
-    SELECT 1 FROM windlass.event_queue q
-    WHERE g.pass AND q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1
-      AND q.ready_at < 'infinity'
-    FOR UPDATE) AS locked";
-
-/// Lets each group that has nobody at work go on; `pass`: past those who wait for a retry.
-pub(super) async fn advance(
+/// Makes the first delivery of each group ready, unless one is in progress. The groups are locked.
+async fn advance(
     connection: &mut PgConnection,
     namespace: &str,
-    pass: &Groups<bool>,
+    groups: &Groups<()>,
     now: Option<Timestamp>,
 ) -> Result<Vec<ReadyLane>> {
-    let (subscriptions, groups) = names(pass.keys());
-    let passes: Vec<bool> = pass.values().copied().collect();
-    if passes.contains(&true) {
-        let ready = sqlx::query(LOCK_READY).bind(namespace).bind(&subscriptions).bind(&groups).bind(&passes);
-        ready.execute(&mut *connection).await.map_err(from_sqlx)?;
-    }
-    let advance = sqlx::query(ADVANCE).bind(namespace).bind(subscriptions).bind(groups).bind(passes).bind(now);
-    let mut freed = Vec::new();
-    for row in advance.fetch_all(connection).await.map_err(from_sqlx)? {
-        if get(&row, "freed")? {
-            freed.push(ReadyLane {
-                subscription_id: get(&row, "subscription_id")?,
-                lane_id: get(&row, "lane_id")?,
-                rewind: true,
-            });
+    let (subscriptions, group_ids) = names(groups.keys());
+    let advance = sqlx::query(ADVANCE).bind(namespace).bind(subscriptions).bind(group_ids).bind(now);
+    let (mut freed, mut delayed) = (Vec::new(), Groups::new());
+    for row in advance.fetch_all(&mut *connection).await.map_err(from_sqlx)? {
+        if !get::<bool>(&row, "freed")? {
+            continue;
         }
+        freed.push(ReadyLane {
+            subscription_id: get(&row, "subscription_id")?,
+            lane_id: get(&row, "lane_id")?,
+            rewind: true,
+        });
+        if get(&row, "delayed")? {
+            delayed.insert((get(&row, "subscription")?, get(&row, "group_id")?), get(&row, "ready_at")?);
+        }
+    }
+    if !delayed.is_empty() {
+        mark_delayed(connection, namespace, &delayed).await?;
     }
     Ok(freed)
 }

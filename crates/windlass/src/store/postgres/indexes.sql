@@ -13,7 +13,7 @@ CREATE UNIQUE INDEX event_groups_pkey ON windlass.event_groups USING btree (grou
 CREATE INDEX event_keys_by_end ON windlass.event_keys USING btree (namespace, expires_at);
 CREATE UNIQUE INDEX event_keys_pkey ON windlass.event_keys USING btree (namespace, key);
 CREATE INDEX event_queue_deadline ON windlass.event_queue USING btree (subscription_id, expires_at, event_id, ready_at) WHERE (expires_at IS NOT NULL);
-CREATE INDEX event_queue_group ON windlass.event_queue USING btree (group_id, subscription, namespace, ready_at, event_id) WHERE (group_id IS NOT NULL);
+CREATE INDEX event_queue_group ON windlass.event_queue USING btree (group_id, subscription, namespace, isfinite(ready_at), due_at, event_id) WHERE (group_id IS NOT NULL);
 CREATE INDEX event_queue_lane ON windlass.event_queue USING btree (lane_id, ready_at, event_id);
 CREATE INDEX event_queue_lane_deadline ON windlass.event_queue USING btree (lane_id, expires_at, event_id, ready_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX event_queue_out_of_order ON windlass.event_queue USING btree (subscription_id, priority, ready_at, event_id) WHERE out_of_order;

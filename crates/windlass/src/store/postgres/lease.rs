@@ -21,7 +21,8 @@ use crate::store::Change;
 const LEASES_CHECKED: i64 = 1_000;
 
 // Of the leases that are due: a lease without deliveries is over, and one that was renewed is checked again when it expires.
-// Deliveries whose lease has expired are returned; the caller changes them, and the next call finds the lease over.
+// Deliveries whose lease has expired are returned; the caller changes them, and the next call finds the lease over. Of a run,
+// only the first is returned: releasing it releases the others.
 pub(super) const EXPIRED: &str = "
 WITH due AS MATERIALIZED (
     SELECT l.* FROM unnest($2::bigint[]) AS s(subscription_id)
@@ -33,7 +34,7 @@ WITH due AS MATERIALIZED (
     SELECT d.tid, q.* FROM due d
     CROSS JOIN LATERAL (
         SELECT q.event_id, q.subscription_id, q.lane_id, q.event_type, q.lease, q.attempts, q.attempts_limit,
-               q.retry_count, q.max_retries, q.subscription, q.group_id, q.lease_expires_at
+               q.retry_count, q.max_retries, q.subscription, q.group_id, q.due_at, q.lease_expires_at
         FROM windlass.event_queue q
         WHERE q.subscription_id = d.subscription_id AND q.event_id BETWEEN d.first_id AND d.last_id AND q.lease = d.lease
         ORDER BY q.event_id OFFSET 0) AS q
@@ -46,7 +47,10 @@ WITH due AS MATERIALIZED (
     UPDATE windlass.leases l SET check_at = n.check_at FROM next n
     WHERE l.ctid = n.tid AND n.check_at > coalesce($3, now()) AND (l.namespace = $1) IS TRUE
 )
-SELECT l.* FROM leased l WHERE l.lease_expires_at <= coalesce($3, now()) LIMIT $4";
+SELECT e.* FROM (
+    SELECT l.*, row_number() OVER (PARTITION BY l.subscription_id, l.lease, l.group_id ORDER BY l.due_at, l.event_id) AS n
+    FROM leased l WHERE l.lease_expires_at <= coalesce($3, now())) AS e
+WHERE e.group_id IS NULL OR e.n = 1 LIMIT $4";
 
 pub(super) async fn expired_leases(
     store: &PgStore,

@@ -120,7 +120,8 @@ fn row<'a>(event: &'a Event, delivery: &'a NewDelivery) -> Row<'a> {
         priority: event.priority,
         group_id: event.group_id.as_deref(),
         expires_at: event.expires_at,
-        due_at: Some(event.run_at.map_or(event.created_at, |run_at| run_at.max(event.created_at))),
+        run_at: Some(event.run_at.map_or(event.created_at, |run_at| run_at.max(event.created_at))),
         attempts: 0,
+        is_past: true,
     }
 }

@@ -6,14 +6,15 @@ use std::time::Duration;
 use sqlx::{Connection as _, PgConnection};
 
 use super::arrive::arrive;
-use super::enqueue::{Waits, column, flags, optional, signed};
+use super::enqueue::{column, flags, optional, signed};
 use super::error::from_sqlx;
+use super::group::{self, EnteredGroups, Entries, Entry, NewMember};
 use super::publish_one::{insert_one, plain};
 use super::row::get;
-use super::{PgStore, group};
+use super::PgStore;
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
-use crate::event::same_contents;
+use crate::event::{NewEvent, same_contents};
 use crate::store::{NewDelivery, Prepared, Stored};
 use crate::wake::ReadyLane;
 
@@ -85,66 +86,59 @@ pub(super) async fn store_new(
     batch: Batch<'_>,
     now: Option<Timestamp>,
 ) -> Result<Option<Published>> {
-    let members = group::members(deliveries(batch.events));
-    if members.is_empty() {
-        return store_direct(connection, batch, HashMap::new(), now).await;
+    let entered = group::enter(connection, batch.namespace, members(batch.events), true, now).await?;
+    if entered.left_out.is_empty() {
+        return store_direct(connection, batch, &entered, now).await;
     }
-    let entered = group::enter(connection, batch.namespace, &members, true).await?;
-    let arrives =
-        |prepared: &Prepared| {
-            prepared.event.group_id.as_ref().is_some_and(|group_id| {
-                members.keys().any(|group| group.1 == *group_id && !entered.contains_key(group))
-            })
-        };
-    if entered.len() == members.len() {
-        return store_direct(connection, batch, entered, now).await;
-    }
-    let behind: HashSet<usize> = (0..batch.events.len()).filter(|at| arrives(batch.events[*at])).collect();
-    let part = |arrives: bool| {
-        let places: Vec<usize> = (0..batch.events.len()).filter(|at| behind.contains(at) == arrives).collect();
-        let events: Vec<&Prepared> = places.iter().map(|at| batch.events[*at]).collect();
-        (events, places.iter().map(|at| batch.ids[*at]).collect::<Vec<_>>())
+    let left_out = entered.left_out.iter().map(|(_, group_id)| group_id.as_str()).collect::<HashSet<_>>();
+    let arrives = |at: usize| batch.events[at].event.group_id.as_deref().is_some_and(|id| left_out.contains(id));
+    let part = |arriving: bool| {
+        let places: Vec<usize> = (0..batch.events.len()).filter(|at| arrives(*at) == arriving).collect();
+        (column(&places, |at| batch.events[*at]), column(&places, |at| batch.ids[*at]))
     };
     let ((direct, direct_ids), (later, later_ids)) = (part(false), part(true));
-    let direct = Batch { events: &direct, ids: direct_ids, ..batch };
-    let Some(mut published) = store_direct(connection, direct, entered, now).await? else { return Ok(None) };
+    let (namespace, version) = (batch.namespace, batch.version);
+    let direct = Batch { namespace, version, events: &direct, ids: direct_ids };
+    let Some(mut published) = store_direct(connection, direct, &entered, now).await? else { return Ok(None) };
     let mut direct = published.stored.into_iter();
-    let mut later = arrive(connection, batch.namespace, &later, later_ids, now).await?.into_iter();
-    let stored = (0..batch.events.len()).map(|at| if behind.contains(&at) { later.next() } else { direct.next() });
+    let mut later = arrive(connection, namespace, &later, later_ids, now).await?.into_iter();
+    let stored = (0..batch.events.len()).map(|at| if arrives(at) { later.next() } else { direct.next() });
     published.stored = stored.flatten().collect();
     Ok(Some(published))
 }
 
-/// Their rows, with their deliveries in the groups that were entered.
+/// Stores events with their deliveries in the groups that were entered.
 async fn store_direct(
     connection: &mut PgConnection,
     batch: Batch<'_>,
-    entered: HashMap<group::Group, bool>,
+    entered: &EnteredGroups,
     now: Option<Timestamp>,
 ) -> Result<Option<Published>> {
     let namespace = batch.namespace;
     if batch.events.is_empty() {
         return Ok(Some(Published { stored: Vec::new(), freed: Vec::new() }));
     }
-    let mut waits = Waits::new(entered, deliveries(batch.events));
-    let inserted = match plain(&batch) {
-        Some((event, delivery)) => {
-            let stored = insert_one(connection, (namespace, batch.version), (event, delivery), now).await?;
-            stored.map(|stored| Published { stored: vec![stored], freed: vec![delivery.ready_lane()] })
-        }
-        None => insert(connection, batch, &mut waits, now).await?,
-    };
-    let Some(mut published) = inserted else { return Ok(None) };
-    published.freed.extend(waits.pass(connection, namespace, now).await?);
+    if let Some((event, delivery)) = plain(&batch) {
+        let stored = insert_one(connection, (namespace, batch.version), (event, delivery), now).await?;
+        return Ok(stored.map(|stored| Published { stored: vec![stored], freed: vec![delivery.ready_lane()] }));
+    }
+    let planned = Entries::new(entered, members(batch.events));
+    let Some(mut published) = insert(connection, batch, &planned.entries, now).await? else { return Ok(None) };
+    published.freed.extend(planned.settle(connection, namespace, now).await?);
     Ok(Some(published))
 }
 
-fn deliveries<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = (Option<&'a str>, &'a NewDelivery)> {
-    let each = |prepared: &&'a Prepared| {
+/// The deliveries of events, in order.
+fn members<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = NewMember<'a>> {
+    (0..).zip(events).flat_map(|(order, prepared)| {
         let prepared: &'a Prepared = prepared;
-        prepared.deliveries.iter().map(|delivery| (prepared.event.group_id.as_deref(), delivery))
-    };
-    events.iter().flat_map(each)
+        let NewEvent { group_id, run_at, delay, .. } = &prepared.event;
+        let member = move |delivery| {
+            let group_id = group_id.as_deref();
+            NewMember { delivery, group_id, order, run_at: *run_at, delay: *delay, is_past: false }
+        };
+        prepared.deliveries.iter().map(member)
+    })
 }
 
 // The transaction gets its id before the events get theirs: claims rely on it to know which events may still be committed.
@@ -313,16 +307,16 @@ WITH topology AS MATERIALIZED (
         out_of_order, ready_at, due_at, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
     SELECT ids.id[d.n], d.subscription_id, d.lane_id, $1, d.subscription, d.event_type, d.priority,
            d.priority <> 0 OR d.waits IS TRUE OR due.at > coalesce($4, now()),
-           CASE WHEN d.waits THEN 'infinity' ELSE due.at END, CASE WHEN d.group_id IS NOT NULL THEN due.at END,
+           CASE WHEN d.waits THEN 'infinity' ELSE due.at END, d.due_at,
            d.attempts_limit, d.max_retries, d.group_id,
            coalesce(d.expires_at, due.at + d.expires_in_us * interval '1 microsecond'),
            coalesce($4, now()), coalesce($4, now())
     FROM ids, unnest($18::integer[], $19::bigint[], $20::text[], $21::boolean[], $22::integer[], $23::integer[],
                      $24::text[], $25::timestamptz[], $26::timestamptz[], $27::bigint[], $29::bigint[],
-                     $31::bigint[], $32::text[], $33::smallint[])
+                     $31::bigint[], $32::text[], $33::smallint[], $34::timestamptz[])
            AS d(n, lane_id, subscription, waits, attempts_limit, max_retries, group_id, expires_at, run_at,
-                delay_us, expires_in_us, subscription_id, event_type, priority),
-         LATERAL (SELECT greatest(coalesce($4, now()), d.run_at,
+                delay_us, expires_in_us, subscription_id, event_type, priority, due_at),
+         LATERAL (SELECT greatest(coalesce($4, now()), d.run_at, d.due_at,
                                   coalesce($4, now()) + d.delay_us * interval '1 microsecond') AS at) AS due
     WHERE ids.id IS NOT NULL
 )
@@ -331,7 +325,7 @@ SELECT ids.id, coalesce($4, now()) AS created_at FROM ids";
 async fn insert(
     connection: &mut PgConnection,
     batch: Batch<'_>,
-    waits: &mut Waits,
+    entries: &[Entry],
     now: Option<Timestamp>,
 ) -> Result<Option<Published>> {
     let events = batch.events;
@@ -360,7 +354,7 @@ async fn insert(
         .bind(column(&deliveries, |(n, ..)| *n))
         .bind(column(&deliveries, |(.., d)| d.lane_id))
         .bind(column(&deliveries, |(.., d)| d.subscription.as_str()))
-        .bind(flags(&deliveries, |_| waits.next()))
+        .bind(flags(entries, |entry| entry.waits))
         .bind(column(&deliveries, |(.., d)| signed(d.attempts_limit)))
         .bind(optional(&deliveries, |(.., d)| d.max_retries.map(signed)))
         .bind(optional(&deliveries, |(_, p, _)| p.event.group_id.as_deref()))
@@ -372,7 +366,8 @@ async fn insert(
         .bind(optional(events, |p| p.event.scheduled_task_id.as_deref()))
         .bind(column(&deliveries, |(.., d)| d.subscription_id))
         .bind(column(&deliveries, |(_, p, _)| p.event.event_type.as_str()))
-        .bind(column(&deliveries, |(_, p, _)| p.event.priority));
+        .bind(column(&deliveries, |(_, p, _)| p.event.priority))
+        .bind(optional(entries, |entry| entry.due_at));
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;

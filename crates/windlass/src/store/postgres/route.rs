@@ -248,8 +248,9 @@ async fn deliver(
             priority: event.priority,
             group_id: event.group_id.as_deref(),
             expires_at,
-            due_at: Some(due_at),
+            run_at: Some(due_at),
             attempts: 0,
+            is_past: false,
         })
     });
     let rows: Vec<Row<'_>> = rows.collect();

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use super::{
     HOT, PgStore, activity, again, cancel, claim, complete, dead_letters, drop_month, fire, group, hold, inspect,
-    lanes, lease, look, maintain, partitions, prune, results, retain, route, schedule, transition,
+    lanes, lease, look, maintain, partitions, prune, results, retain, route, run, schedule, transition,
 };
 use crate::clock::Clock;
 use crate::delivery::{Lease, Live};
@@ -148,9 +148,35 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("recorded", hold::RECORDED, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
         ("start", hold::START, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
         ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
-        ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{t,f}'", "NULL"]),
+        ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "NULL"]),
+        ("lock ready", group::LOCK_READY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
+        ("release run", group::RELEASE_RUN, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{7,7}'", "NULL"]),
+        ("lock groups for runs", run::LOCK_GROUPS, vec!["'default'", "'main'", "'{g5,g10}'"]),
+        (
+            "claim runs",
+            run::CLAIM_RUNS,
+            vec![
+                "'default'",
+                "'main'",
+                "NULL",
+                "'{g5,g10}'",
+                "'{5,10}'",
+                "'{7,7}'",
+                "'{w,w}'",
+                "'{9,9}'",
+                "1",
+                lanes,
+                "60000000",
+                "'{}'",
+                "'{}'",
+            ],
+        ),
         ("lock groups", group::LOCK, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
-        ("leave groups", group::LEAVE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{1,1}'"]),
+        (
+            "leave groups",
+            group::LEAVE,
+            vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{1,1}'", "'{7,7}'", "'{1,1}'", "'{f,t}'"],
+        ),
         ("remove groups", group::REMOVE_EMPTY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
         ("redrive", dead_letters::TAKE, vec!["'default'", "'{10,20}'", "'{main,main}'", "NULL"]),
         (
@@ -239,7 +265,7 @@ fn serves(index: &str, condition: &str) -> bool {
         "event_queue_lane_deadline" => &["lane_id", "expires_at", "event_id"],
         "leases_by_check" => &["subscription_id", "check_at"],
         "leases_by_claim" => &["subscription_id", "claimed_at"],
-        "event_queue_group" => &["group_id", "subscription", "namespace", "ready_at", "event_id"],
+        "event_queue_group" => &["group_id", "subscription", "namespace", "isfinite", "due_at", "event_id"],
         "event_groups_pkey" => &["group_id", "subscription", "namespace"],
         "dead_letters_pkey" => &["event_id", "subscription_id"],
         // All of a namespace is too much, here and below.

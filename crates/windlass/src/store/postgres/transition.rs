@@ -8,13 +8,13 @@ use super::again::{self, despite_deadlocks, fill, missed};
 use super::complete::{by_subscription, complete, is_plain};
 use super::enqueue::{column, flags, optional};
 use super::error::from_sqlx;
-use super::group::{self, Groups};
+use super::group::{self, GroupChange, Groups};
 use super::results;
 use super::row::Columns;
 use crate::clock::{Timestamp, micros};
 use crate::decide::{Transition, When};
 use crate::error::Result;
-use crate::outcome::Attempt;
+use crate::outcome::{Action, Attempt};
 use crate::store::{Applied, Change, Guard};
 use crate::wake::ReadyLane;
 
@@ -73,8 +73,7 @@ pub(super) async fn apply(
     locking: bool,
     now: Option<Timestamp>,
 ) -> Result<(Vec<Option<Attempt>>, Vec<ReadyLane>)> {
-    let groups: Groups<bool> =
-        changes.iter().filter_map(|change| Some((group_of(change)?, change.pass_group))).collect();
+    let groups: Groups<()> = changes.iter().filter_map(|change| Some((group_of(change)?, ()))).collect();
     if !groups.is_empty() {
         group::lock(connection, namespace, &groups).await?;
     }
@@ -84,7 +83,7 @@ pub(super) async fn apply(
     let done = Kinds::of(changes).apply(connection, namespace, now).await?;
     forget(connection, namespace, &done).await?;
     results::write(connection, namespace, &column(&done, |done| done.change), now).await?;
-    let moved = move_groups_on(connection, namespace, &groups, &done, now).await?;
+    let moved = group::apply(connection, namespace, &group_changes(&done), now).await?;
     let freed = requeued(&done).into_iter().chain(moved).collect();
     Ok((in_order(changes, done), freed))
 }
@@ -283,8 +282,7 @@ WITH found AS MATERIALIZED (
     SET lease = NULL, out_of_order = true,
         ready_at = CASE WHEN i.pass_group THEN 'infinity' WHEN i.delay_us IS NULL THEN q.ready_at
                         ELSE coalesce($2, now()) + i.delay_us * interval '1 microsecond' END,
-        due_at = CASE WHEN q.group_id IS NULL THEN NULL WHEN i.delay_us IS NULL THEN q.due_at
-                      ELSE coalesce($2, now()) + i.delay_us * interval '1 microsecond' END,
+        due_at = CASE WHEN i.pass_group THEN coalesce($2, now()) + i.delay_us * interval '1 microsecond' ELSE q.due_at END,
         retry_count = q.retry_count + i.failed::integer,
         attempts_limit = q.attempts_limit + i.free::integer,
         updated_at = coalesce($2, now())
@@ -455,32 +453,23 @@ async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>
     events.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-async fn move_groups_on(
-    connection: &mut PgConnection,
-    namespace: &str,
-    groups: &Groups<bool>,
-    done: &[Done<'_>],
-    now: Option<Timestamp>,
-) -> Result<Vec<ReadyLane>> {
-    if groups.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (mut left, mut moving) = (Groups::<i64>::new(), Groups::<bool>::new());
-    for change in done.iter().map(|done| done.change) {
+/// What was done to the deliveries of each group.
+fn group_changes(done: &[Done<'_>]) -> Groups<GroupChange> {
+    let mut changes: Groups<GroupChange> = Groups::new();
+    for Done { change, attempt, .. } in done {
         let Some(group) = group_of(change) else { continue };
-        match change.transition {
-            Transition::Requeue { pass_group: true, .. } => drop(moving.insert(group, true)),
-            Transition::Requeue { .. } => {}
-            Transition::End { .. } | Transition::Bury { .. } => {
-                *left.entry(group.clone()).or_default() += 1;
-                moving.insert(group, change.pass_group);
-            }
+        let (of_group, lease) = (changes.entry(group).or_default(), lease_of(change));
+        of_group.lease = of_group.lease.or(lease);
+        let ended = !matches!(change.transition, Transition::Requeue { .. });
+        if ended {
+            of_group.ended += 1;
+            of_group.ended_of_lease += i32::from(lease.is_some());
         }
+        let succeeded = ended && matches!(change.action, Action::Completed | Action::CompletedWithErrors);
+        // Only first attempts are claimed in runs.
+        of_group.releases_run |= lease.is_some() && !succeeded && *attempt <= 1;
     }
-    if !left.is_empty() {
-        group::leave(connection, namespace, &left).await?;
-    }
-    if moving.is_empty() { Ok(Vec::new()) } else { group::advance(connection, namespace, &moving, now).await }
+    changes
 }
 
 fn in_order(changes: &[Change], done: Vec<Done<'_>>) -> Vec<Option<Attempt>> {

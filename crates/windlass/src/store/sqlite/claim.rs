@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::lanes::newest_lane;
+use super::run::claim_runs;
 use super::writer::Durability;
 use super::{SqliteStore, connection, look, maintain, row};
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::delivery::{Delivery, Live};
 use crate::error::Result;
 use crate::names::type_matches;
-use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LeaseTimes, Look, LookRequest, StreamPlace};
+use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LeaseTimes, Look, LookRequest};
 
 mod choose;
 mod lanes;
@@ -35,21 +36,19 @@ impl ClaimStore for SqliteStore {
         let lease = move |conn: &Connection, now| {
             let (mut claimed, leased) = lease(conn, &leasing, now)?;
             if leased.len() < read_apart_min {
-                read_deliveries(conn, &leasing, &leased, &mut claimed)?;
-                return Ok((claimed, Vec::new()));
+                leased.read(conn, &leasing, &mut claimed)?;
+                return Ok((claimed, None));
             }
-            Ok((claimed, leased))
+            Ok((claimed, Some(leased)))
         };
         // A claim that is lost in a power failure only causes a redelivery.
         let (mut claimed, leased) = self.writer.write(Durability::Relaxed, now, lease).await?;
-        if leased.is_empty() {
-            return Ok(claimed);
-        }
+        let Some(leased) = leased else { return Ok(claimed) };
         let leased = Arc::new(leased);
         let (reading, to_read) = (claim.clone(), leased.clone());
         let read = self.read(move |conn| {
             let mut read = Claimed::default();
-            read_deliveries(conn, &reading, &to_read, &mut read).map(|()| read)
+            to_read.read(conn, &reading, &mut read).map(|()| read)
         });
         let read = match read.await {
             Ok(read) => read,
@@ -57,12 +56,12 @@ impl ClaimStore for SqliteStore {
             Err(_) => {
                 let read = move |conn: &Connection, _| {
                     let mut read = Claimed::default();
-                    read_deliveries(conn, &claim, &leased, &mut read).map(|()| read)
+                    leased.read(conn, &claim, &mut read).map(|()| read)
                 };
                 self.writer.write(Durability::Relaxed, now, read).await?
             }
         };
-        (claimed.deliveries, claimed.places) = (read.deliveries, read.places);
+        (claimed.deliveries, claimed.followers) = (read.deliveries, read.followers);
         Ok(claimed)
     }
 
@@ -104,29 +103,49 @@ impl SqliteStore {
 }
 
 /// A delivery that a claim has leased.
-struct LeasedDelivery {
-    event_id: i64,
-    place: StreamPlace,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeasedDelivery {
+    pub event_id: i64,
     /// The index of the request that gets it.
-    request: usize,
-    picked_at: i64,
-    lease_expires_at: i64,
+    pub request: usize,
+    pub picked_at: i64,
+    pub lease_expires_at: i64,
+}
+
+/// What a claim has leased and not read yet.
+#[derive(Default)]
+struct Leased {
+    deliveries: Vec<LeasedDelivery>,
+    /// The rest of their runs.
+    followers: Vec<LeasedDelivery>,
+}
+
+impl Leased {
+    fn len(&self) -> usize {
+        self.deliveries.len() + self.followers.len()
+    }
+
+    /// Adds the deliveries with their events to `claimed`.
+    fn read(&self, conn: &Connection, claim: &Claim, claimed: &mut Claimed) -> Result<()> {
+        read_deliveries(conn, claim, &self.deliveries, &mut claimed.deliveries)?;
+        read_deliveries(conn, claim, &self.followers, &mut claimed.followers)
+    }
 }
 
 /// Leases what the claim may take. The deliveries are not read yet.
-fn lease(conn: &Connection, claim: &Claim, now: i64) -> Result<(Claimed, Vec<LeasedDelivery>)> {
+fn lease(conn: &Connection, claim: &Claim, now: i64) -> Result<(Claimed, Leased)> {
     if row::version(conn, &claim.namespace)? != Some(claim.version) {
-        return Ok((Claimed { outdated: true, ..Claimed::default() }, Vec::new()));
+        return Ok((Claimed { outdated: true, ..Claimed::default() }, Leased::default()));
     }
     if let Some(known) = claim.known_lanes
         && newest_lane(conn, &claim.namespace)? > known
     {
-        return Ok((Claimed { new_lanes: true, ..Claimed::default() }, Vec::new()));
+        return Ok((Claimed { new_lanes: true, ..Claimed::default() }, Leased::default()));
     }
     let mut claimed = Claimed::default();
     if has_expired_lease(conn, claim.subscription_id, now)? {
         claimed.leases_due = true;
-        return Ok((claimed, Vec::new()));
+        return Ok((claimed, Leased::default()));
     }
     let mut candidates = choose::choose(conn, claim, now)?.into_iter();
     if let ClaimSource::Subscription { .. } = claim.source {
@@ -136,23 +155,31 @@ fn lease(conn: &Connection, claim: &Claim, now: i64) -> Result<(Claimed, Vec<Lea
     let mut leased = Vec::with_capacity(candidates.len());
     for (request, slot) in claim.requests.iter().enumerate() {
         for candidate in candidates.by_ref().take(slot.max) {
-            let lease_expires_at = now.saturating_add(lease_times.of(conn, &candidate)?);
+            let lease_expires_at = now.saturating_add(lease_times.of(conn, candidate.event_id, candidate.lane_id)?);
             let Candidate { event_id, place, .. } = candidate;
-            leased.push(LeasedDelivery { event_id, place, request, picked_at: now, lease_expires_at });
+            claimed.places.push(place);
+            leased.push(LeasedDelivery { event_id, request, picked_at: now, lease_expires_at });
         }
     }
+    update_leases(conn, claim, &leased, now)?;
+    let followers = claim_runs(conn, claim, &leased, &mut lease_times, now)?;
+    Ok((claimed, Leased { deliveries: leased, followers }))
+}
+
+/// Stores the leases in the rows.
+pub(super) fn update_leases(conn: &Connection, claim: &Claim, leased: &[LeasedDelivery], now: i64) -> Result<()> {
     let mut update = conn.prepare_cached(LEASE)?;
-    for run in runs(&leased) {
-        let (first, slot) = (&run[0], &claim.requests[run[0].request]);
-        let (from, to) = (first.event_id, run[run.len() - 1].event_id);
+    for consecutive in consecutive(leased) {
+        let (first, slot) = (&consecutive[0], &claim.requests[consecutive[0].request]);
+        let (from, to) = (first.event_id, consecutive[consecutive.len() - 1].event_id);
         let values = (claim.subscription_id, from, to, slot.lease.0, &slot.worker_id, now, first.lease_expires_at);
         update.execute(values)?;
     }
-    Ok((claimed, leased))
+    Ok(())
 }
 
 /// Deliveries of consecutive events that one request gets. One statement for all of them costs less than one for each.
-fn runs(leased: &[LeasedDelivery]) -> impl Iterator<Item = &[LeasedDelivery]> {
+pub(super) fn consecutive(leased: &[LeasedDelivery]) -> impl Iterator<Item = &[LeasedDelivery]> {
     leased.chunk_by(|a, b| {
         b.event_id == a.event_id + 1 && (b.request, b.lease_expires_at) == (a.request, a.lease_expires_at)
     })
@@ -181,7 +208,7 @@ fn newest_event(conn: &Connection, subscription_id: i64) -> Result<Option<i64>> 
 }
 
 /// Lease durations in microseconds. All deliveries of a lane have the same type.
-struct LeaseTimesByLane<'a> {
+pub(super) struct LeaseTimesByLane<'a> {
     subscription_id: i64,
     times: &'a LeaseTimes,
     by_lane: HashMap<i64, i64>,
@@ -195,19 +222,19 @@ impl LeaseTimesByLane<'_> {
         LeaseTimesByLane { subscription_id, times, by_lane: HashMap::new() }
     }
 
-    fn of(&mut self, conn: &Connection, candidate: &Candidate) -> Result<i64> {
+    pub fn of(&mut self, conn: &Connection, event_id: i64, lane_id: i64) -> Result<i64> {
         if self.times.by_type.is_empty() {
             return Ok(micros(self.times.default));
         }
-        if let Some(known) = self.by_lane.get(&candidate.lane_id) {
+        if let Some(known) = self.by_lane.get(&lane_id) {
             return Ok(*known);
         }
         let mut select = conn.prepare_cached(EVENT_TYPE)?;
-        let event_type: String = select.query_row((self.subscription_id, candidate.event_id), |row| row.get(0))?;
+        let event_type: String = select.query_row((self.subscription_id, event_id), |row| row.get(0))?;
         let matching = self.times.by_type.iter().filter(|(pattern, _)| type_matches(pattern, &event_type));
         let longest = matching.max_by_key(|(pattern, _)| pattern.len());
         let lease = micros(longest.map_or(self.times.default, |(_, duration)| *duration));
-        self.by_lane.insert(candidate.lane_id, lease);
+        self.by_lane.insert(lane_id, lease);
         Ok(lease)
     }
 }
@@ -219,20 +246,23 @@ SELECT e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payloa
 FROM event_queue q CROSS JOIN events e ON e.id = q.event_id
 WHERE q.subscription_id = ?1 AND q.event_id BETWEEN ?2 AND ?3 AND q.lease = ?4 ORDER BY q.event_id";
 
-/// Adds the leased deliveries with their events to `claimed`. If this happens after the claim was committed, deliveries
+/// Adds the leased deliveries with their events to `deliveries`. If this happens after the claim was committed, deliveries
 /// whose lease has ended by then are left out.
-fn read_deliveries(conn: &Connection, claim: &Claim, leased: &[LeasedDelivery], claimed: &mut Claimed) -> Result<()> {
+fn read_deliveries(
+    conn: &Connection,
+    claim: &Claim,
+    leased: &[LeasedDelivery],
+    deliveries: &mut Vec<Delivery>,
+) -> Result<()> {
     let mut select = conn.prepare_cached(DELIVERY)?;
-    claimed.deliveries.reserve(leased.len());
-    claimed.places.reserve(leased.len());
-    for run in runs(leased) {
-        let (first, request) = (&run[0], &claim.requests[run[0].request]);
-        let (from, to) = (first.event_id, run[run.len() - 1].event_id);
+    deliveries.reserve(leased.len());
+    for consecutive in consecutive(leased) {
+        let (first, request) = (&consecutive[0], &claim.requests[consecutive[0].request]);
+        let (from, to) = (first.event_id, consecutive[consecutive.len() - 1].event_id);
         let mut rows = select.query((claim.subscription_id, from, to, request.lease.0))?;
         while let Some(row) = rows.next()? {
             let event = row::event_from(row)?;
-            claimed.places.push(run[(event.id - from) as usize].place);
-            claimed.deliveries.push(Delivery {
+            deliveries.push(Delivery {
                 event,
                 subscription: claim.subscription.clone(),
                 worker_id: request.worker_id.clone(),

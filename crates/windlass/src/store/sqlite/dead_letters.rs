@@ -205,6 +205,7 @@ fn redrive_one(
         attempts,
         created_at,
         is_new: false,
+        is_past: false,
     };
     let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
     enqueue(conn, namespace, &entry, &delivery, now)?;

@@ -75,7 +75,7 @@ SELECT namespace, subscription, event_type, ready_at FROM (
     FROM lanes l)
 WHERE ready_at IS NOT NULL ORDER BY ready_at LIMIT ?2";
 
-// The group's index has the retried one first, and then whoever waits.
+// Groups whose first delivery is not to be claimed yet, although others are due.
 const GROUPS: &str = "
 SELECT l.namespace, q.group_id, q.event_id, q.retry_count, q.ready_at, g.depth - 1 AS behind
 FROM lanes l
@@ -85,11 +85,11 @@ WHERE (q.subscription_id, q.event_id) IN (
         SELECT f.subscription_id, f.event_id FROM event_queue f INDEXED BY event_queue_lane
         WHERE f.lane_id = l.lane_id AND f.lease IS NULL AND f.ready_at > ?1 AND f.ready_at < ?4
         ORDER BY f.ready_at LIMIT ?3)
-  AND q.retry_count > 0 AND g.depth > 1
-  AND (SELECT w.ready_at FROM event_queue w
+  AND g.depth > 1
+  AND (SELECT w.due_at FROM event_queue w INDEXED BY event_queue_group
        WHERE w.group_id = q.group_id AND w.subscription = q.subscription AND w.namespace = q.namespace
-         AND w.event_id <> q.event_id
-       ORDER BY w.ready_at, w.event_id LIMIT 1) = ?4
+         AND (w.ready_at = 9223372036854775807) = 1
+       ORDER BY w.due_at, w.event_id LIMIT 1) <= ?1
 ORDER BY behind DESC LIMIT ?2";
 
 const MINUTES: &str = "

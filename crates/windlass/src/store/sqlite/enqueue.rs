@@ -26,6 +26,8 @@ pub(super) struct Entry<'a> {
     pub created_at: i64,
     /// The event is being published now, not redriven or backfilled.
     pub is_new: bool,
+    /// The event was published before the other events of its group, and is due at `due_at` even if that is before them.
+    pub is_past: bool,
 }
 
 /// Adds the deliveries of one batch. Deliveries of consecutive events that differ in nothing else are added by one statement.
@@ -77,11 +79,15 @@ fn enqueue_run(
 ) -> Result<()> {
     let subscription = delivery.subscription.as_str();
     let group = entry.group_id.map(|group_id| Group { namespace, subscription, group_id });
-    let waiting = match group {
-        Some(group) if !group::join(conn, group)? => Some(group),
-        _ => None,
+    let in_group = match group {
+        Some(group) => Some((group, group::enter(conn, group, entry.due_at, entry.is_past, now)?)),
+        None => None,
     };
-    let ready_at = if waiting.is_some() { INFINITY } else { entry.due_at.max(now) };
+    let ready_at = match in_group {
+        Some((_, member)) if member.waits => INFINITY,
+        Some((_, member)) => member.due_at.max(now),
+        None => entry.due_at.max(now),
+    };
     let in_order = entry.is_new && entry.priority == 0 && ready_at <= now;
     conn.prepare_cached(ENQUEUE)?.execute(params![
         delivery.subscription_id,
@@ -94,7 +100,7 @@ fn enqueue_run(
         entry.priority,
         !in_order,
         ready_at,
-        group.map(|_| entry.due_at),
+        in_group.map(|(_, member)| member.due_at),
         entry.attempts,
         entry.attempts.saturating_add(delivery.attempts_limit),
         delivery.max_retries,
@@ -103,8 +109,8 @@ fn enqueue_run(
         now,
         entry.created_at,
     ])?;
-    match waiting {
-        Some(group) if delivery.pass_group => group::advance(conn, group, true, now).map(drop),
+    match in_group {
+        Some((group, member)) if member.overtakes => group::advance(conn, group, now).map(drop),
         _ => Ok(()),
     }
 }
@@ -162,6 +168,7 @@ pub(super) fn backfill(
                 attempts: 0,
                 created_at,
                 is_new: false,
+                is_past: true,
             };
             let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
             enqueue(conn, namespace, &entry, &delivery, now)?;

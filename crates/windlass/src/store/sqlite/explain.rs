@@ -17,15 +17,16 @@ use crate::store::{ExplainStore, GroupHead, Standing};
 
 const HEAD: &str = "SELECT event_type, tags FROM events WHERE id = ?1 AND namespace = ?2";
 const LIVE: &str = "
-SELECT expires_at, group_id FROM event_queue
+SELECT expires_at, group_id, due_at FROM event_queue
 WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?2 AND subscription = ?3)
   AND event_id = ?1";
 const DEAD: &str = "SELECT reason FROM dead_letters WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3";
-/// The first of a group in its index is whoever is ready or held.
+/// The index has the delivery that is ready or in progress before those that wait.
 const AHEAD: &str = "
 SELECT event_id, CASE WHEN lease IS NOT NULL THEN worker_id END, nullif(ready_at, ?4)
 FROM event_queue INDEXED BY event_queue_group
-WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 ORDER BY ready_at, event_id LIMIT 1";
+WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3
+ORDER BY ready_at = 9223372036854775807, due_at, event_id LIMIT 1";
 
 fn standing(
     conn: &Connection,
@@ -39,9 +40,9 @@ fn standing(
     let delivery = inspect::deliveries(conn, namespace, event_id)?.remove(subscription);
     let (Some((event_type, tags)), Some(delivery)) = (found, delivery) else { return Ok(None) };
     let of_it = (event_id, namespace, subscription);
-    let live = |row: &Row| Ok((row::instant_if_any(row, 0)?, row.get::<_, Option<String>>(1)?));
+    let live = |row: &Row| Ok((row::instant_if_any(row, 0)?, row.get::<_, Option<String>>(1)?, row::instant_if_any(row, 2)?));
     let live = conn.prepare_cached(LIVE)?.query_row(of_it, live).optional()?;
-    let (expires_at, group_id) = live.unwrap_or_default();
+    let (expires_at, group_id, due_at) = live.unwrap_or_default();
     let ahead = match group_id {
         Some(group_id) => ahead(conn, namespace, subscription, &group_id)?,
         None => None,
@@ -52,6 +53,7 @@ fn standing(
         tags: split_tags(&tags).iter().map(|tag| tag.trim().to_owned()).collect(),
         delivery,
         expires_at,
+        due_at,
         ahead: ahead.filter(|ahead| ahead.event_id != event_id),
         dead_because: conn.prepare_cached(DEAD)?.query_row(of_it, |row| row.get(0)).optional()?,
     }))

@@ -1,4 +1,7 @@
-//! Groups: at most one delivery of a group is claimable; the others wait at infinity.
+//! Groups: at most one delivery in progress at a time, or one run of deliveries under one lease.
+//!
+//! At most one delivery of a group has a finite `ready_at`: the one in progress, or the first by due time and event id. The
+//! others wait at infinity. Deliveries of a run are leased while they wait, so that claims need to know nothing of groups.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -19,6 +22,21 @@ pub(super) struct Group<'a> {
 struct Member {
     event_id: i64,
     lane: ReadyLane,
+    due_at: i64,
+    leased: bool,
+    /// It waits for its retry, and blocks its group.
+    is_retry: bool,
+}
+
+/// A row of `event_groups`.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    depth: i64,
+    /// New deliveries are not due before this.
+    last_at: i64,
+    delayed_until: Option<i64>,
+    run_lease: Option<i64>,
+    run_left: i64,
 }
 
 impl Group<'_> {
@@ -27,111 +45,164 @@ impl Group<'_> {
     }
 }
 
-const DEPTH: &str = "
-SELECT depth FROM event_groups WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
+const STATE: &str = "
+SELECT depth, last_at, delayed_until, run_lease, run_left FROM event_groups
+WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 
-fn depth(conn: &Connection, group: Group) -> Result<i64> {
-    let found = conn.prepare_cached(DEPTH)?.query_row(group.key(), |row| row.get(0)).optional()?;
-    Ok(found.unwrap_or(0))
+fn state(conn: &Connection, group: Group) -> Result<Option<State>> {
+    let found = conn.prepare_cached(STATE)?.query_row(group.key(), |row| {
+        Ok(State {
+            depth: row.get(0)?,
+            last_at: row.get(1)?,
+            delayed_until: row.get(2)?,
+            run_lease: row.get(3)?,
+            run_left: row.get(4)?,
+        })
+    });
+    Ok(found.optional()?)
 }
 
-const JOIN: &str = "
-INSERT INTO event_groups (group_id, subscription, namespace, depth) VALUES (?1, ?2, ?3, 1)
-ON CONFLICT DO UPDATE SET depth = depth + 1";
+const ENTER: &str = "
+INSERT INTO event_groups (group_id, subscription, namespace, depth, last_at) VALUES (?1, ?2, ?3, 1, ?4)
+ON CONFLICT DO UPDATE SET depth = depth + 1, last_at = max(last_at, excluded.last_at)";
+const MARK_DELAYED: &str = "
+UPDATE event_groups SET delayed_until = ?4 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 
-/// Counts a new delivery; `true` if it is the only one, and so need not wait.
-pub(super) fn join(conn: &Connection, group: Group) -> Result<bool> {
-    conn.prepare_cached(JOIN)?.execute(group.key())?;
-    Ok(depth(conn, group)? == 1)
+/// How a new delivery is stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    /// It waits for its group.
+    pub waits: bool,
+    pub due_at: i64,
+    /// It is due before the first delivery, which is delayed: call [`advance`] after it was stored.
+    pub overtakes: bool,
+}
+
+/// Counts a new delivery. `is_past`: it was published before the group's other deliveries, and is due then.
+pub(super) fn enter(conn: &Connection, group: Group, run_at: i64, is_past: bool, now: i64) -> Result<Entry> {
+    let (group_id, subscription, namespace) = group.key();
+    conn.prepare_cached(ENTER)?.execute((group_id, subscription, namespace, now))?;
+    let Some(state) = state(conn, group)? else { return Ok(Entry { waits: false, due_at: run_at, overtakes: false }) };
+    let due_at = if is_past { run_at } else { run_at.max(state.last_at) };
+    let waits = state.depth > 1;
+    if !waits && due_at > now {
+        mark_delayed(conn, group, due_at)?;
+    }
+    Ok(Entry { waits, due_at, overtakes: waits && state.delayed_until.is_some_and(|until| until > due_at) })
+}
+
+fn mark_delayed(conn: &Connection, group: Group, until: i64) -> Result<()> {
+    let (group_id, subscription, namespace) = group.key();
+    conn.prepare_cached(MARK_DELAYED)?.execute((group_id, subscription, namespace, until))?;
+    Ok(())
+}
+
+/// What a change did to a delivery of the group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupChange {
+    /// It left the queue.
+    pub ended: bool,
+    /// The lease under which it was in progress.
+    pub lease: Option<i64>,
+    /// It did not succeed, so the rest of its run is released.
+    pub releases_run: bool,
 }
 
 const LEAVE: &str = "
-UPDATE event_groups SET depth = depth - 1 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
+UPDATE event_groups SET depth = ?4, run_left = ?5 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 const END: &str = "DELETE FROM event_groups WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 
-/// Counts a delivery that has left the queue, and makes the next one ready; its lane.
-pub(super) fn leave(conn: &Connection, group: Group, pass: bool, now: i64) -> Result<Option<ReadyLane>> {
-    if depth(conn, group)? > 1 {
-        conn.prepare_cached(LEAVE)?.execute(group.key())?;
-        return advance(conn, group, pass, now);
+/// Takes the change of a delivery into account, and lets the next delivery become ready; its lane.
+pub(super) fn apply(conn: &Connection, group: Group, change: GroupChange, now: i64) -> Result<Option<ReadyLane>> {
+    let Some(state) = state(conn, group)? else { return Ok(None) };
+    let mut run_left = state.run_left;
+    if change.lease.is_some() && change.lease == state.run_lease && run_left > 0 {
+        if change.releases_run {
+            release_run(conn, group, state.run_lease, now)?;
+            run_left = 0;
+        } else if change.ended {
+            run_left -= 1;
+        }
     }
-    conn.prepare_cached(END)?.execute(group.key())?;
-    Ok(None)
-}
-
-/// Makes the next delivery claimable, unless one is, or is held. In strict order that is whoever is
-/// ahead already, or else the first; with `pass` the first that is due or, where none is, the one that
-/// will be so earliest. Returns its lane.
-pub(super) fn advance(conn: &Connection, group: Group, pass: bool, now: i64) -> Result<Option<ReadyLane>> {
-    let Some(ahead) = ahead(conn, group, now)? else { return Ok(None) };
-    if !pass && !ahead.is_empty() {
+    let depth = state.depth - i64::from(change.ended);
+    if depth <= 0 {
+        conn.prepare_cached(END)?.execute(group.key())?;
         return Ok(None);
     }
-    for member in ahead {
-        set_ready(conn, member, INFINITY)?;
+    if (depth, run_left) != (state.depth, state.run_left) {
+        let (group_id, subscription, namespace) = group.key();
+        conn.prepare_cached(LEAVE)?.execute((group_id, subscription, namespace, depth, run_left))?;
     }
-    let next = if pass { first_due(conn, group, now)? } else { first(conn, group)? };
-    let Some((member, due_at)) = next else { return Ok(None) };
-    set_ready(conn, member, due_at)?;
-    Ok(Some(member.lane))
+    if run_left > 0 { Ok(None) } else { advance(conn, group, now) }
 }
 
-const AHEAD: &str = "
-SELECT event_id, subscription_id, lane_id, lease IS NOT NULL OR ready_at <= ?4
-FROM event_queue INDEXED BY event_queue_group
-WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND ready_at < 9223372036854775807";
+// The other deliveries of the run are returned as if they had not been claimed: their attempt had not begun.
+const RELEASE_RUN: &str = "
+UPDATE event_queue
+SET lease = NULL, worker_id = NULL, picked_at = NULL, started_at = NULL, lease_expires_at = NULL, attempts = attempts - 1,
+    updated_at = ?5
+WHERE (subscription_id, event_id) IN (
+    SELECT q.subscription_id, q.event_id FROM event_queue q INDEXED BY event_queue_group
+    WHERE q.group_id = ?1 AND q.subscription = ?2 AND q.namespace = ?3 AND (q.ready_at = 9223372036854775807) = 0
+      AND q.lease = ?4
+    UNION ALL
+    SELECT q.subscription_id, q.event_id FROM event_queue q INDEXED BY event_queue_group
+    WHERE q.group_id = ?1 AND q.subscription = ?2 AND q.namespace = ?3 AND (q.ready_at = 9223372036854775807) = 1
+      AND q.due_at <= (SELECT g.run_to FROM event_groups g
+                       WHERE g.group_id = ?1 AND g.subscription = ?2 AND g.namespace = ?3)
+      AND q.lease = ?4)";
 
-/// The delivery, one at most, whose time the group waits for; `None` if it has one to work on.
-fn ahead(conn: &Connection, group: Group, now: i64) -> Result<Option<Vec<Member>>> {
+fn release_run(conn: &Connection, group: Group, lease: Option<i64>, now: i64) -> Result<()> {
     let (group_id, subscription, namespace) = group.key();
-    let mut select = conn.prepare_cached(AHEAD)?;
-    let mut rows = select.query((group_id, subscription, namespace, now))?;
-    let mut ahead = Vec::new();
-    while let Some(row) = rows.next()? {
-        if row.get(3)? {
-            return Ok(None);
-        }
-        ahead.push(member(row)?);
+    conn.prepare_cached(RELEASE_RUN)?.execute((group_id, subscription, namespace, lease, now))?;
+    Ok(())
+}
+
+/// Makes the first delivery by due time ready, unless one is in progress or waits for its retry; its lane. Another one that is ready but due later
+/// waits again. What is due by the group's own time is ready now, even if the clock was set back.
+pub(super) fn advance(conn: &Connection, group: Group, now: i64) -> Result<Option<ReadyLane>> {
+    let Some(state) = state(conn, group)?.filter(|state| state.run_left == 0) else { return Ok(None) };
+    let ready = ready(conn, group)?;
+    let waiting = conn.prepare_cached(FIRST_WAITING)?.query_row(group.key(), member).optional()?;
+    if ready.iter().any(|member| member.leased) || waiting.is_some_and(|member| member.leased) {
+        return Ok(None);
     }
-    Ok(Some(ahead))
+    let order = |member: &Member| (!member.is_retry, member.due_at, member.event_id);
+    let Some(head) = ready.iter().chain(&waiting).min_by_key(|member| order(member)).copied() else { return Ok(None) };
+    for member in ready.iter().filter(|member| member.event_id != head.event_id) {
+        set_ready(conn, *member, INFINITY)?;
+    }
+    if ready.iter().any(|member| member.event_id == head.event_id) {
+        return Ok(None);
+    }
+    let ready_at = if head.due_at <= state.last_at { head.due_at.min(now) } else { head.due_at };
+    set_ready(conn, head, ready_at)?;
+    if ready_at > now {
+        mark_delayed(conn, group, ready_at)?;
+    }
+    Ok(Some(head.lane))
 }
 
-const FIRST: &str = "
-SELECT event_id, subscription_id, lane_id, due_at FROM event_queue INDEXED BY event_queue_group
-WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND ready_at = 9223372036854775807
-ORDER BY event_id LIMIT 1";
-
-fn first(conn: &Connection, group: Group) -> Result<Option<(Member, i64)>> {
-    Ok(conn.prepare_cached(FIRST)?.query_row(group.key(), member_and_due_at).optional()?)
-}
-
-const FIRST_DUE: &str = "
-SELECT event_id, subscription_id, lane_id, due_at FROM event_queue INDEXED BY event_queue_group
-WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND ready_at = 9223372036854775807 AND due_at <= ?4
-ORDER BY event_id LIMIT 1";
-const EARLIEST: &str = "
-SELECT event_id, subscription_id, lane_id, due_at FROM event_queue INDEXED BY event_queue_group
-WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND ready_at = 9223372036854775807
+const READY: &str = "
+SELECT event_id, subscription_id, lane_id, due_at, lease IS NOT NULL, ready_at > due_at
+FROM event_queue INDEXED BY event_queue_group
+WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND (ready_at = 9223372036854775807) = 0";
+const FIRST_WAITING: &str = "
+SELECT event_id, subscription_id, lane_id, due_at, lease IS NOT NULL, false
+FROM event_queue INDEXED BY event_queue_group
+WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND (ready_at = 9223372036854775807) = 1
 ORDER BY due_at, event_id LIMIT 1";
 
-fn first_due(conn: &Connection, group: Group, now: i64) -> Result<Option<(Member, i64)>> {
-    let (group_id, subscription, namespace) = group.key();
-    let mut select = conn.prepare_cached(FIRST_DUE)?;
-    let due = select.query_row((group_id, subscription, namespace, now), member_and_due_at).optional()?;
-    if due.is_some() {
-        return Ok(due);
-    }
-    Ok(conn.prepare_cached(EARLIEST)?.query_row(group.key(), member_and_due_at).optional()?)
+/// The deliveries that are ready, delayed or in progress: usually one.
+fn ready(conn: &Connection, group: Group) -> Result<Vec<Member>> {
+    let mut select = conn.prepare_cached(READY)?;
+    let ready = select.query_map(group.key(), member)?;
+    Ok(ready.collect::<rusqlite::Result<_>>()?)
 }
 
-fn member_and_due_at(row: &Row) -> rusqlite::Result<(Member, i64)> {
-    Ok((member(row)?, row.get(3)?))
-}
-
-/// From the columns `event_id, subscription_id, lane_id`.
 fn member(row: &Row) -> rusqlite::Result<Member> {
     let lane = ReadyLane { subscription_id: row.get(1)?, lane_id: row.get(2)?, rewind: true };
-    Ok(Member { event_id: row.get(0)?, lane })
+    Ok(Member { event_id: row.get(0)?, lane, due_at: row.get(3)?, leased: row.get(4)?, is_retry: row.get(5)? })
 }
 
 const SET_READY: &str = "

@@ -5,7 +5,7 @@ CREATE INDEX dead_letters_by_time ON dead_letters (namespace, failed_at, event_i
 CREATE INDEX event_attempts_by_event ON event_attempts (event_id);
 CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
 CREATE INDEX event_queue_deadline ON event_queue (subscription_id, expires_at, event_id, lane_id, ready_at, lease) WHERE expires_at IS NOT NULL AND lease IS NULL;
-CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at, event_id) WHERE group_id IS NOT NULL;
+CREATE INDEX event_queue_group ON event_queue (group_id, subscription, namespace, ready_at = 9223372036854775807, due_at, event_id) WHERE group_id IS NOT NULL;
 CREATE INDEX event_queue_lane ON event_queue (lane_id, ready_at, event_id, expires_at, lease) WHERE lease IS NULL;
 CREATE INDEX event_queue_lane_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease) WHERE expires_at IS NOT NULL AND lease IS NULL;
 CREATE INDEX event_queue_leased ON event_queue (subscription_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;

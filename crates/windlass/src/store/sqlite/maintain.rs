@@ -13,6 +13,12 @@ FROM event_queue INDEXED BY event_queue_leased
 WHERE subscription_id = ?1 AND lease IS NOT NULL AND lease_expires_at <= ?2 AND namespace = ?3
 ORDER BY lease_expires_at, event_id LIMIT ?4";
 
+/// Of a run, only the first delivery is returned: releasing it releases the others.
+const FIRST_OF_RUN: &str = "
+SELECT event_id FROM event_queue INDEXED BY event_queue_group
+WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND lease = ?4 AND lease_expires_at <= ?5
+ORDER BY ready_at = 9223372036854775807, due_at, event_id LIMIT 1";
+
 pub(super) fn expired_leases(
     conn: &Connection,
     namespace: &str,
@@ -20,12 +26,22 @@ pub(super) fn expired_leases(
     limit: usize,
     now: i64,
 ) -> Result<Vec<Live>> {
-    let mut select = conn.prepare_cached(EXPIRED_LEASES)?;
+    let (mut select, mut first_of_run) = (conn.prepare_cached(EXPIRED_LEASES)?, conn.prepare_cached(FIRST_OF_RUN)?);
     let mut found: Vec<(i64, Live)> = Vec::new();
     for id in subscriptions {
         let rows = select.query_map((id, now, namespace, limit as i64), |row| Ok((row.get(11)?, row::live(row)?)))?;
         for row in rows {
-            found.push(row?);
+            let (expires_at, live): (i64, Live) = row?;
+            let is_first = match (&live.group_id, live.lease) {
+                (Some(group_id), Some(lease)) => {
+                    let run = (group_id, &live.subscription, namespace, lease.0, now);
+                    first_of_run.query_row(run, |row| row.get::<_, i64>(0))? == live.event_id
+                }
+                _ => true,
+            };
+            if is_first {
+                found.push((expires_at, live));
+            }
         }
     }
     found.sort_by_key(|(expired_at, live)| (*expired_at, live.event_id));

@@ -74,6 +74,7 @@ pub(super) fn entry(event_id: i64, event: &NewEvent, expires_in: Option<Duration
         attempts: 0,
         created_at,
         is_new: true,
+        is_past: false,
     }
 }
 

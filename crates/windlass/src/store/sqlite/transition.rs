@@ -2,7 +2,7 @@
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
 
-use super::group::{self, Group};
+use super::group::{self, Group, GroupChange};
 use super::record::{self, Ended};
 use super::results;
 use super::row::INFINITY;
@@ -10,7 +10,7 @@ use crate::clock::micros;
 use crate::decide::{Transition, When};
 use crate::delivery::{Live, Status};
 use crate::error::Result;
-use crate::outcome::Attempt;
+use crate::outcome::{Action, Attempt};
 use crate::store::{Applied, Change, Guard};
 use crate::wake::ReadyLane;
 
@@ -54,13 +54,11 @@ fn apply(
         }
         Transition::Requeue { when, failed: fails, free, pass_group } => {
             failed = *fails;
-            let due_at = row.due_again(*when, now);
-            requeue(conn, change, &row, due_at, (failed, *free, *pass_group), now)?;
+            let (ready_at, due_at) = row.times_again(*when, *pass_group, now);
+            requeue(conn, change, (ready_at, due_at), (failed, *free), now)?;
             freed.push(change.live.ready_lane(change.keeps_ready_time()));
-            if let (Some(group), true) = (row.group(namespace), *pass_group) {
-                freed.extend(group::advance(conn, group, true, now)?);
-            }
-            next_retry_at = Some(due_at);
+            freed.extend(change_group(conn, namespace, change, &row, now)?);
+            next_retry_at = if ready_at == INFINITY { due_at } else { Some(ready_at) };
         }
         Transition::Bury { status, reason, failed: fails } => {
             failed = *fails;
@@ -135,10 +133,13 @@ impl Current {
         Some(Group { namespace, subscription: &self.subscription, group_id })
     }
 
-    fn due_again(&self, when: When, now: i64) -> i64 {
+    /// When it may be claimed again, and when it is due in its group. With `pass_group` it waits until its group comes back
+    /// to it.
+    fn times_again(&self, when: When, pass_group: bool, now: i64) -> (i64, Option<i64>) {
         match when {
-            When::Unchanged => self.due_at.unwrap_or(self.ready_at),
-            When::After(delay) => now.saturating_add(micros(delay)),
+            When::Unchanged => (self.ready_at, self.due_at),
+            When::After(delay) if pass_group => (INFINITY, Some(now.saturating_add(micros(delay)))),
+            When::After(delay) => (now.saturating_add(micros(delay)), self.due_at),
         }
     }
 
@@ -182,10 +183,21 @@ fn remove(
     now: i64,
 ) -> Result<Option<ReadyLane>> {
     delete.execute((change.live.subscription_id, change.live.event_id))?;
-    match row.group(namespace) {
-        Some(group) => group::leave(conn, group, change.pass_group, now),
-        None => Ok(None),
-    }
+    change_group(conn, namespace, change, row, now)
+}
+
+/// Returns the lane of the delivery that the group makes ready next, if any.
+fn change_group(
+    conn: &Connection,
+    namespace: &str,
+    change: &Change,
+    row: &Current,
+    now: i64,
+) -> Result<Option<ReadyLane>> {
+    let Some(group) = row.group(namespace) else { return Ok(None) };
+    let ended = !matches!(change.transition, Transition::Requeue { .. });
+    let succeeded = ended && matches!(change.action, Action::Completed | Action::CompletedWithErrors);
+    group::apply(conn, group, GroupChange { ended, lease: row.lease, releases_run: !succeeded }, now)
 }
 
 const REQUEUE: &str = "
@@ -198,19 +210,15 @@ WHERE subscription_id = ?1 AND event_id = ?2";
 fn requeue(
     conn: &Connection,
     change: &Change,
-    row: &Current,
-    due_at: i64,
-    (failed, free, pass_group): (bool, bool, bool),
+    (ready_at, due_at): (i64, Option<i64>),
+    (failed, free): (bool, bool),
     now: i64,
 ) -> Result<()> {
-    let grouped = row.group_id.is_some();
-    // One that waits for its group goes on waiting.
-    let waits = grouped && (pass_group || row.ready_at == INFINITY);
     conn.prepare_cached(REQUEUE)?.execute((
         change.live.subscription_id,
         change.live.event_id,
-        if waits { INFINITY } else { due_at },
-        grouped.then_some(due_at),
+        ready_at,
+        due_at,
         failed,
         free,
         now,

@@ -1,6 +1,6 @@
-//! Groups: one at a time, in the order of publishing, across all processes.
+//! Groups: one at a time, in the order of due time and publishing, across all processes.
 
-use windlass::{Action, Backoff, GroupFailure, NewEvent, Policy, Queue, Report, Status};
+use windlass::{Action, Backoff, Delivery, GroupFailure, NewEvent, Policy, Queue, Report, Status};
 
 use crate::support::*;
 
@@ -13,7 +13,7 @@ async fn join(queue: &Queue, group: &str) -> i64 {
 }
 
 /// Takes the one that is ready, which must be this and no other.
-async fn take_only(queue: &Queue, event_id: i64) -> windlass::Delivery {
+async fn take_only(queue: &Queue, event_id: i64) -> Delivery {
     let mut got = take_all(queue).await;
     assert_eq!(ids(&got), [event_id]);
     got.remove(0)
@@ -140,9 +140,11 @@ conformance! {
         bed.advance(secs(10));
         assert!(poll(&queue).await.is_none());
         done(&queue, &second).await;
-        let first = take_only(&queue, members[0]).await;
-        done(&queue, &first).await;
-        take_only(&queue, members[2]).await;
+        // In the order in which they became due.
+        for now in [members[2], members[0]] {
+            let delivery = take_only(&queue, now).await;
+            done(&queue, &delivery).await;
+        }
     }
 
     async fn a_continuing_group_comes_back_to_the_one_it_passed(bed) {
@@ -245,30 +247,75 @@ conformance! {
         assert!(poll(&bed.queue).await.is_none());
     }
 
-    async fn a_delayed_member_holds_up_those_behind_it(bed) {
-        let first = join(&bed.queue, "g").await;
-        let delayed = publish_new(&bed.queue, member("g").delay(secs(10))).await.id;
-        let last = join(&bed.queue, "g").await;
-        let delivery = take_only(&bed.queue, first).await;
-        done(&bed.queue, &delivery).await;
-        assert!(poll(&bed.queue).await.is_none());
-        assert_eq!(view(&bed.queue, delayed).await.ready_at, Some(after(bed.now(), secs(10))));
-        bed.advance(secs(10) - MICRO);
-        assert!(poll(&bed.queue).await.is_none());
-        bed.advance(MICRO);
-        let delivery = take_only(&bed.queue, delayed).await;
-        done(&bed.queue, &delivery).await;
-        take_only(&bed.queue, last).await;
+    // O4
+    async fn a_delayed_member_takes_its_place_when_it_is_due(bed) {
+        for queue in [bed.queue.clone(), continuing(bed).await] {
+            let first = join(&queue, "g").await;
+            let delayed = publish_new(&queue, member("g").delay(secs(10))).await.id;
+            let second = join(&queue, "g").await;
+            for now in [first, second] {
+                let delivery = take_only(&queue, now).await;
+                done(&queue, &delivery).await;
+            }
+            assert!(poll(&queue).await.is_none());
+            assert_eq!(view(&queue, delayed).await.ready_at, Some(after(bed.now(), secs(10))));
+            bed.advance(secs(9));
+            let third = join(&queue, "g").await;
+            bed.advance(secs(2));
+            let last = join(&queue, "g").await;
+            for now in [third, delayed, last] {
+                let delivery = take_only(&queue, now).await;
+                done(&queue, &delivery).await;
+            }
+        }
     }
 
-    async fn a_delayed_first_member_waits_for_its_time(bed) {
-        let delayed = publish_new(&bed.queue, member("g").delay(secs(10))).await.id;
-        let next = join(&bed.queue, "g").await;
-        assert!(poll(&bed.queue).await.is_none());
-        bed.advance(secs(10));
-        let delivery = take_only(&bed.queue, delayed).await;
-        done(&bed.queue, &delivery).await;
-        take_only(&bed.queue, next).await;
+    // O4
+    async fn a_delayed_first_member_blocks_no_other(bed) {
+        for queue in [bed.queue.clone(), continuing(bed).await] {
+            let delayed = publish_new(&queue, member("g").delay(secs(10))).await.id;
+            let others = [join(&queue, "g").await, join(&queue, "g").await];
+            assert_eq!(view(&queue, delayed).await.ready_at, None);
+            let first = take_only(&queue, others[0]).await;
+            bed.advance(secs(10));
+            // It is due, and another one of its group is in progress.
+            assert!(poll(&queue).await.is_none());
+            done(&queue, &first).await;
+            for now in [others[1], delayed] {
+                let delivery = take_only(&queue, now).await;
+                done(&queue, &delivery).await;
+            }
+        }
+    }
+
+    // O4
+    async fn members_of_a_batch_are_ordered_by_due_time(bed) {
+        let events = vec![member("g").delay(secs(2)), member("g"), member("g").delay(secs(1)), member("g")];
+        let published: Vec<i64> =
+            bed.queue.publish_all(events).await.unwrap().iter().map(|published| published.event.id).collect();
+        for (at, wait) in [(1, 0), (3, 0), (2, 1), (0, 1)] {
+            bed.advance(secs(wait));
+            let delivery = take_only(&bed.queue, published[at]).await;
+            done(&bed.queue, &delivery).await;
+        }
+    }
+
+    // A retry that has begun to wait keeps its place: what is published or redriven meanwhile does not cut its backoff short.
+    async fn a_redriven_member_goes_behind_those_that_are_due(bed) {
+        let queue = bed.namespace(Policy { backoff: Backoff::Fixed { delay_ms: 10_000 }, ..Policy::default() }).await;
+        let members = [join(&queue, "g").await, join(&queue, "g").await, join(&queue, "g").await];
+        finish(&queue, &take_only(&queue, members[0]).await, Report::dead("x")).await;
+        fail(&queue, &take_only(&queue, members[1]).await).await;
+        assert_eq!(queue.redrive(windlass::DeadLetterFilter::default()).await, Ok(1));
+        assert!(poll(&queue).await.is_none());
+        assert_eq!(queue.cancel(members[2], None).await, Ok(1));
+        bed.advance(secs(10) - MICRO);
+        assert!(poll(&queue).await.is_none());
+        bed.advance(MICRO);
+        for now in [members[1], members[0]] {
+            let delivery = take_only(&queue, now).await;
+            done(&queue, &delivery).await;
+        }
     }
 
     async fn a_reset_member_stays_the_first(bed) {

@@ -63,6 +63,8 @@ pub struct Entry {
     pub state: State,
     /// When it may be taken, but for its group.
     pub due: Timestamp,
+    /// When it is due in its group. A retry that blocks its group keeps it.
+    place: Timestamp,
     /// It is its turn in its group; without a group, always.
     pub front: bool,
     pub expires: Option<Timestamp>,
@@ -159,6 +161,7 @@ impl Reference {
                     subscription,
                     state: State::Free,
                     due: event.due.max(self.now),
+                    place: event.due.max(self.now),
                     front: false,
                     expires: event.expires,
                     attempts: 0,
@@ -193,30 +196,35 @@ impl Reference {
     }
 
     fn join(&mut self, at: usize) {
-        self.entries[at].front = self.entries[at].event.group.is_none() || self.live_members(at).len() == 1;
-        if !self.entries[at].front && self.passes() {
-            self.go_on(at);
+        let members = if self.entries[at].event.group.is_some() { self.live_members(at) } else { Vec::new() };
+        let alone = members.len() <= 1;
+        self.entries[at].front = alone;
+        let delayed = |entry: &Entry| entry.front && entry.place > self.now;
+        if !alone && members.iter().any(|member| delayed(&self.entries[*member])) {
+            self.choose(at);
         }
     }
 
-    /// The group goes on, unless somebody of it is at work or could be; in strict order, unless it is
-    /// somebody's turn at all.
-    fn go_on(&mut self, of: usize) {
+    /// Chooses the front of a group, unless a delivery is at work: one that waits for its retry, or the first by due time.
+    fn choose(&mut self, of: usize) {
         if self.entries[of].event.group.is_none() {
             return;
         }
         let members = self.live_members(of);
-        let (now, passes) = (self.now, self.passes());
-        let busy = |entry: &Entry| entry.front && (!passes || entry.state != State::Free || entry.due <= now);
-        if members.iter().any(|at| busy(&self.entries[*at])) {
+        if members.iter().any(|at| self.entries[*at].state != State::Free) {
             return;
         }
-        members.iter().for_each(|at| self.entries[*at].front = false);
-        let due = members.iter().find(|at| self.entries[**at].due <= now);
-        let soonest = members.iter().min_by_key(|at| (self.entries[**at].due, self.entries[**at].event.id));
-        let next = if passes { due.or(soonest) } else { members.first() };
-        if let Some(at) = next {
-            self.entries[*at].front = true;
+        let order = |at: &&usize| {
+            let entry = &self.entries[**at];
+            (!(entry.front && entry.due > entry.place), entry.place, entry.event.id)
+        };
+        let Some(front) = members.iter().min_by_key(order).copied() else { return };
+        for at in members {
+            let entry = &mut self.entries[at];
+            if at == front && !entry.front {
+                entry.due = entry.place;
+            }
+            entry.front = at == front;
         }
     }
 
@@ -227,7 +235,7 @@ impl Reference {
         entry.state = State::Ended(status);
         entry.trail.push(action);
         entry.dead = matches!(status, Status::Failed | Status::Expired);
-        self.go_on(at);
+        self.choose(at);
     }
 
     fn stay(&mut self, at: usize, due: Timestamp, action: Action, passed: bool) {
@@ -235,10 +243,12 @@ impl Reference {
         entry.state = State::Free;
         entry.due = due;
         entry.trail.push(action);
-        if passed && entry.event.group.is_some() {
-            entry.front = false;
-            self.go_on(at);
+        if passed {
+            entry.place = due;
+            // It is chosen again if no other is due before.
+            entry.front = entry.event.group.is_none();
         }
+        self.choose(at);
     }
 
     fn record(&mut self, at: usize, action: Action) {
@@ -487,7 +497,7 @@ impl Reference {
         let entry = &mut self.entries[at];
         entry.dead = false;
         entry.state = State::Free;
-        entry.due = now;
+        (entry.due, entry.place) = (now, now);
         entry.expires = entry.expires.filter(|expires| *expires > now);
         entry.limit = entry.attempts + self.policy.max_attempts;
         entry.retry_count = 0;

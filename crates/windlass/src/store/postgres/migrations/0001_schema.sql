@@ -142,8 +142,9 @@ CREATE INDEX event_queue_deadline ON windlass.event_queue (subscription_id, expi
     WHERE expires_at IS NOT NULL;
 CREATE INDEX event_queue_lane_deadline ON windlass.event_queue (lane_id, expires_at, event_id, ready_at)
     WHERE expires_at IS NOT NULL;
-CREATE INDEX event_queue_group ON windlass.event_queue (group_id, subscription, namespace, ready_at, event_id)
-    WHERE group_id IS NOT NULL;
+-- isfinite(ready_at) tells the one delivery of a group that may be claimed or is in progress from those that wait.
+CREATE INDEX event_queue_group ON windlass.event_queue
+    (group_id, subscription, namespace, isfinite(ready_at), due_at, event_id) WHERE group_id IS NOT NULL;
 
 -- Which deliveries a claim leased, so that expired leases and stuck deliveries are found by an index. An index on the
 -- lease columns of event_queue would do the same but would make every claim write all indexes of its row.
@@ -188,11 +189,23 @@ CREATE INDEX event_attempts_by_event ON windlass.event_attempts (event_id);
 CREATE INDEX event_attempts_by_namespace ON windlass.event_attempts (namespace, finished_at);
 CREATE TABLE windlass.event_attempts_default PARTITION OF windlass.event_attempts DEFAULT;
 
+-- A row for each group with deliveries in the queue, and the lock on it: every transaction that adds or finishes
+-- deliveries of the group locks the row. Claims of a single delivery do not need it.
 CREATE TABLE windlass.event_groups (
-    namespace    text NOT NULL,
-    subscription text NOT NULL,
-    group_id     text NOT NULL,
-    depth        bigint NOT NULL,
+    namespace     text NOT NULL,
+    subscription  text NOT NULL,
+    group_id      text NOT NULL,
+    -- How many deliveries it has.
+    depth         bigint NOT NULL,
+    -- The latest due time of a delivery that was due when it was added. Later ones are not due before it, even if the clock
+    -- was set back.
+    last_at       timestamptz NOT NULL,
+    -- If this is in the future, the first delivery is delayed until then, or was: one that is due earlier goes before it.
+    delayed_until timestamptz,
+    -- The last run: its lease, how many of its deliveries are still in progress, and the latest due time among them.
+    run_lease     bigint,
+    run_left      integer NOT NULL DEFAULT 0,
+    run_to        timestamptz,
     PRIMARY KEY (group_id, subscription, namespace)
 ) WITH (fillfactor = 50);
 

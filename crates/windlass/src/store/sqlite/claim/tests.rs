@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::super::{lanes, look, maintain, migrate, publish, row, transition};
-use super::{choose, lease, read_deliveries};
+use super::{choose, lease};
 use crate::clock::from_micros;
 use crate::decide::{Transition, When};
 use crate::delivery::Lease;
@@ -46,7 +46,6 @@ impl Fixture {
             subscription: "main".into(),
             max_retries: None,
             attempts_limit: 20,
-            pass_group: false,
         };
         let prepared = Prepared { event, key_window: Duration::ZERO, expires_in: None, deliveries: vec![delivery] };
         let version = row::version(&self.0, NAMESPACE).unwrap().unwrap();
@@ -67,13 +66,13 @@ impl Fixture {
             known_lanes: None,
             leases: LeaseTimes { default: LEASE_TIME, by_type: Vec::new() },
             deadline_horizon: Some(Duration::from_secs(10)),
-            requests: vec![ClaimSlot { worker_id: "w".into(), lease: Lease(7), max }],
+            requests: vec![ClaimSlot { worker_id: "w".into(), lease: Lease(7), max, group_run: 1 }],
         }
     }
 
     fn run(&self, claim: &Claim, now: i64) -> Claimed {
         let (mut claimed, leased) = lease(&self.0, claim, now).unwrap();
-        read_deliveries(&self.0, claim, &leased, &mut claimed).unwrap();
+        leased.read(&self.0, claim, &mut claimed).unwrap();
         claimed
     }
 
@@ -81,7 +80,6 @@ impl Fixture {
         let change = Change {
             live: delivery.live(),
             guard: Guard::Lease(delivery.lease),
-            pass_group: false,
             action,
             transition,
             record: Record::default(),
@@ -214,7 +212,7 @@ fn places_tell_the_stream() {
 fn requests_are_served_in_order() {
     let fixture = Fixture::new();
     let published: Vec<i64> = (0..4).map(|_| fixture.publish(event("a"), SECOND)).collect();
-    let slot = |worker: &str, lease, max| ClaimSlot { worker_id: worker.into(), lease: Lease(lease), max };
+    let slot = |worker: &str, lease, max| ClaimSlot { worker_id: worker.into(), lease: Lease(lease), max, group_run: 1 };
     let claim = Claim { requests: vec![slot("v", 8, 1), slot("w", 9, 5)], ..fixture.request(all(), 0) };
     let claimed = fixture.run(&claim, SECOND);
     assert_eq!(ids(&claimed), published);

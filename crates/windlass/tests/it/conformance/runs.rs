@@ -1,0 +1,229 @@
+//! Runs: consecutive deliveries of one group under one lease.
+
+use windlass::{
+    Action, ClaimRequest, DeadLetterFilter, Delivery, GroupFailure, NewEvent, Policy, Queue, Report, Status,
+    SubscriptionSpec,
+};
+
+use crate::support::*;
+
+async fn join(queue: &Queue, group: &str, count: usize) -> Vec<i64> {
+    let events = (0..count).map(|_| NewEvent::new("t").group(group)).collect();
+    queue.publish_all(events).await.unwrap().iter().map(|published| published.event.id).collect()
+}
+
+/// Claims up to ten deliveries or runs of up to this many.
+async fn take_runs(queue: &Queue, group_run: usize) -> Vec<Delivery> {
+    claim(queue, ClaimRequest::new("w").max(10).group_run(group_run)).await
+}
+
+async fn complete_all(queue: &Queue, deliveries: &[Delivery]) {
+    let reports = deliveries.iter().map(|delivery| (delivery.into(), Report::done())).collect();
+    for finished in queue.finish_all(reports).await.unwrap() {
+        assert!(!finished.unwrap().is_lost());
+    }
+}
+
+conformance! {
+    // O4
+    async fn a_run_holds_consecutive_members_in_order(bed) {
+        let members = join(&bed.queue, "g", 5).await;
+        let run = take_runs(&bed.queue, 3).await;
+        assert_eq!(ids(&run), members[..3]);
+        assert!(run.iter().all(|delivery| delivery.lease == run[0].lease && delivery.attempts == 1));
+        assert!(take_runs(&bed.queue, 3).await.is_empty());
+        // One by one: the rest of the run keeps the group.
+        for delivery in &run {
+            assert!(poll(&bed.queue).await.is_none());
+            done(&bed.queue, delivery).await;
+        }
+        let rest = take_runs(&bed.queue, 3).await;
+        assert_eq!(ids(&rest), members[3..]);
+        complete_all(&bed.queue, &rest).await;
+        assert!(poll(&bed.queue).await.is_none());
+        for member in members {
+            assert_eq!(status(&bed.queue, member).await, Status::Completed);
+            assert_eq!(trail(&bed.queue, member).await, [Action::Picked, Action::Completed]);
+        }
+    }
+
+    async fn several_runs_and_single_deliveries_share_a_claim(bed) {
+        let (a, b) = (join(&bed.queue, "a", 3).await, join(&bed.queue, "b", 3).await);
+        let alone = publish_many(&bed.queue, "t", 2).await;
+        let got = take_runs(&bed.queue, 2).await;
+        assert_eq!(ids(&got), [a[0], a[1], b[0], b[1], alone[0], alone[1]]);
+        complete_all(&bed.queue, &got).await;
+        assert_eq!(ids(&take_runs(&bed.queue, 2).await), [a[2], b[2]]);
+    }
+
+    // A run counts as one delivery.
+    async fn the_maximum_counts_runs(bed) {
+        let (a, _) = (join(&bed.queue, "a", 3).await, join(&bed.queue, "b", 3).await);
+        let got = claim(&bed.queue, ClaimRequest::new("w").max(1).group_run(10)).await;
+        assert_eq!(ids(&got), a);
+    }
+
+    async fn a_failure_releases_the_rest_of_the_run(bed) {
+        for group_failure in [GroupFailure::Block, GroupFailure::Continue] {
+            let queue = bed.namespace(Policy { group_failure, ..Policy::default() }).await;
+            let members = join(&queue, "g", 4).await;
+            let run = take_runs(&queue, 4).await;
+            done(&queue, &run[0]).await;
+            fail(&queue, &run[1]).await;
+            for later in &run[2..] {
+                assert!(queue.finish(later, Report::done()).await.unwrap().is_lost());
+            }
+            // They are as if they had not been claimed.
+            assert_eq!(view(&queue, members[2]).await.attempts, 0);
+            assert_eq!(trail(&queue, members[2]).await, []);
+            if group_failure == GroupFailure::Block {
+                assert!(poll(&queue).await.is_none());
+                bed.advance(BACKOFF);
+                assert_eq!(ids(&take_runs(&queue, 4).await), [members[1]]);
+            } else {
+                assert_eq!(ids(&take_runs(&queue, 4).await), members[2..]);
+            }
+        }
+    }
+
+    async fn a_dead_or_snoozed_or_released_member_releases_the_rest(bed) {
+        for report in [Report::dead("x"), release(), snooze(secs(5))] {
+            let queue = bed.namespace(Policy::default()).await;
+            let members = join(&queue, "g", 3).await;
+            let run = take_runs(&queue, 3).await;
+            finish(&queue, &run[0], report.clone()).await;
+            assert!(queue.finish(&run[1], Report::done()).await.unwrap().is_lost());
+            let first = match report.outcome {
+                windlass::Outcome::Dead { .. } => members[1],
+                _ => members[0],
+            };
+            bed.advance(secs(5));
+            assert_eq!(take_runs(&queue, 1).await[0].event.id, first);
+        }
+    }
+
+    // Q16
+    async fn only_the_first_of_an_abandoned_run_counts_an_attempt(bed) {
+        let members = join(&bed.queue, "g", 3).await;
+        let run = take_runs(&bed.queue, 3).await;
+        done(&bed.queue, &run[0]).await;
+        bed.advance(LEASE);
+        // What was tried before is handled alone, so that a crash is counted for the delivery that causes it.
+        let again = take_runs(&bed.queue, 3).await;
+        assert_eq!(ids(&again), [members[1]]);
+        assert_eq!(again[0].attempts, 2);
+        assert!(bed.queue.finish(&run[2], Report::done()).await.unwrap().is_lost());
+        done(&bed.queue, &again[0]).await;
+        let last = take_runs(&bed.queue, 3).await;
+        assert_eq!((ids(&last), last[0].attempts), (vec![members[2]], 1));
+        assert_eq!(trail(&bed.queue, members[1]).await[..2], [Action::Picked, Action::Abandoned]);
+    }
+
+    async fn a_run_ends_before_what_is_not_due_or_does_not_match(bed) {
+        let first = join(&bed.queue, "g", 2).await;
+        let other = publish_new(&bed.queue, NewEvent::new("u").group("g")).await.id;
+        let last = join(&bed.queue, "g", 1).await;
+        publish_new(&bed.queue, NewEvent::new("t").group("g").delay(secs(60))).await;
+        let run = claim(&bed.queue, ClaimRequest::new("w").types(["t"]).group_run(9)).await;
+        assert_eq!(ids(&run), first);
+        complete_all(&bed.queue, &run).await;
+        let run = take_runs(&bed.queue, 9).await;
+        assert_eq!(ids(&run), [other, last[0]]);
+    }
+
+    async fn a_canceled_member_of_a_group_is_not_in_the_run(bed) {
+        let members = join(&bed.queue, "g", 4).await;
+        assert_eq!(bed.queue.cancel(members[1], None).await, Ok(1));
+        let run = take_runs(&bed.queue, 3).await;
+        assert_eq!(ids(&run), [members[0], members[2], members[3]]);
+        // What is in progress cannot be canceled.
+        assert!(bed.queue.cancel(members[2], None).await.is_err());
+        complete_all(&bed.queue, &run).await;
+    }
+
+    async fn what_joins_while_a_run_is_out_waits_for_all_of_it(bed) {
+        let queue = bed.namespace(Policy { group_failure: GroupFailure::Continue, ..Policy::default() }).await;
+        let dead = join(&queue, "g", 1).await;
+        finish(&queue, &take(&queue).await, Report::dead("x")).await;
+        join(&queue, "g", 2).await;
+        let run = take_runs(&queue, 2).await;
+        // Also a redriven one, whose id is smaller, and one that is canceled while it waits.
+        assert_eq!(queue.redrive(DeadLetterFilter::default()).await, Ok(1));
+        let late = join(&queue, "g", 2).await;
+        done(&queue, &run[0]).await;
+        assert_eq!(queue.cancel(late[0], None).await, Ok(1));
+        assert!(poll(&queue).await.is_none());
+        done(&queue, &run[1]).await;
+        for now in [dead[0], late[1]] {
+            let delivery = take(&queue).await;
+            assert_eq!(delivery.event.id, now);
+            done(&queue, &delivery).await;
+        }
+    }
+
+    async fn a_reset_or_expired_member_of_a_run_stops_it(bed) {
+        let members = join(&bed.queue, "g", 3).await;
+        let run = take_runs(&bed.queue, 3).await;
+        bed.queue.reset(members[0], "main", "by hand").await.unwrap();
+        for delivery in &run {
+            assert!(bed.queue.finish(delivery, Report::done()).await.unwrap().is_lost());
+        }
+        assert_eq!(ids(&take_runs(&bed.queue, 1).await), [members[0]]);
+    }
+
+    // A worker that does not keep the order cannot make two deliveries of the group ready.
+    async fn a_run_that_is_finished_out_of_order_is_released_whole(bed) {
+        let members = join(&bed.queue, "g", 3).await;
+        let run = take_runs(&bed.queue, 3).await;
+        fail(&bed.queue, &run[1]).await;
+        assert!(bed.queue.finish(&run[0], Report::done()).await.unwrap().is_lost());
+        bed.advance(BACKOFF);
+        for _ in 0..3 {
+            let got = take_runs(&bed.queue, 1).await;
+            assert_eq!(got.len(), 1);
+            assert!(members.contains(&got[0].event.id));
+            done(&bed.queue, &got[0]).await;
+        }
+        assert!(poll(&bed.queue).await.is_none());
+    }
+
+    async fn a_heartbeat_keeps_a_run(bed) {
+        let members = join(&bed.queue, "g", 3).await;
+        let run = take_runs(&bed.queue, 3).await;
+        bed.advance(LEASE / 2);
+        for delivery in &run {
+            assert!(bed.queue.extend(delivery, LEASE).await.unwrap().is_some());
+        }
+        bed.advance(LEASE / 2);
+        assert!(poll(&bed.queue).await.is_none());
+        complete_all(&bed.queue, &run).await;
+        assert_eq!(status(&bed.queue, members[2]).await, Status::Completed);
+    }
+
+    async fn each_subscription_has_its_own_runs(bed) {
+        bed.queue.add_subscription(SubscriptionSpec::new("second")).await.unwrap();
+        let members = join(&bed.queue, "g", 3).await;
+        let request = ClaimRequest::new("w").subscription("second").group_run(2);
+        let second = claim(&bed.queue, request).await;
+        let main = take_runs(&bed.queue, 3).await;
+        assert_eq!((ids(&second), ids(&main)), (members[..2].to_vec(), members.clone()));
+        complete_all(&bed.queue, &second).await;
+        fail(&bed.queue, &main[0]).await;
+        let rest = claim(&bed.queue, ClaimRequest::new("w").subscription("second").group_run(2)).await;
+        assert_eq!(ids(&rest), members[2..]);
+    }
+
+    // O4
+    async fn a_long_group_goes_in_runs(bed) {
+        let mut members = join(&bed.queue, "g", 500).await;
+        members.extend(join(&bed.queue, "g", 500).await);
+        let mut got = Vec::new();
+        while got.len() < members.len() {
+            let run = take_runs(&bed.queue, 100).await;
+            assert!(!run.is_empty());
+            complete_all(&bed.queue, &run).await;
+            got.extend(ids(&run));
+        }
+        assert_eq!(got, members);
+    }
+}
