@@ -24,7 +24,6 @@ mod undelivered;
 mod watcher;
 
 use claimer::ClaimerHandle;
-pub(crate) use watcher::Pace;
 
 /// The longest time that a claim may wait.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);

@@ -23,13 +23,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::claim::Pace;
 use crate::error::{Error, Result};
 use crate::event::tag_set;
 use crate::lanes::LaneKey;
 use crate::publish::{ROUNDS_MAX, announce, keeps_changing, route_with};
 use crate::queue::{Core, Queue};
-use crate::store::{Arrival, Plan, Prepared, ROUTE_BATCH, Rejection, RouteRequest, Routed, Routing, Stored};
+use crate::store::{
+    Arrival, Plan, Prepared, Rejection, RoutePosition, RouteRequest, Routed, Routing, Snapshot, Stored,
+};
 use crate::topology::{MAIN, Topology};
 
 /// How often a router looks while events arrive.
@@ -42,7 +43,7 @@ const WATCH_FOR: Duration = Duration::from_millis(100);
 const ACTIVE_FOR: Duration = Duration::from_millis(500);
 /// An announcement is renewed after this time. It is good for about two seconds.
 const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
-/// Events that were routed longer ago than this are not read again by each look.
+/// A position is used from this time on after its events were routed. Most transactions that were open then have ended.
 const RECENT: Duration = Duration::from_secs(1);
 /// If another router is at work, look again after this time.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -50,13 +51,13 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A request to route the arrivals of a namespace, as this process knows its topology.
-pub(crate) fn request(core: &Arc<Core>, topology: &Arc<Topology>, after: i64) -> RouteRequest {
+pub(crate) fn request(core: &Arc<Core>, topology: &Arc<Topology>, position: &RoutePosition) -> RouteRequest {
     let main_id = topology.subscription(MAIN).map_or(0, |main| main.subscription_id);
     RouteRequest {
         namespace: topology.namespace.namespace.clone(),
         version: topology.version,
         main_id,
-        after,
+        position: position.clone(),
         plan: plan(core.clone(), topology.clone()),
     }
 }
@@ -108,26 +109,22 @@ pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
 enum Attempt {
     Nothing,
     Busy,
-    /// The last event of the batch, and whether there may be more.
+    /// The last event of the batch.
     Routed {
         last_id: i64,
-        more: bool,
     },
 }
 
-async fn attempt(core: &Arc<Core>, namespace: &str, after: i64) -> Result<Attempt> {
+async fn attempt(core: &Arc<Core>, namespace: &str, position: &RoutePosition) -> Result<Attempt> {
     for _ in 0..ROUNDS_MAX {
         let topology = core.topology(namespace).await?;
-        match core.store.route(&request(core, &topology, after), core.clock.overridden()).await? {
+        match core.store.route(&request(core, &topology, position), core.clock.overridden()).await? {
             Routing::Nothing => return Ok(Attempt::Nothing),
             Routing::Busy => return Ok(Attempt::Busy),
             Routing::Outdated => drop(core.reload(namespace).await?),
             Routing::Routed(routed) => {
                 after_commit(core, &topology, &routed);
-                let batch = routed.delivered.len() + routed.duplicates + routed.rejected.len();
-                // A batch also ends before a key that it has already.
-                let more = batch >= ROUTE_BATCH || core.store.look_for_arrivals(namespace, after).await?.any;
-                return Ok(Attempt::Routed { last_id: routed.last_id, more });
+                return Ok(Attempt::Routed { last_id: routed.last_id });
             }
         }
     }
@@ -136,9 +133,9 @@ async fn attempt(core: &Arc<Core>, namespace: &str, after: i64) -> Result<Attemp
 
 /// Routes everything that has arrived; how many batches. Waits for another router that is at work.
 pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<usize> {
-    let mut batches = 0;
-    while core.store.look_for_arrivals(namespace, 0).await?.any {
-        match attempt(core, namespace, 0).await? {
+    let (mut batches, start) = (0, RoutePosition::default());
+    while core.store.look_for_arrivals(namespace, &start).await?.any {
+        match attempt(core, namespace, &start).await? {
             Attempt::Nothing => break,
             Attempt::Busy => tokio::time::sleep(LOOK_EVERY).await,
             Attempt::Routed { .. } => batches += 1,
@@ -192,12 +189,14 @@ struct Router {
     namespace: String,
     state: State,
     arrived: Arc<Notify>,
-    /// Looks that read all arrivals, and pass everything that vacuum has not removed.
-    full_looks: Pace,
-    /// Events up to this one were routed a while ago.
-    settled: i64,
-    /// Events up to this one were routed at that time, and are settled soon.
-    settling: (i64, Instant),
+    /// See [`ArrivalsLook::connects`](crate::store::ArrivalsLook).
+    connects: u64,
+    /// The newest event that was routed.
+    newest: i64,
+    position: RoutePosition,
+    /// A later position: all visible events up to this one were routed at this time, when no transaction from this id on had
+    /// begun.
+    next_position: Option<(i64, i64, Instant)>,
 }
 
 /// Routes for as long as there are claimers in the namespace.
@@ -205,9 +204,10 @@ pub(crate) async fn run(core: Arc<Core>, namespace: String) {
     let mut router = Router {
         state: State::Idle,
         arrived: core.wakes.arrivals(&namespace),
-        full_looks: Pace::every(Duration::ZERO),
-        settled: 0,
-        settling: (0, Instant::now()),
+        connects: 0,
+        newest: 0,
+        position: RoutePosition::default(),
+        next_position: None,
         core,
         namespace,
     };
@@ -265,7 +265,7 @@ impl Router {
             }
             (State::Watching { until }, false) if now >= until => State::Idle,
             (State::Leaving { before, until }, false) if now >= until => {
-                match store.look_for_arrivals(namespace, self.settled).await?.ended >= before {
+                match store.look_for_arrivals(namespace, &self.position).await?.snapshot.ended >= before {
                     true => State::Idle,
                     false => self.state,
                 }
@@ -284,39 +284,43 @@ impl Router {
 
     /// Routes batch after batch; whether there was any.
     async fn route_all(&mut self) -> Result<bool> {
-        let (mut routed, mut after) = (false, self.begin_look());
+        let mut routed = false;
         loop {
-            let begun = Instant::now();
-            let look = self.core.store.look_for_arrivals(&self.namespace, after).await?;
-            if after == 0 {
-                self.full_looks.note(begun);
+            let look = self.core.store.look_for_arrivals(&self.namespace, &self.position).await?;
+            if look.connects != self.connects {
+                (self.connects, self.position, self.next_position) = (look.connects, RoutePosition::default(), None);
+                continue;
             }
             if !look.any {
+                self.advance(&look.snapshot);
                 return Ok(routed);
             }
-            match attempt(&self.core, &self.namespace, after).await? {
-                Attempt::Nothing => return Ok(routed),
+            match attempt(&self.core, &self.namespace, &self.position).await? {
+                Attempt::Nothing => {}
                 Attempt::Busy => tokio::time::sleep(BUSY_PAUSE).await,
-                Attempt::Routed { last_id, more } => {
+                Attempt::Routed { last_id } => {
                     routed = true;
-                    self.settling.0 = self.settling.0.max(last_id);
-                    if !more {
-                        return Ok(true);
-                    }
+                    self.newest = self.newest.max(last_id);
                 }
             }
-            after = self.begin_look();
         }
     }
 
-    /// After which event to look: after those that were routed a while ago, unless a full look is due. A transaction that
-    /// was open for longer than that is found by the full look.
-    fn begin_look(&mut self) -> i64 {
-        let (newest, since) = self.settling;
-        if since.elapsed() >= RECENT {
-            self.settled = self.settled.max(newest);
-            self.settling = (newest, Instant::now());
+    /// Moves the position: in this snapshot, everything that is visible was routed.
+    fn advance(&mut self, snapshot: &Snapshot) {
+        self.position.open.retain(|id| snapshot.open.contains(id));
+        match self.next_position {
+            Some((after, next, since)) if since.elapsed() >= RECENT => {
+                // A transaction that published an event up to this one, and is not visible, had begun by then and is open.
+                let open = snapshot.open.iter().copied().filter(|id| *id < next).collect();
+                self.position = RoutePosition { after, open };
+                self.next_position = None;
+            }
+            Some(_) => {}
+            None if self.newest > self.position.after => {
+                self.next_position = Some((self.newest, snapshot.next, Instant::now()));
+            }
+            None => {}
         }
-        if self.full_looks.is_due() { 0 } else { self.settled }
     }
 }

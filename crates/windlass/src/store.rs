@@ -61,7 +61,8 @@ pub(crate) use schedules::{
 };
 
 pub(crate) use route::{
-    Arrival, ArrivalsLook, Plan, ROUTE_BATCH, Rejection, RouteRequest, RouteStore, Routed, Routing,
+    Arrival, ArrivalsLook, Plan, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
+    Snapshot,
 };
 pub(crate) use search::{Contents, SearchStore, Source, Walked};
 
@@ -168,6 +169,12 @@ impl Change {
     /// Whether the delivery goes back to its old place in the order.
     pub fn keeps_ready_time(&self) -> bool {
         matches!(self.transition, Transition::Requeue { when: When::Unchanged, .. })
+    }
+
+    /// Whether the delivery is completed, so that its run goes on.
+    pub fn succeeded(&self) -> bool {
+        matches!(self.action, Action::Completed | Action::CompletedWithErrors)
+            && matches!(self.transition, Transition::End { .. })
     }
 }
 

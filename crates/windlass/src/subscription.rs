@@ -8,7 +8,7 @@ use crate::policy::PolicyOverrides;
 use crate::publish::{ROUNDS_MAX, keeps_changing};
 use crate::queue::Queue;
 use crate::route;
-use crate::store::{AddedSubscription, NewSubscription};
+use crate::store::{AddedSubscription, NewSubscription, RoutePosition};
 use crate::topology::{MAIN, Subscription};
 
 /// A subscription to create.
@@ -86,7 +86,7 @@ impl Queue {
         for _ in 0..ROUNDS_MAX {
             self.route_arrivals().await?;
             let topology = self.topology().await?;
-            let request = route::request(self.core(), &topology, 0);
+            let request = route::request(self.core(), &topology, &RoutePosition::default());
             match self.store().add_subscription(&request, new, self.now()).await? {
                 AddedSubscription::Added(added, routed) => {
                     routed.iter().for_each(|routed| route::after_commit(self.core(), &topology, routed));

@@ -21,7 +21,7 @@ const SHARE: u32 = 50;
 const LOOK_CHEAP: Duration = Duration::from_millis(5);
 
 /// When the next look may begin.
-pub(crate) struct Pace {
+pub(super) struct Pace {
     every: Duration,
     next: Instant,
     /// When the last slow look ended.

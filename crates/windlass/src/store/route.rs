@@ -51,8 +51,7 @@ pub(crate) struct RouteRequest {
     pub version: i64,
     /// The id of the subscription `main`, which gets the dead letters.
     pub main_id: i64,
-    /// Only arrivals of later events.
-    pub after: i64,
+    pub position: RoutePosition,
     pub plan: Plan,
 }
 
@@ -86,12 +85,35 @@ pub(crate) struct Routed {
     pub last_id: i64,
 }
 
+/// How far a router has come: all events up to `after` are routed, except those of transactions that were open. Rows before
+/// it are not read again, however long they stay because a snapshot is held.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RoutePosition {
+    pub after: i64,
+    /// The transactions that were open. As soon as one of them has ended, everything is read again: what it published comes
+    /// before what was published after its commit.
+    pub open: Vec<i64>,
+}
+
 /// Whether something has arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ArrivalsLook {
     pub any: bool,
+    pub snapshot: Snapshot,
+    /// How many connections the store had opened for routers. Another number than before: the server may have crashed and
+    /// undone what was routed.
+    pub connects: u64,
+}
+
+/// Which transactions were open at a moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Snapshot {
     /// All transactions below this id have ended.
     pub ended: i64,
+    /// No transaction from this id on had begun.
+    pub next: i64,
+    /// The open ones between.
+    pub open: Vec<i64>,
 }
 
 #[async_trait]
@@ -99,8 +121,8 @@ pub(crate) trait RouteStore {
     /// Whether publishers notify only idle routers. If not, a router learns of all commits.
     fn announces_routers(&self) -> bool;
 
-    /// Whether events after this one have arrived.
-    async fn look_for_arrivals(&self, namespace: &str, after: i64) -> Result<ArrivalsLook>;
+    /// Whether events have arrived that a router at this position has not routed.
+    async fn look_for_arrivals(&self, namespace: &str, position: &RoutePosition) -> Result<ArrivalsLook>;
 
     /// When an event was published that is not routed yet.
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>>;

@@ -19,7 +19,8 @@ use crate::error::Result;
 use crate::event::NewEvent;
 use crate::lanes::LaneKey;
 use crate::store::{
-    Arrival, ArrivalsLook, Plan, Prepared, ROUTE_BATCH, Rejection, RouteRequest, RouteStore, Routed, Routing, Stored,
+    Arrival, ArrivalsLook, Plan, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed,
+    Routing, Snapshot, Stored,
 };
 
 // A crash that undoes a batch brings its arrivals back, so it need not be synced.
@@ -57,7 +58,7 @@ pub(super) async fn route_batch(
     now: Option<Timestamp>,
 ) -> Result<Option<Routed>> {
     let namespace = request.namespace.as_str();
-    let mut batch = read(connection, namespace, request.after).await?;
+    let mut batch = read(connection, namespace, &request.position).await?;
     let Some(last_id) = batch.arrivals.last().map(|arrival| arrival.event_id).or(batch.without_event.last().copied())
     else {
         return Ok(None);
@@ -78,9 +79,14 @@ pub(super) async fn route_batch(
     Ok(Some(Routed { delivered, duplicates: duplicates.len(), rejected, lanes, freed, last_id }))
 }
 
+// From the start if one of the open transactions has ended. The snapshot is that of the statement, so what was published
+// after such a commit is never read without what was committed.
 pub(super) const ARRIVALS: &str = "
 SELECT a.event_id, a.created_at, a.max_retries FROM windlass.arrivals a
-WHERE a.namespace = $1 AND a.event_id > $2 ORDER BY a.event_id LIMIT $3";
+WHERE a.namespace = $1 AND a.event_id > (
+    SELECT CASE WHEN bool_or(pg_visible_in_snapshot(o.id::text::xid8, pg_current_snapshot())) THEN 0 ELSE $2 END
+    FROM unnest($3::bigint[]) AS o(id))
+ORDER BY a.event_id LIMIT $4";
 
 // In ranges of ids, and without the partitions of other months: see `claim::EVENTS`.
 pub(super) const HEADS: &str = "
@@ -98,8 +104,9 @@ struct Batch {
 }
 
 /// The first arrivals by id, up to one whose key another one of the batch has.
-async fn read(connection: &mut PgConnection, namespace: &str, after: i64) -> Result<Batch> {
-    let query = sqlx::query(ARRIVALS).bind(namespace).bind(after).bind(ROUTE_BATCH as i64);
+async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePosition) -> Result<Batch> {
+    let query =
+        sqlx::query(ARRIVALS).bind(namespace).bind(position.after).bind(&position.open).bind(ROUTE_BATCH as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -326,9 +333,15 @@ async fn remove(connection: &mut PgConnection, namespace: &str, events: &[i64]) 
 }
 
 pub(super) const LOOK: &str = "
-SELECT EXISTS (SELECT FROM windlass.arrivals a
-               WHERE a.namespace = $1 AND a.event_id > $2 ORDER BY a.event_id LIMIT 1) AS any,
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended";
+SELECT EXISTS (
+           SELECT FROM windlass.arrivals a
+           WHERE a.namespace = $1 AND a.event_id > (
+               SELECT CASE WHEN bool_or(pg_visible_in_snapshot(o.id::text::xid8, pg_current_snapshot())) THEN 0 ELSE $2 END
+               FROM unnest($3::bigint[]) AS o(id))
+           ORDER BY a.event_id LIMIT 1) AS any,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next,
+       ARRAY(SELECT x.id::text::bigint FROM pg_snapshot_xip(pg_current_snapshot()) AS x(id)) AS open";
 
 const ARRIVED_AT: &str = "SELECT created_at FROM windlass.arrivals WHERE namespace = $1 AND event_id = $2";
 
@@ -363,11 +376,14 @@ impl RouteStore for PgStore {
         true
     }
 
-    async fn look_for_arrivals(&self, namespace: &str, after: i64) -> Result<ArrivalsLook> {
+    async fn look_for_arrivals(&self, namespace: &str, position: &RoutePosition) -> Result<ArrivalsLook> {
         let mut connection = self.routes.get().await?;
-        let row = sqlx::query(LOOK).bind(namespace).bind(after).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+        let look = sqlx::query(LOOK).bind(namespace).bind(position.after).bind(&position.open);
+        let row = look.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+        let connects = self.routes.connects();
         connection.done();
-        Ok(ArrivalsLook { any: get(&row, "any")?, ended: get(&row, "ended")? })
+        let snapshot = Snapshot { ended: get(&row, "ended")?, next: get(&row, "next")?, open: get(&row, "open")? };
+        Ok(ArrivalsLook { any: get(&row, "any")?, snapshot, connects })
     }
 
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>> {

@@ -111,13 +111,13 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             claim::EVENTS,
             vec!["'default'", "'{10,20}'", "'{13,20}'", "now() - interval '1 hour'", "now() + interval '1 hour'"],
         ),
-        ("arrivals", route::ARRIVALS, vec!["'default'", "0", "1000"]),
+        ("arrivals", route::ARRIVALS, vec!["'default'", "0", "'{}'", "1000"]),
         (
             "heads of arrivals",
             route::HEADS,
             vec!["'default'", "'{10,20}'", "'{13,20}'", "now() - interval '1 hour'", "now() + interval '1 hour'"],
         ),
-        ("look for arrivals", route::LOOK, vec!["'default'", "10"]),
+        ("look for arrivals", route::LOOK, vec!["'default'", "10", "'{3}'"]),
         ("remove arrivals", route::REMOVE, vec!["'default'", "'{10,20}'"]),
         ("look", look::LOOK, vec!["'default'", lanes, "'{1}'", "NULL", "'{10}'"]),
         ("expired leases", lease::EXPIRED, vec!["'default'", "'{1}'", "NULL", "500", "1000"]),
@@ -150,7 +150,17 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "NULL"]),
         ("lock ready", group::LOCK_READY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
-        ("release run", group::RELEASE_RUN, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{7,7}'", "NULL"]),
+        ("park", group::PARK, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
+        (
+            "release runs",
+            group::RELEASE_RUN,
+            vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{5,10}'", "'{1,1}'", "'{7,7}'", "'{f,t}'", "NULL"],
+        ),
+        (
+            "extend runs",
+            hold::EXTEND_RUNS,
+            vec!["'default'", "NULL", "'{main,main}'", "'{g5,g10}'", "'{7,7}'", "'{1,1}'"],
+        ),
         ("lock groups for runs", run::LOCK_GROUPS, vec!["'default'", "'main'", "'{g5,g10}'"]),
         (
             "claim runs",
@@ -175,7 +185,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         (
             "leave groups",
             group::LEAVE,
-            vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{1,1}'", "'{7,7}'", "'{1,1}'", "'{f,t}'"],
+            vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"],
         ),
         ("remove groups", group::REMOVE_EMPTY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
         ("redrive", dead_letters::TAKE, vec!["'default'", "'{10,20}'", "'{main,main}'", "NULL"]),

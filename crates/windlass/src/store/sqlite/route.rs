@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::event::NewEvent;
 use crate::lanes::LaneKey;
 use crate::store::{
-    Arrival, ArrivalsLook, Prepared, ROUTE_BATCH, Rejection, RouteRequest, RouteStore, Routed, Routing,
+    Arrival, ArrivalsLook, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
 };
 use crate::topology::MAIN;
 
@@ -28,7 +28,7 @@ fn route(conn: &Connection, request: &RouteRequest, now: i64) -> Result<Routing>
 /// Routes the first arrivals. `None`: there are none.
 pub(super) fn route_batch(conn: &Connection, request: &RouteRequest, now: i64) -> Result<Option<Routed>> {
     let namespace = request.namespace.as_str();
-    let mut arrivals = read(conn, namespace, request.after)?;
+    let mut arrivals = read(conn, namespace)?;
     let Some(last_id) = arrivals.last().map(|arrival| arrival.event_id) else { return Ok(None) };
     let mut routed = Routed { lanes: plan(conn, request, &mut arrivals, now)?, last_id, ..Routed::default() };
     for mut arrival in arrivals {
@@ -62,11 +62,11 @@ const READ: &str = "
 SELECT a.event_id, e.created_at, a.max_retries, e.event_type, e.tags, e.group_id, e.key, e.priority, e.run_at, e.expires_at,
        e.payload
 FROM arrivals a CROSS JOIN events e ON e.id = a.event_id
-WHERE a.namespace = ?1 AND a.event_id > ?2 ORDER BY a.event_id LIMIT ?3";
+WHERE a.namespace = ?1 ORDER BY a.event_id LIMIT ?2";
 
-fn read(conn: &Connection, namespace: &str, after: i64) -> Result<Vec<Arrival>> {
+fn read(conn: &Connection, namespace: &str) -> Result<Vec<Arrival>> {
     let mut select = conn.prepare_cached(READ)?;
-    let rows = select.query_map((namespace, after, ROUTE_BATCH as i64), arrival)?;
+    let rows = select.query_map((namespace, ROUTE_BATCH as i64), arrival)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
@@ -140,7 +140,7 @@ fn reject(conn: &Connection, request: &RouteRequest, arrival: &Arrival, now: i64
     Ok(())
 }
 
-const LOOK: &str = "SELECT 1 FROM arrivals WHERE namespace = ?1 AND event_id > ?2 LIMIT 1";
+const LOOK: &str = "SELECT 1 FROM arrivals WHERE namespace = ?1 LIMIT 1";
 const ARRIVED_AT: &str = "
 SELECT e.created_at FROM arrivals a JOIN events e ON e.id = a.event_id WHERE a.namespace = ?1 AND a.event_id = ?2";
 const NAMESPACES: &str = "SELECT DISTINCT namespace FROM arrivals ORDER BY namespace";
@@ -152,10 +152,11 @@ impl RouteStore for SqliteStore {
         false
     }
 
-    async fn look_for_arrivals(&self, namespace: &str, after: i64) -> Result<ArrivalsLook> {
+    /// There are no dead rows, so nothing is gained by a position.
+    async fn look_for_arrivals(&self, namespace: &str, _: &RoutePosition) -> Result<ArrivalsLook> {
         let namespace = namespace.to_owned();
-        let any = self.read(move |conn| Ok(conn.prepare_cached(LOOK)?.exists((namespace, after))?)).await?;
-        Ok(ArrivalsLook { any, ended: 0 })
+        let any = self.read(move |conn| Ok(conn.prepare_cached(LOOK)?.exists([namespace])?)).await?;
+        Ok(ArrivalsLook { any, ..ArrivalsLook::default() })
     }
 
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>> {
