@@ -30,6 +30,7 @@ mod handlers;
 mod pause;
 mod pool;
 mod result_storage;
+mod run;
 mod shared;
 mod signal;
 mod tx;
@@ -48,6 +49,9 @@ pub use signal::shutdown_signal;
 #[cfg(feature = "postgres")]
 pub use tx::PgTx;
 
+/// How many consecutive events of a group a node claims together, unless set.
+const GROUP_RUN: usize = 100;
+const GROUP_RUN_MAX: usize = 1_000;
 /// How many events a node handles at once, unless it is told otherwise.
 const CONCURRENCY: usize = 10;
 /// The most it can be told.
@@ -102,6 +106,7 @@ pub struct Node {
     concurrency: usize,
     /// Concurrency limits by type pattern.
     type_limits: BTreeMap<String, usize>,
+    group_run: usize,
     grace: Duration,
     leave_unhandled: bool,
 }
@@ -117,6 +122,7 @@ impl Node {
             flaw: None,
             concurrency: CONCURRENCY,
             type_limits: BTreeMap::new(),
+            group_run: GROUP_RUN,
             grace: GRACE,
             leave_unhandled: false,
         }
@@ -229,6 +235,18 @@ impl Node {
         self
     }
 
+    /// How many consecutive events of a group it claims together; 100 unless set, and 1 claims them one by one.
+    ///
+    /// They are still handled one after the other and in order, and count as one towards [`Node::concurrency`]. It claims
+    /// the next event of a group only after those before it are completed, so a larger number handles a group faster.
+    pub fn group_run(mut self, group_run: usize) -> Node {
+        if group_run == 0 || group_run > GROUP_RUN_MAX {
+            self.note(Err(Error::invalid("group_run", format!("must be from 1 to {GROUP_RUN_MAX}"))));
+        }
+        self.group_run = group_run;
+        self
+    }
+
     /// How long it waits at its end for handlers that are running; 20 seconds unless set.
     pub fn grace(mut self, grace: Duration) -> Node {
         self.grace = grace;
@@ -284,6 +302,7 @@ impl Node {
             hand: Default::default(),
             concurrency: self.concurrency,
             slots: Arc::new(Semaphore::new(self.concurrency)),
+            group_run: self.group_run,
             freed: Default::default(),
             type_limits: type_limits.collect(),
             pools: Mutex::default(),

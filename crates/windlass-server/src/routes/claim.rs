@@ -63,8 +63,11 @@ struct ClaimBody {
     types: Option<Names>,
     /// `main` if absent.
     subscription: Option<String>,
-    /// At most so many; 1 if absent.
+    /// At most so many; 1 if absent. A run counts as one.
     max: Option<usize>,
+    /// Up to this many consecutive events of a group, in order and under one lease; 1 if absent. Handle them in order. If
+    /// one fails, is released or loses its lease, the later ones are released with it.
+    group_run: Option<usize>,
     /// How long to wait for the first to come, at most 60000. 0 if absent.
     wait_ms: Option<u64>,
     /// How long to hold them, instead of the policy's lease.
@@ -79,6 +82,7 @@ impl From<SubscribeArgs> for ClaimBody {
             types: args.types,
             subscription: args.subscription,
             max: Some(1),
+            group_run: None,
             wait_ms: args.wait_ms,
             lease_ms: args.lease_ms,
         }
@@ -91,6 +95,7 @@ impl From<ClaimBody> for ClaimRequest {
             .tags(body.tags.unwrap_or_default().into_list())
             .types(body.types.unwrap_or_default().into_list())
             .max(body.max.unwrap_or(1))
+            .group_run(body.group_run.unwrap_or(1))
             .wait(Duration::from_millis(body.wait_ms.unwrap_or(0)));
         if let Some(subscription) = body.subscription {
             claim = claim.subscription(subscription);

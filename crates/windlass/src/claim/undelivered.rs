@@ -39,9 +39,8 @@ impl Drop for Undelivered {
 }
 
 async fn release(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
-    let released = |delivery: &Delivery| {
-        change(delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()))
-    };
+    let released =
+        |delivery: &Delivery| change(delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()));
     let changes: Vec<Change> = deliveries.iter().map(released).collect();
     if let Err(error) = apply_counted(&core, &topology.namespace.namespace, &changes).await {
         tracing::warn!(%error, "could not release deliveries that no caller received; their leases will expire");

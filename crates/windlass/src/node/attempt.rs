@@ -63,22 +63,31 @@ pub(super) async fn attend(in_hand: InHand, event: Envelope, known: Option<Vec<H
     let node = in_hand.node().clone();
     let grip = Grip::new(event.0.clone());
     let _hold = node.hand.hold(&grip);
-    let span = trace::handling(&event.0);
-    let ended = tokio::select! {
-        // A handler that does not wait ends the attempt without a poll of the other branch.
-        biased;
-        ended = work(&in_hand, &event, &grip, known.as_deref()).instrument(span.clone()) => ended,
-        () = node.is_abandoned() => released(),
-    };
-    if let AttemptEnd::Report(report) = &ended {
-        trace::handled(&span, report);
-    }
-    drop(span);
-    match ended {
+    match attempt(&in_hand, &event, &grip, known.as_deref()).await {
         AttemptEnd::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
         AttemptEnd::Committed => {}
         AttemptEnd::Report(_) | AttemptEnd::Lost => tell_lost(&event),
     }
+}
+
+/// Runs the handlers of a delivery, unless the node stops.
+pub(super) async fn attempt(
+    in_hand: &InHand,
+    event: &Envelope,
+    grip: &Arc<Grip>,
+    known: Option<&[HandlerResult]>,
+) -> AttemptEnd {
+    let span = trace::handling(&event.0);
+    let ended = tokio::select! {
+        // A handler that does not wait ends the attempt without a poll of the other branch.
+        biased;
+        ended = work(in_hand, event, grip, known).instrument(span.clone()) => ended,
+        () = in_hand.node().is_abandoned() => released(),
+    };
+    if let AttemptEnd::Report(report) = &ended {
+        trace::handled(&span, report);
+    }
+    ended
 }
 
 fn released() -> AttemptEnd {
@@ -215,7 +224,7 @@ impl Drop for Guarded {
 }
 
 /// Reports until it is on record: what was done shall not be done again for a database that is away.
-async fn settle(node: &Shared, event: &Envelope, mut report: Report) {
+pub(super) async fn settle(node: &Shared, event: &Envelope, mut report: Report) {
     let (mut pause, mut bare) = (Pause::after_a_failed_report(), Some(Report::new(report.outcome.clone())));
     loop {
         let error = match node.queue.finish(&*event.0, report.clone()).await {
@@ -238,6 +247,6 @@ async fn settle(node: &Shared, event: &Envelope, mut report: Report) {
     }
 }
 
-fn tell_lost(event: &Envelope) {
+pub(super) fn tell_lost(event: &Envelope) {
     say!(warn, event, "the lease ran out before the event was handled; its end does not count");
 }

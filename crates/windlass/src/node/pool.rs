@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::attempt;
 use super::envelope::Envelope;
 use super::pause::Pause;
+use super::run;
 use super::shared::Shared;
 use crate::busy::Piece;
 use crate::claim::WAIT_MAX;
@@ -140,7 +141,9 @@ impl Pool {
 
     /// Takes up to so many, and has them handled; how many.
     pub async fn take(self: &Arc<Pool>, room: usize, wait: Duration) -> Result<usize> {
-        let request = self.node.request(self).max(room).wait(wait);
+        let limits = self.node.queue.limits();
+        let group_run = self.node.group_run.min(limits.claim_batch_max).min(limits.finish_batch_max);
+        let request = self.node.request(self).max(room).group_run(group_run).wait(wait);
         let claimed = self.node.queue.claim(request).await?;
         let taken = claimed.len();
         self.hand_on(claimed).await?;
@@ -151,10 +154,14 @@ impl Pool {
     async fn hand_on(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
         // Of what was tried before, some handlers may be done.
         let mut again = Vec::new();
-        for delivery in claimed {
-            match delivery.attempts {
-                0..=1 => self.start(delivery, Some(Vec::new())),
-                _ => again.push(delivery),
+        for mut run in runs(claimed) {
+            match run.pop() {
+                Some(last) if !run.is_empty() => {
+                    run.push(last);
+                    self.start_run(run);
+                }
+                Some(delivery) if delivery.attempts <= 1 => self.start(delivery, Some(Vec::new())),
+                delivery => again.extend(delivery),
             }
         }
         if again.is_empty() {
@@ -177,6 +184,14 @@ impl Pool {
         tokio::spawn(attempt::attend(InHand(self.clone(), busy), event, known));
     }
 
+    /// A run counts as one delivery in hand: its deliveries are handled one after the other.
+    fn start_run(self: &Arc<Pool>, run: Vec<Delivery>) {
+        self.load.in_hand.fetch_add(1, Ordering::AcqRel);
+        let busy = self.node.busy.begin();
+        let run = run.into_iter().map(|delivery| Envelope(Arc::new(delivery))).collect();
+        tokio::spawn(run::attend_run(InHand(self.clone(), busy), run));
+    }
+
     async fn hand_on_again(self: &Arc<Pool>, claimed: Vec<Delivery>) -> Result<()> {
         match self.node.queue.handler_results(&claimed.iter().collect::<Vec<_>>()).await {
             Ok(known) => {
@@ -189,6 +204,21 @@ impl Pool {
             }
         }
     }
+}
+
+/// Deliveries, with those of one group together: they come one after the other.
+fn runs(claimed: Vec<Delivery>) -> Vec<Vec<Delivery>> {
+    let mut runs: Vec<Vec<Delivery>> = Vec::with_capacity(claimed.len());
+    for delivery in claimed {
+        let group_id = &delivery.event.group_id;
+        match runs.last_mut() {
+            Some(run) if group_id.is_some() && run.first().is_some_and(|first| first.event.group_id == *group_id) => {
+                run.push(delivery);
+            }
+            _ => runs.push(vec![delivery]),
+        }
+    }
+    runs
 }
 
 impl InHand {

@@ -36,6 +36,8 @@ pub(super) struct Shared {
     pub slots: Arc<Semaphore>,
     /// One of them became free.
     pub freed: Notify,
+    /// How many consecutive events of a group are claimed together.
+    pub group_run: usize,
     /// Concurrency limits by type pattern, with a slot for each event that may run at once.
     pub type_limits: BTreeMap<String, (usize, Arc<Semaphore>)>,
     /// The pools there are.
@@ -70,6 +72,11 @@ impl Shared {
     pub fn count_handled(&self, event: &Envelope, runs: &[Run]) {
         let ends = runs.iter().map(|run| (run.handler.as_str(), run.end()));
         self.queue.core().meter.handled(&event.0, ends);
+    }
+
+    /// Whether a handler of the event commits by itself.
+    pub fn has_transactions(&self, event: &Envelope) -> bool {
+        self.handlers.of(event.subscription(), &event.event_type).iter().any(|handler| !handler.is_plain())
     }
 
     pub fn stops(&self) -> bool {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
+use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::{Timestamp, after};
@@ -221,32 +222,99 @@ pub(super) async fn lock<T>(connection: &mut PgConnection, namespace: &str, grou
     lock.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
+/// A delivery of a group that does not succeed: the later ones of its run are released with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stop<'a> {
+    pub subscription: &'a str,
+    pub group_id: &'a str,
+    pub event_id: i64,
+    pub subscription_id: i64,
+    pub lease: i64,
+    /// Only if its lease has expired.
+    pub expired: bool,
+}
+
+// They are returned as if they had not been claimed: their attempts had not begun.
+pub(super) const RELEASE_RUN: &str = "
+WITH later AS MATERIALIZED (
+    SELECT m.tid, min(g.n) AS n
+    FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[]) WITH ORDINALITY
+      AS g(subscription, group_id, event_id, subscription_id, lease, expired, n)
+    CROSS JOIN LATERAL (
+        SELECT s.run_to FROM windlass.event_groups s
+        WHERE s.group_id = g.group_id AND s.subscription = g.subscription AND s.namespace = $1 AND s.run_lease = g.lease
+          AND s.run_left > 1 LIMIT 1) AS s
+    CROSS JOIN LATERAL (
+        SELECT f.due_at FROM windlass.event_queue f
+        WHERE f.event_id BETWEEN g.event_id AND g.event_id AND f.subscription_id = g.subscription_id AND f.lease = g.lease
+          AND (NOT g.expired OR f.lease_expires_at <= coalesce($8, now()))
+        ORDER BY f.event_id LIMIT 1) AS f
+    CROSS JOIN LATERAL (
+        SELECT q.ctid AS tid FROM windlass.event_queue q
+        WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1 AND NOT isfinite(q.ready_at)
+          AND q.due_at <= s.run_to AND (q.due_at, q.event_id) > (f.due_at, g.event_id) AND q.lease = g.lease
+        OFFSET 0) AS m
+    GROUP BY m.tid
+), released AS (
+    UPDATE windlass.event_queue q SET lease = NULL, attempts = q.attempts - 1, updated_at = coalesce($8, now())
+    FROM later l WHERE q.ctid = l.tid AND (q.namespace = $1) IS TRUE AND q.lease IS NOT NULL
+    RETURNING l.n
+)
+UPDATE windlass.event_groups g SET run_left = g.run_left - r.released
+FROM (
+    SELECT g.tid, r.released FROM (SELECT r.n, count(*) AS released FROM released r GROUP BY r.n) AS r
+    CROSS JOIN LATERAL (
+        SELECT g.ctid AS tid FROM windlass.event_groups g
+        WHERE g.group_id = ($3::text[])[r.n] AND g.subscription = ($2::text[])[r.n] AND g.namespace = $1 LIMIT 1) AS g
+    OFFSET 0) AS r
+WHERE g.ctid = r.tid AND (g.namespace = $1) IS TRUE";
+
+/// Releases what comes after these deliveries in their runs. The groups are locked.
+pub(super) async fn release_runs(
+    connection: &mut PgConnection,
+    namespace: &str,
+    stops: &[Stop<'_>],
+    now: Option<Timestamp>,
+) -> Result<()> {
+    if stops.is_empty() {
+        return Ok(());
+    }
+    let release = sqlx::query(RELEASE_RUN)
+        .bind(namespace)
+        .bind(column(stops, |stop| stop.subscription))
+        .bind(column(stops, |stop| stop.group_id))
+        .bind(column(stops, |stop| stop.event_id))
+        .bind(column(stops, |stop| stop.subscription_id))
+        .bind(column(stops, |stop| stop.lease))
+        .bind(column(stops, |stop| stop.expired))
+        .bind(now);
+    release.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
 /// What a transaction did to deliveries of one group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupChange {
     /// How many left the queue.
     pub ended: i64,
-    /// The lease of those that were in progress.
+    /// How many were requeued.
+    pub requeued: i64,
+    /// The lease of those that were in progress, and how many they were.
     pub lease: Option<i64>,
-    /// How many of them left the queue.
-    pub ended_of_lease: i32,
-    /// One of them did not succeed, so the rest of its run is released.
-    pub releases_run: bool,
+    pub of_lease: i32,
 }
 
 // The namespace is compared `IS TRUE` so that the planner cannot use an index for it: see `retain::DELETE_ATTEMPTS`.
 pub(super) const LEAVE: &str = "
 WITH found AS MATERIALIZED (
-    SELECT g.tid, i.* FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[])
-      WITH ORDINALITY AS i(subscription, group_id, ended, lease, ended_of_lease, releases_run, n)
+    SELECT g.tid, i.* FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[]) WITH ORDINALITY
+      AS i(subscription, group_id, ended, lease, of_lease, n)
     CROSS JOIN LATERAL (
         SELECT g.ctid AS tid FROM windlass.event_groups g
         WHERE g.group_id = i.group_id AND g.subscription = i.subscription AND g.namespace = $1 LIMIT 1) AS g
 )
 UPDATE windlass.event_groups g
 SET depth = g.depth - i.ended,
-    run_left = CASE WHEN g.run_lease IS DISTINCT FROM i.lease THEN g.run_left WHEN i.releases_run THEN 0
-                    ELSE greatest(g.run_left - i.ended_of_lease, 0) END
+    run_left = CASE WHEN g.run_lease = i.lease THEN greatest(g.run_left - i.of_lease, 0) ELSE g.run_left END
 FROM found i WHERE g.ctid = i.tid AND (g.namespace = $1) IS TRUE
 RETURNING i.n, g.depth, g.run_left";
 
@@ -258,26 +326,17 @@ DELETE FROM windlass.event_groups g WHERE (g.namespace = $1) IS TRUE AND g.ctid 
         WHERE g.group_id = i.group_id AND g.subscription = i.subscription AND g.namespace = $1 AND g.depth <= 0
         LIMIT 1) AS g))";
 
-// The other deliveries of the run are returned as if they had not been claimed: their attempt had not begun.
-pub(super) const RELEASE_RUN: &str = "
-WITH run AS MATERIALIZED (
-    SELECT m.tid, g.lease FROM unnest($2::text[], $3::text[], $4::bigint[]) AS g(subscription, group_id, lease)
-    CROSS JOIN LATERAL (
-        SELECT s.run_to FROM windlass.event_groups s
-        WHERE s.group_id = g.group_id AND s.subscription = g.subscription AND s.namespace = $1 AND s.run_lease = g.lease
-          AND s.run_left > 0 LIMIT 1) AS s
+// A worker reported a later delivery of its run before an earlier one, which is still in progress.
+pub(super) const PARK: &str = "
+UPDATE windlass.event_queue q SET ready_at = 'infinity'
+FROM (
+    SELECT r.tid FROM unnest($2::text[], $3::text[]) AS g(subscription, group_id)
     CROSS JOIN LATERAL (
         SELECT q.ctid AS tid FROM windlass.event_queue q
         WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1 AND isfinite(q.ready_at)
-          AND q.lease = g.lease
-        UNION ALL
-        SELECT q.ctid FROM windlass.event_queue q
-        WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1 AND NOT isfinite(q.ready_at)
-          AND q.due_at <= s.run_to AND q.lease = g.lease
-        OFFSET 0) AS m
-)
-UPDATE windlass.event_queue q SET lease = NULL, attempts = q.attempts - 1, updated_at = coalesce($5, now())
-FROM run WHERE q.ctid = run.tid AND (q.namespace = $1) IS TRUE AND q.lease = run.lease";
+          AND q.lease IS NULL
+        OFFSET 0) AS r) AS r
+WHERE q.ctid = r.tid AND (q.namespace = $1) IS TRUE";
 
 /// Takes changes of deliveries into account in their groups, which are locked, and lets the next deliveries become ready.
 pub(super) async fn apply(
@@ -289,48 +348,33 @@ pub(super) async fn apply(
     if changes.is_empty() {
         return Ok(Vec::new());
     }
-    let releasing: Vec<(&Group, i64)> = changes
-        .iter()
-        .filter(|(_, change)| change.releases_run)
-        .filter_map(|(group, change)| Some((group, change.lease?)))
-        .collect();
-    if !releasing.is_empty() {
-        let (subscriptions, groups) = names(releasing.iter().map(|(group, _)| *group));
-        let leases: Vec<i64> = releasing.iter().map(|(_, lease)| *lease).collect();
-        let release =
-            sqlx::query(RELEASE_RUN).bind(namespace).bind(subscriptions).bind(groups).bind(leases).bind(now);
-        release.execute(&mut *connection).await.map_err(from_sqlx)?;
-    }
+    let by_number: Vec<(&Group, &GroupChange)> = changes.iter().collect();
     let (subscriptions, groups) = names(changes.keys());
-    let (mut ended, mut leases, mut of_lease, mut release) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for change in changes.values() {
-        ended.push(change.ended);
-        leases.push(change.lease);
-        of_lease.push(change.ended_of_lease);
-        release.push(change.releases_run);
-    }
     let leave = sqlx::query(LEAVE)
         .bind(namespace)
         .bind(subscriptions)
         .bind(groups)
-        .bind(ended)
-        .bind(leases)
-        .bind(of_lease)
-        .bind(release);
-    let (mut empty, mut waiting) = (Groups::new(), Groups::new());
-    let by_number: Vec<&Group> = changes.keys().collect();
+        .bind(column(&by_number, |(_, change)| change.ended))
+        .bind(column(&by_number, |(_, change)| change.lease))
+        .bind(column(&by_number, |(_, change)| change.of_lease));
+    let (mut empty, mut waiting, mut parked) = (Groups::new(), Groups::new(), Groups::new());
     for row in leave.fetch_all(&mut *connection).await.map_err(from_sqlx)? {
-        let group = by_number[get::<i64>(&row, "n")? as usize - 1].clone();
-        if get::<i64>(&row, "depth")? <= 0 {
-            empty.insert(group, ());
-        } else if get::<i32>(&row, "run_left")? == 0 {
-            waiting.insert(group, ());
-        }
+        let (group, change) = by_number[get::<i64>(&row, "n")? as usize - 1];
+        let (depth, run_left): (i64, i32) = (get(&row, "depth")?, get(&row, "run_left")?);
+        let next = match (depth, run_left) {
+            (..=0, _) => &mut empty,
+            (_, 0) => &mut waiting,
+            _ if change.requeued > 0 => &mut parked,
+            _ => continue,
+        };
+        next.insert(group.clone(), ());
     }
-    if !empty.is_empty() {
-        let (subscriptions, groups) = names(empty.keys());
-        let remove = sqlx::query(REMOVE_EMPTY).bind(namespace).bind(subscriptions).bind(groups);
-        remove.execute(&mut *connection).await.map_err(from_sqlx)?;
+    for (sql, groups) in [(REMOVE_EMPTY, &empty), (PARK, &parked)] {
+        if !groups.is_empty() {
+            let (subscriptions, groups) = names(groups.keys());
+            let query = sqlx::query(sql).bind(namespace).bind(subscriptions).bind(groups);
+            query.execute(&mut *connection).await.map_err(from_sqlx)?;
+        }
     }
     if waiting.is_empty() { Ok(Vec::new()) } else { advance(connection, namespace, &waiting, now).await }
 }

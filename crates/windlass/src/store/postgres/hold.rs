@@ -1,5 +1,6 @@
 //! Deliveries that somebody holds.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
@@ -172,6 +173,7 @@ pub(super) async fn extend(
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
     let mut connection = store.renewals.get().await?;
+    extend_runs(&mut connection, namespace, live, now).await?;
     let mut done = extend_once(&mut connection, namespace, live, now).await?;
     let missed = missed(live, &done);
     if !missed.is_empty() {
@@ -182,6 +184,51 @@ pub(super) async fn extend(
     }
     connection.done();
     Ok(done)
+}
+
+// The other deliveries of a run have the same lease, and it is extended for all of them.
+pub(super) const EXTEND_RUNS: &str = "
+UPDATE windlass.event_queue q SET lease_expires_at = r.lease_expires_at
+FROM (
+    SELECT m.tid, coalesce($2, now()) + i.lease_us * interval '1 microsecond' AS lease_expires_at
+    FROM unnest($3::text[], $4::text[], $5::bigint[], $6::bigint[]) AS i(subscription, group_id, lease, lease_us)
+    CROSS JOIN LATERAL (
+        SELECT s.run_to FROM windlass.event_groups s
+        WHERE s.group_id = i.group_id AND s.subscription = i.subscription AND s.namespace = $1 AND s.run_lease = i.lease
+          AND s.run_left > 1 LIMIT 1) AS s
+    CROSS JOIN LATERAL (
+        SELECT q.ctid AS tid FROM windlass.event_queue q
+        WHERE q.group_id = i.group_id AND q.subscription = i.subscription AND q.namespace = $1 AND NOT isfinite(q.ready_at)
+          AND q.due_at <= s.run_to AND q.lease = i.lease
+        OFFSET 0) AS m
+    OFFSET 0) AS r
+WHERE q.ctid = r.tid AND (q.namespace = $1) IS TRUE AND q.lease IS NOT NULL AND q.lease_expires_at < r.lease_expires_at";
+
+/// Extends the leases of the runs that these deliveries belong to.
+async fn extend_runs(
+    connection: &mut PgConnection,
+    namespace: &str,
+    live: &[(Live, Duration)],
+    now: Option<Timestamp>,
+) -> Result<()> {
+    let mut runs: BTreeMap<(&str, &str, i64), Duration> = BTreeMap::new();
+    for (live, lease) in live.iter().filter(|(live, _)| live.attempts <= 1) {
+        if let (Some(group_id), Some(of_run)) = (&live.group_id, live.lease) {
+            runs.insert((&live.subscription, group_id, of_run.0), *lease);
+        }
+    }
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let runs: Vec<((&str, &str, i64), Duration)> = runs.into_iter().collect();
+    let extend = sqlx::query(EXTEND_RUNS)
+        .bind(namespace)
+        .bind(now)
+        .bind(column(&runs, |((subscription, ..), _)| *subscription))
+        .bind(column(&runs, |((_, group_id, _), _)| *group_id))
+        .bind(column(&runs, |((.., lease), _)| *lease))
+        .bind(column(&runs, |(_, lease)| micros(*lease)));
+    extend.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
 async fn extend_once(

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use sqlx::{Connection as _, PgConnection};
 
+use super::PgStore;
 use super::arrive::arrive;
 use super::enqueue::{column, flags, optional, signed};
 use super::error::from_sqlx;
 use super::group::{self, EnteredGroups, Entries, Entry, NewMember};
 use super::publish_one::{insert_one, plain};
 use super::row::get;
-use super::PgStore;
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, same_contents};

@@ -85,7 +85,11 @@ pub(super) async fn claim_runs(
 ) -> Result<Vec<Delivery>> {
     let first_attempts = claimed.iter().filter(|delivery| delivery.attempts == 1);
     let heads = first_attempts.filter_map(|delivery| {
-        Some(RunHead { event_id: delivery.event.id, group_id: delivery.event.group_id.as_deref()?, lease: delivery.lease })
+        Some(RunHead {
+            event_id: delivery.event.id,
+            group_id: delivery.event.group_id.as_deref()?,
+            lease: delivery.lease,
+        })
     });
     let mut heads = claim.run_heads(heads);
     if heads.is_empty() {

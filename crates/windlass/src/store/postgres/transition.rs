@@ -8,13 +8,13 @@ use super::again::{self, despite_deadlocks, fill, missed};
 use super::complete::{by_subscription, complete, is_plain};
 use super::enqueue::{column, flags, optional};
 use super::error::from_sqlx;
-use super::group::{self, GroupChange, Groups};
+use super::group::{self, GroupChange, Groups, Stop};
 use super::results;
 use super::row::Columns;
 use crate::clock::{Timestamp, micros};
 use crate::decide::{Transition, When};
 use crate::error::Result;
-use crate::outcome::{Action, Attempt};
+use crate::outcome::Attempt;
 use crate::store::{Applied, Change, Guard};
 use crate::wake::ReadyLane;
 
@@ -76,6 +76,7 @@ pub(super) async fn apply(
     let groups: Groups<()> = changes.iter().filter_map(|change| Some((group_of(change)?, ()))).collect();
     if !groups.is_empty() {
         group::lock(connection, namespace, &groups).await?;
+        group::release_runs(connection, namespace, &stops(changes), now).await?;
     }
     if locking {
         again::lock(connection, namespace, changes.iter().map(|change| &change.live)).await?;
@@ -453,21 +454,38 @@ async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>
     events.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
+/// The deliveries in progress that do not succeed. Only first attempts are claimed in runs.
+fn stops(changes: &[Change]) -> Vec<Stop<'_>> {
+    let mut stops = Vec::new();
+    for change in changes.iter().filter(|change| change.live.attempts <= 1 && !change.succeeded()) {
+        if let (Some(group_id), Some(lease)) = (&change.live.group_id, lease_of(change)) {
+            stops.push(Stop {
+                subscription: &change.live.subscription,
+                group_id,
+                event_id: change.live.event_id,
+                subscription_id: change.live.subscription_id,
+                lease,
+                expired: matches!(change.guard, Guard::RunOut(_)),
+            });
+        }
+    }
+    stops
+}
+
 /// What was done to the deliveries of each group.
 fn group_changes(done: &[Done<'_>]) -> Groups<GroupChange> {
     let mut changes: Groups<GroupChange> = Groups::new();
-    for Done { change, attempt, .. } in done {
+    for change in done.iter().map(|done| done.change) {
         let Some(group) = group_of(change) else { continue };
-        let (of_group, lease) = (changes.entry(group).or_default(), lease_of(change));
-        of_group.lease = of_group.lease.or(lease);
-        let ended = !matches!(change.transition, Transition::Requeue { .. });
-        if ended {
-            of_group.ended += 1;
-            of_group.ended_of_lease += i32::from(lease.is_some());
+        let of_group = changes.entry(group).or_default();
+        match change.transition {
+            Transition::Requeue { .. } => of_group.requeued += 1,
+            Transition::End { .. } | Transition::Bury { .. } => of_group.ended += 1,
         }
-        let succeeded = ended && matches!(change.action, Action::Completed | Action::CompletedWithErrors);
-        // Only first attempts are claimed in runs.
-        of_group.releases_run |= lease.is_some() && !succeeded && *attempt <= 1;
+        if let Some(lease) = lease_of(change) {
+            of_group.lease = Some(lease);
+            of_group.of_lease += 1;
+        }
     }
     changes
 }

@@ -40,7 +40,8 @@ fn standing(
     let delivery = inspect::deliveries(conn, namespace, event_id)?.remove(subscription);
     let (Some((event_type, tags)), Some(delivery)) = (found, delivery) else { return Ok(None) };
     let of_it = (event_id, namespace, subscription);
-    let live = |row: &Row| Ok((row::instant_if_any(row, 0)?, row.get::<_, Option<String>>(1)?, row::instant_if_any(row, 2)?));
+    let live =
+        |row: &Row| Ok((row::instant_if_any(row, 0)?, row.get::<_, Option<String>>(1)?, row::instant_if_any(row, 2)?));
     let live = conn.prepare_cached(LIVE)?.query_row(of_it, live).optional()?;
     let (expires_at, group_id, due_at) = live.unwrap_or_default();
     let ahead = match group_id {

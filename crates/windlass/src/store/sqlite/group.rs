@@ -100,12 +100,15 @@ fn mark_delayed(conn: &Connection, group: Group, until: i64) -> Result<()> {
 /// What a change did to a delivery of the group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupChange {
+    pub event_id: i64,
+    /// When it was due before the change.
+    pub due_at: i64,
     /// It left the queue.
     pub ended: bool,
     /// The lease under which it was in progress.
     pub lease: Option<i64>,
-    /// It did not succeed, so the rest of its run is released.
-    pub releases_run: bool,
+    /// If not, the later deliveries of its run are released with it.
+    pub succeeded: bool,
 }
 
 const LEAVE: &str = "
@@ -117,12 +120,10 @@ pub(super) fn apply(conn: &Connection, group: Group, change: GroupChange, now: i
     let Some(state) = state(conn, group)? else { return Ok(None) };
     let mut run_left = state.run_left;
     if change.lease.is_some() && change.lease == state.run_lease && run_left > 0 {
-        if change.releases_run {
-            release_run(conn, group, state.run_lease, now)?;
-            run_left = 0;
-        } else if change.ended {
-            run_left -= 1;
+        if !change.succeeded && run_left > 1 {
+            run_left -= release_later(conn, group, change, now)?;
         }
+        run_left -= 1;
     }
     let depth = state.depth - i64::from(change.ended);
     if depth <= 0 {
@@ -133,28 +134,51 @@ pub(super) fn apply(conn: &Connection, group: Group, change: GroupChange, now: i
         let (group_id, subscription, namespace) = group.key();
         conn.prepare_cached(LEAVE)?.execute((group_id, subscription, namespace, depth, run_left))?;
     }
-    if run_left > 0 { Ok(None) } else { advance(conn, group, now) }
+    if run_left == 0 {
+        return advance(conn, group, now);
+    }
+    if !change.ended {
+        // A worker reported a later delivery of its run before an earlier one, which is still in progress.
+        for member in ready(conn, group)?.into_iter().filter(|member| !member.leased) {
+            set_ready(conn, member, INFINITY)?;
+        }
+    }
+    Ok(None)
 }
 
-// The other deliveries of the run are returned as if they had not been claimed: their attempt had not begun.
-const RELEASE_RUN: &str = "
+// They are returned as if they had not been claimed: their attempts had not begun.
+const RELEASE_LATER: &str = "
 UPDATE event_queue
 SET lease = NULL, worker_id = NULL, picked_at = NULL, started_at = NULL, lease_expires_at = NULL, attempts = attempts - 1,
-    updated_at = ?5
+    updated_at = ?7
 WHERE (subscription_id, event_id) IN (
-    SELECT q.subscription_id, q.event_id FROM event_queue q INDEXED BY event_queue_group
-    WHERE q.group_id = ?1 AND q.subscription = ?2 AND q.namespace = ?3 AND (q.ready_at = 9223372036854775807) = 0
-      AND q.lease = ?4
-    UNION ALL
     SELECT q.subscription_id, q.event_id FROM event_queue q INDEXED BY event_queue_group
     WHERE q.group_id = ?1 AND q.subscription = ?2 AND q.namespace = ?3 AND (q.ready_at = 9223372036854775807) = 1
       AND q.due_at <= (SELECT g.run_to FROM event_groups g
                        WHERE g.group_id = ?1 AND g.subscription = ?2 AND g.namespace = ?3)
+      AND (q.due_at, q.event_id) > (?5, ?6) AND q.lease = ?4)";
+
+/// Releases what comes after this delivery in its run; how many.
+fn release_later(conn: &Connection, group: Group, after: GroupChange, now: i64) -> Result<i64> {
+    let (group_id, subscription, namespace) = group.key();
+    let values = (group_id, subscription, namespace, after.lease, after.due_at, after.event_id, now);
+    Ok(conn.prepare_cached(RELEASE_LATER)?.execute(values)? as i64)
+}
+
+const EXTEND_RUN: &str = "
+UPDATE event_queue SET lease_expires_at = max(lease_expires_at, ?5)
+WHERE (subscription_id, event_id) IN (
+    SELECT q.subscription_id, q.event_id FROM event_queue q INDEXED BY event_queue_group
+    WHERE q.group_id = ?1 AND q.subscription = ?2 AND q.namespace = ?3 AND (q.ready_at = 9223372036854775807) = 1
+      AND q.due_at <= (SELECT g.run_to FROM event_groups g
+                       WHERE g.group_id = ?1 AND g.subscription = ?2 AND g.namespace = ?3
+                         AND g.run_lease = ?4 AND g.run_left > 0)
       AND q.lease = ?4)";
 
-fn release_run(conn: &Connection, group: Group, lease: Option<i64>, now: i64) -> Result<()> {
+/// Extends the lease of the other deliveries of a run with that of one.
+pub(super) fn extend_run(conn: &Connection, group: Group, lease: Option<i64>, expires_at: i64) -> Result<()> {
     let (group_id, subscription, namespace) = group.key();
-    conn.prepare_cached(RELEASE_RUN)?.execute((group_id, subscription, namespace, lease, now))?;
+    conn.prepare_cached(EXTEND_RUN)?.execute((group_id, subscription, namespace, lease, expires_at))?;
     Ok(())
 }
 

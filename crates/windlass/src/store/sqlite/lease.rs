@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
+use super::group::{self, Group};
 use super::row;
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::delivery::Live;
@@ -54,5 +55,9 @@ pub(super) fn extend(
     let end = now.saturating_add(micros(by));
     let values = (live.subscription_id, live.event_id, namespace, live.lease.map(|lease| lease.0), end, now);
     let held = conn.prepare_cached(EXTEND)?.execute(values)? > 0;
+    if let (true, Some(group_id)) = (held, live.group_id.as_deref()) {
+        let group = Group { namespace, subscription: &live.subscription, group_id };
+        group::extend_run(conn, group, live.lease.map(|lease| lease.0), end)?;
+    }
     Ok(held.then(|| from_micros(end)))
 }

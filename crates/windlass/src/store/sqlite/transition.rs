@@ -10,7 +10,7 @@ use crate::clock::micros;
 use crate::decide::{Transition, When};
 use crate::delivery::{Live, Status};
 use crate::error::Result;
-use crate::outcome::{Action, Attempt};
+use crate::outcome::Attempt;
 use crate::store::{Applied, Change, Guard};
 use crate::wake::ReadyLane;
 
@@ -196,8 +196,9 @@ fn change_group(
 ) -> Result<Option<ReadyLane>> {
     let Some(group) = row.group(namespace) else { return Ok(None) };
     let ended = !matches!(change.transition, Transition::Requeue { .. });
-    let succeeded = ended && matches!(change.action, Action::Completed | Action::CompletedWithErrors);
-    group::apply(conn, group, GroupChange { ended, lease: row.lease, releases_run: !succeeded }, now)
+    let due_at = row.due_at.unwrap_or(row.ready_at);
+    let (event_id, lease, succeeded) = (change.live.event_id, row.lease, change.succeeded());
+    group::apply(conn, group, GroupChange { event_id, due_at, ended, lease, succeeded }, now)
 }
 
 const REQUEUE: &str = "

@@ -212,7 +212,8 @@ fn places_tell_the_stream() {
 fn requests_are_served_in_order() {
     let fixture = Fixture::new();
     let published: Vec<i64> = (0..4).map(|_| fixture.publish(event("a"), SECOND)).collect();
-    let slot = |worker: &str, lease, max| ClaimSlot { worker_id: worker.into(), lease: Lease(lease), max, group_run: 1 };
+    let slot =
+        |worker: &str, lease, max| ClaimSlot { worker_id: worker.into(), lease: Lease(lease), max, group_run: 1 };
     let claim = Claim { requests: vec![slot("v", 8, 1), slot("w", 9, 5)], ..fixture.request(all(), 0) };
     let claimed = fixture.run(&claim, SECOND);
     assert_eq!(ids(&claimed), published);
