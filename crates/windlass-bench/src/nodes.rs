@@ -1,6 +1,7 @@
 //! Handlers on a node, in this process.
 
 mod counter;
+mod groups;
 mod idle;
 mod latency;
 mod report;
@@ -25,13 +26,13 @@ pub struct Options {
     /// Only this workload.
     #[arg(long, value_enum)]
     workload: Option<Workload>,
-    /// throughput: only this many handlers at once.
+    /// throughput, transactional: only this many handlers at once.
     #[arg(long)]
     concurrency: Option<usize>,
-    /// throughput, transactional: how many events in each measurement [default: 100000; transactional 20000]
+    /// throughput, transactional, groups: how many events in each measurement [default: 100000; transactional 20000, groups 2000]
     #[arg(long)]
     events: Option<usize>,
-    /// throughput, transactional: how often each is measured; the median counts.
+    /// throughput, transactional, groups: how often each is measured; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// latency, slow-type, idle: how long each measurement takes.
@@ -52,8 +53,11 @@ enum Workload {
     SlowType,
     /// Nothing to do.
     Idle,
-    /// A backlog is drained by a handler that inserts a row in the transaction that completes its event.
+    /// A backlog is drained by a handler that inserts a row in the transaction that completes its event, and by one that
+    /// inserts it on its own connection.
     Transactional,
+    /// A backlog of ten groups is drained by a handler that takes 5 ms.
+    Groups,
 }
 
 impl Options {
@@ -84,7 +88,8 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
                 Workload::Latency => report.delays.extend(latency::run(options, store).await?),
                 Workload::SlowType => report.delays.extend(slow_type::run(options, store).await?),
                 Workload::Idle => report.idle.push(idle::run(options, store).await?),
-                Workload::Transactional => report.rates.push(transactional::run(options, store).await?),
+                Workload::Transactional => report.rates.extend(transactional::run(options, store).await?),
+                Workload::Groups => report.rates.extend(groups::run(options, store).await?),
             }
         }
     }

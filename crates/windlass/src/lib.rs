@@ -138,6 +138,8 @@ pub use meter::DeadReason;
 pub use names::NAME_BYTES_MAX;
 #[cfg(feature = "postgres")]
 pub use node::PgTx;
+#[cfg(feature = "sqlite")]
+pub use node::SqliteTx;
 pub use node::{Context, Envelope, Handled, Handler, HandlerError, Node, RunningNode, shutdown_signal};
 pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 pub use overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, QueueOverview};

@@ -48,6 +48,8 @@ pub use handler::Handler;
 pub use signal::shutdown_signal;
 #[cfg(feature = "postgres")]
 pub use tx::PgTx;
+#[cfg(feature = "sqlite")]
+pub use tx::SqliteTx;
 
 /// How many consecutive events of a group a node claims together, unless set.
 const GROUP_RUN: usize = 100;
@@ -187,13 +189,34 @@ impl Node {
         self.handler(Handler::in_pg_tx(event_type, work))
     }
 
+    /// Handles events of the type that `T` stands for in a PostgreSQL transaction; see [`Handler::typed_in_pg_tx`].
+    #[cfg(feature = "postgres")]
+    pub fn on_type_in_pg_tx<T, F, Fut>(self, work: F) -> Node
+    where
+        T: EventType,
+        F: Fn(T, PgTx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        self.handler(Handler::typed_in_pg_tx(work))
+    }
+
     /// Handles events of this type in an SQLite transaction; see [`Handler::in_sqlite_tx`].
     #[cfg(feature = "sqlite")]
     pub fn on_in_sqlite_tx<F>(self, event_type: impl Into<String>, work: F) -> Node
     where
-        F: Fn(&Envelope, &rusqlite::Connection) -> Handled + Send + Sync + 'static,
+        F: Fn(&Envelope, &SqliteTx<'_>) -> Handled + Send + Sync + 'static,
     {
         self.handler(Handler::in_sqlite_tx(event_type, work))
+    }
+
+    /// Handles events of the type that `T` stands for in an SQLite transaction; see [`Handler::typed_in_sqlite_tx`].
+    #[cfg(feature = "sqlite")]
+    pub fn on_type_in_sqlite_tx<T, F>(self, work: F) -> Node
+    where
+        T: EventType,
+        F: Fn(T, &SqliteTx<'_>) -> Handled + Send + Sync + 'static,
+    {
+        self.handler(Handler::typed_in_sqlite_tx(work))
     }
 
     /// Adds a handler with settings of its own.

@@ -20,6 +20,7 @@ use crate::names;
 use crate::publish::{self, PublishUnit, PublishedUnit};
 use crate::register::generated_id;
 use crate::results::{self, InterimResult};
+use crate::route::{self, Departure};
 use crate::samples::Counters;
 use crate::schedule::Left;
 use crate::store::Store;
@@ -122,6 +123,8 @@ pub(crate) struct Lines {
     pub finish: Coalescer<FinishUnit, FinishedUnit>,
     /// Results of handlers whose delivery is still being processed.
     pub results: Coalescer<InterimResult, bool>,
+    /// Groups of which a handler's transaction has completed a delivery.
+    pub departures: Coalescer<Departure, ()>,
 }
 
 /// How to open a queue.
@@ -133,7 +136,12 @@ pub struct OpenOptions {
     migrate: bool,
     archive: Option<PathBuf>,
     idle_poll: Duration,
+    handler_connections: usize,
 }
+
+/// [`OpenOptions::handler_connections`] unless set.
+const HANDLER_CONNECTIONS: usize = 16;
+const HANDLER_CONNECTIONS_MAX: usize = 1_000;
 
 /// [`OpenOptions::idle_poll`] unless set.
 const IDLE_POLL: Duration = Duration::from_secs(1);
@@ -196,10 +204,22 @@ impl OpenOptions {
         self
     }
 
+    /// How many handlers of this process work in a PostgreSQL transaction at once, each on a connection of its own; 16
+    /// unless set, from 1 to 1000. Further ones wait. The connections are opened when they are needed, besides those of the
+    /// queue. See [`Handler::in_pg_tx`](crate::Handler::in_pg_tx). No effect on SQLite, which has one writer.
+    pub fn handler_connections(mut self, connections: usize) -> OpenOptions {
+        self.handler_connections = connections;
+        self
+    }
+
     /// Opens the queue, in the namespace `default`.
     pub async fn open(self) -> Result<Queue> {
         check_idle_poll(self.idle_poll)?;
-        let store = open_store(&self.url, self.clock.clone(), self.migrate).await?;
+        if !(1..=HANDLER_CONNECTIONS_MAX).contains(&self.handler_connections) {
+            let problem = format!("is {}; it must be from 1 to {HANDLER_CONNECTIONS_MAX}", self.handler_connections);
+            return Err(Error::invalid("handler_connections", problem));
+        }
+        let store = open_store(&self).await?;
         let wakes = Arc::new(Wakes::default());
         store.watch(wakes.clone()).await;
         let core = Core {
@@ -277,12 +297,16 @@ pub(crate) fn bad_url(url: &str, problem: &str) -> Error {
     Error::DatabaseUrl { url: shown, problem: problem.to_owned() }
 }
 
-async fn open_store(url: &str, clock: Clock, migrate: bool) -> Result<Arc<dyn Store>> {
-    match split_url(url)? {
+async fn open_store(options: &OpenOptions) -> Result<Arc<dyn Store>> {
+    let (clock, migrate) = (options.clock.clone(), options.migrate);
+    match split_url(&options.url)? {
         #[cfg(feature = "sqlite")]
         Database::Sqlite(path) => Ok(Arc::new(crate::store::sqlite::SqliteStore::open(path, clock, migrate).await?)),
         #[cfg(feature = "postgres")]
-        Database::Postgres(url) => Ok(Arc::new(crate::store::postgres::PgStore::open(url, clock, migrate).await?)),
+        Database::Postgres(url) => {
+            let handlers = options.handler_connections;
+            Ok(Arc::new(crate::store::postgres::PgStore::open(url, clock, migrate, handlers).await?))
+        }
     }
 }
 
@@ -297,7 +321,15 @@ impl Queue {
     /// Opens it with other than the usual settings.
     pub fn options(url: &str) -> OpenOptions {
         let (clock, limits) = (Clock::system(), Limits::default());
-        OpenOptions { url: url.to_owned(), clock, limits, migrate: true, archive: None, idle_poll: IDLE_POLL }
+        OpenOptions {
+            url: url.to_owned(),
+            clock,
+            limits,
+            migrate: true,
+            archive: None,
+            idle_poll: IDLE_POLL,
+            handler_connections: HANDLER_CONNECTIONS,
+        }
     }
 
     /// The same queue, seen from another namespace. Whether it exists is found out on use.
@@ -413,6 +445,7 @@ impl Queue {
         let in_flight = core.store.batches_in_flight();
         let (publisher, finisher) = ((core.clone(), self.namespace.clone()), (core.clone(), self.namespace.clone()));
         let results = (core.clone(), self.namespace.clone());
+        let departures = (core.clone(), self.namespace.clone());
         Lines {
             publish: Coalescer::new(in_flight, BATCH_WEIGHT_MAX, move |units| {
                 publish::run(publisher.0.clone(), publisher.1.clone(), units)
@@ -423,6 +456,9 @@ impl Queue {
             // One batch at a time: they must not take the connections that publishing and finishing need.
             results: Coalescer::new(1, BATCH_WEIGHT_MAX, move |units| {
                 results::run(results.0.clone(), results.1.clone(), units)
+            }),
+            departures: Coalescer::new(1, BATCH_WEIGHT_MAX, move |groups| {
+                route::run_departures(departures.0.clone(), departures.1.clone(), groups)
             }),
         }
     }

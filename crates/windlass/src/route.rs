@@ -134,6 +134,7 @@ async fn attempt(core: &Arc<Core>, namespace: &str, position: &RoutePosition) ->
 /// Routes everything that has arrived; how many batches. Waits for another router that is at work.
 pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<usize> {
     let (mut batches, start) = (0, RoutePosition::default());
+    settle_departures(core, namespace, None).await?;
     while core.store.look_for_arrivals(namespace, &start).await?.any {
         match attempt(core, namespace, &start).await? {
             Attempt::Nothing => break,
@@ -142,6 +143,26 @@ pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<
         }
     }
     Ok(batches)
+}
+
+/// Lets groups go on after deliveries that handlers completed in their transactions: these, or all that are left.
+pub(crate) async fn settle_departures(core: &Core, namespace: &str, groups: Option<&[(String, String)]>) -> Result<()> {
+    let freed = core.store.settle_departures(namespace, groups, core.clock.overridden()).await?;
+    core.wakes.notify(namespace, freed);
+    Ok(())
+}
+
+/// The group of a delivery that a handler's transaction completed: subscription and group id.
+pub(crate) type Departure = (String, String);
+
+/// Settles the departures of several transactions at once. What fails is left to the routers.
+pub(crate) async fn run_departures(
+    core: Arc<Core>,
+    namespace: Arc<str>,
+    groups: Vec<Departure>,
+) -> Result<Vec<Result<()>>> {
+    settle_departures(&core, &namespace, Some(&groups)).await?;
+    Ok(groups.iter().map(|_| Ok(())).collect())
 }
 
 impl Queue {
@@ -227,6 +248,10 @@ impl Router {
     /// Routes what has arrived, then waits for more.
     async fn step(&mut self) -> Result<()> {
         let routed = self.route_all().await?;
+        if matches!(self.state, State::Idle) && !routed {
+            // Those of processes that ended before they settled them.
+            settle_departures(&self.core, &self.namespace, None).await?;
+        }
         self.state = self.next_state(routed).await?;
         let safety_poll = self.core.idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
         let pause = match self.state {

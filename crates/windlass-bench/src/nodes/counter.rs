@@ -35,6 +35,16 @@ impl Counter {
 pub async fn drain(queue: &Queue, events: usize, node: impl FnOnce(Arc<Counter>) -> Node) -> Result<f64, AnyError> {
     let since = queue.clock().now();
     engine::publish(queue, 4, 1000, events).await?;
+    drain_published(queue, events, since, node).await
+}
+
+/// The same for events that were published since then.
+pub async fn drain_published(
+    queue: &Queue,
+    events: usize,
+    since: windlass::Timestamp,
+    node: impl FnOnce(Arc<Counter>) -> Node,
+) -> Result<f64, AnyError> {
     let counter = Counter::new(events);
     let begun = Instant::now();
     let running = node(counter.clone()).start().await?;

@@ -132,7 +132,7 @@ async fn handle(node: &Arc<Shared>, cx: Context, handlers: &[Arc<Handler>], know
     if !in_tx.is_empty() {
         // Boxed, since it is large, and would make every event's future as large.
         let share = policy.share_transaction;
-        match Box::pin(tx::run_all(node, event, &in_tx, &mut runs, known, begun, share)).await {
+        match Box::pin(tx::run_all(node, &cx, &in_tx, &mut runs, known, begun, share)).await {
             Ok(None) => {}
             Ok(Some(end)) => return end,
             Err(tx::Unavailable) if event.attempt() < AWAY_MAX => return AttemptEnd::Report(put_back(event, &runs)),

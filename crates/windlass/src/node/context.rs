@@ -89,9 +89,15 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    pub async fn publish(&self, mut event: NewEvent) -> Result<Published> {
+    pub async fn publish(&self, event: NewEvent) -> Result<Published> {
+        let (queue, event) = self.stamp(event);
+        queue.publish(event).await
+    }
+
+    /// Names the node as the producer of the event.
+    pub fn stamp(&self, mut event: NewEvent) -> (Queue, NewEvent) {
         event.producer.get_or_insert_with(|| self.node_id.to_string());
-        self.queue.publish(event).await
+        (self.queue.clone(), event)
     }
 
     pub async fn emit<T: Serialize + ?Sized>(&self, event_type: &str, payload: &T) -> Result<i64> {

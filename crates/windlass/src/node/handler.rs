@@ -15,6 +15,8 @@ use crate::typed::EventType;
 
 #[cfg(feature = "postgres")]
 use super::tx::PgTx;
+#[cfg(feature = "sqlite")]
+use super::tx::SqliteTx;
 
 /// Without a timeout of its own, a handler is cut off after this long.
 const TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -78,7 +80,7 @@ pub(super) enum Work {
 }
 
 #[cfg(feature = "sqlite")]
-pub(super) type InSqliteTx = Arc<dyn Fn(&Envelope, &rusqlite::Connection) -> Handled + Send + Sync>;
+pub(super) type InSqliteTx = Arc<dyn Fn(&Envelope, &SqliteTx<'_>) -> Handled + Send + Sync>;
 
 impl Handler {
     /// For events of this type: an exact name, or a prefix ending in `*`.
@@ -130,8 +132,7 @@ impl Handler {
     /// ```
     ///
     /// The node begins the transaction, in the queue's database, and ends it. An error, a panic, a timeout or a lost lease
-    /// roll it back; then the handler may run again. [`Queue::publish_in`](crate::Queue::publish_in) with `&mut *tx`
-    /// publishes in it. Of several such handlers each has a transaction of its own, unless the policy says
+    /// roll it back; then the handler may run again. [`PgTx::publish`] publishes in it. Of several such handlers each has a transaction of its own, unless the policy says
     /// [`share_transaction`](crate::Policy::share_transaction).
     #[cfg(feature = "postgres")]
     pub fn in_pg_tx<F, Fut>(event_type: impl Into<String>, work: F) -> Handler
@@ -141,6 +142,38 @@ impl Handler {
     {
         let work = Work::InPgTx(Arc::new(move |event, tx| Box::pin(work(event, tx))));
         Handler::of(Events::Of(event_type.into()), work)
+    }
+
+    /// As [`Handler::in_pg_tx`], for events of the type that `T` stands for.
+    ///
+    /// ```
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Payment { amount: i64 }
+    /// # impl windlass::EventType for Payment { const NAME: &str = "payment.received"; }
+    /// use windlass::{Handler, PgTx, sqlx};
+    ///
+    /// let book = Handler::typed_in_pg_tx(|payment: Payment, mut tx: PgTx| async move {
+    ///     let book = sqlx::query("INSERT INTO entries (event_id, amount) VALUES ($1, $2)");
+    ///     let event_id = tx.context().event().id;
+    ///     book.bind(event_id).bind(payment.amount).execute(&mut *tx).await?;
+    ///     tx.emit("payment.booked", &event_id).await?;
+    ///     Ok(())
+    /// });
+    /// ```
+    #[cfg(feature = "postgres")]
+    pub fn typed_in_pg_tx<T, F, Fut>(work: F) -> Handler
+    where
+        T: EventType,
+        F: Fn(T, PgTx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        let read = move |event: Envelope, tx| -> Running {
+            match event.payload::<T>() {
+                Ok(payload) => Box::pin(work(payload, tx)),
+                Err(error) => Box::pin(std::future::ready(Err(error.into()))),
+            }
+        };
+        Handler::of(Events::Of(T::NAME.to_owned()), Work::InPgTx(Arc::new(read)))
     }
 
     /// In an SQLite transaction: what it writes and the completion of the event commit together, or neither does.
@@ -161,9 +194,20 @@ impl Handler {
     #[cfg(feature = "sqlite")]
     pub fn in_sqlite_tx<F>(event_type: impl Into<String>, work: F) -> Handler
     where
-        F: Fn(&Envelope, &rusqlite::Connection) -> Handled + Send + Sync + 'static,
+        F: Fn(&Envelope, &SqliteTx<'_>) -> Handled + Send + Sync + 'static,
     {
         Handler::of(Events::Of(event_type.into()), Work::InSqliteTx(Arc::new(work)))
+    }
+
+    /// As [`Handler::in_sqlite_tx`], for events of the type that `T` stands for.
+    #[cfg(feature = "sqlite")]
+    pub fn typed_in_sqlite_tx<T, F>(work: F) -> Handler
+    where
+        T: EventType,
+        F: Fn(T, &SqliteTx<'_>) -> Handled + Send + Sync + 'static,
+    {
+        let read = move |event: &Envelope, tx: &SqliteTx<'_>| work(event.payload::<T>()?, tx);
+        Handler::of(Events::Of(T::NAME.to_owned()), Work::InSqliteTx(Arc::new(read)))
     }
 
     fn of(events: Events, work: Work) -> Handler {

@@ -1,16 +1,16 @@
 //! Handlers in a transaction: what they write and the completion of their delivery are committed together.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::attempt::AttemptEnd;
+use super::context::Context;
 use super::envelope::Envelope;
 use super::error::Failure;
 use super::handler::{Handler, Work};
 use super::shared::Shared;
 use super::verdict::Run;
 use crate::change;
-use crate::clock::after;
 use crate::error::Error;
 use crate::finish::change_of;
 use crate::outcome::{HandlerResult, Report};
@@ -25,6 +25,8 @@ mod sqlite;
 
 #[cfg(feature = "postgres")]
 pub use postgres::PgTx;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteTx;
 
 /// The database is unreachable, locked or full. No handler failed.
 pub(super) struct Unavailable;
@@ -56,7 +58,7 @@ pub(super) fn check(queue: &Queue, handler: &Handler) -> Result<(), Error> {
 /// also completes the delivery, unless a handler failed. `None`: the results were added to `runs` and have to be reported.
 pub(super) async fn run_all(
     node: &Shared,
-    event: &Envelope,
+    cx: &Context,
     handlers: &[Arc<Handler>],
     runs: &mut Vec<Run>,
     known: &[HandlerResult],
@@ -66,13 +68,14 @@ pub(super) async fn run_all(
     if share && !is_clean(runs, known) {
         return Ok(None);
     }
+    let event = cx.event();
     let parts: Vec<&[Arc<Handler>]> = if share { vec![handlers] } else { handlers.chunks(1).collect() };
     let last = parts.len() - 1;
     for (at, part) in parts.into_iter().enumerate() {
         let ends = at == last && is_clean(runs, known);
         let closing = closing(node, event, part, ends.then_some(&*runs), begun).await.map_err(|_| Unavailable)?;
         let done = || part.iter().map(|handler| done(handler)).collect::<Vec<Run>>();
-        match transact(node, event, part, closing).await {
+        match transact(node, cx, part, closing).await {
             Ok(Closed::Changed(change, applied)) => {
                 node.count_handled(event, &done());
                 after_commit(node, *change, applied);
@@ -130,25 +133,28 @@ async fn closing(
 
 async fn transact(
     node: &Shared,
-    event: &Envelope,
+    cx: &Context,
     handlers: &[Arc<Handler>],
     closing: Closing,
 ) -> Result<Closed, TxFailure> {
     match handlers.first().map(|handler| &handler.work) {
         #[cfg(feature = "postgres")]
-        Some(Work::InPgTx(_)) => postgres::transact(node, event, handlers, closing).await,
+        Some(Work::InPgTx(_)) => postgres::transact(node, cx, handlers, closing).await,
         #[cfg(feature = "sqlite")]
-        Some(Work::InSqliteTx(_)) => sqlite::transact(node, event, handlers, closing).await,
+        Some(Work::InSqliteTx(_)) => sqlite::transact(node, cx, handlers, closing).await,
         _ => Ok(Closed::Noted),
     }
 }
 
-/// PostgreSQL's `now()` is the start of the transaction, before the handlers ran. Their time is added, for the statistics.
-fn after_commit(node: &Shared, change: Change, mut applied: Applied) {
-    for attempt in applied.attempts.iter_mut().flatten() {
-        let ran = Duration::from_millis(attempt.execution_time_ms.unwrap_or(0));
-        let ended_at = change.live.picked_at.map_or(attempt.finished_at, |picked_at| after(picked_at, ran));
-        attempt.finished_at = attempt.finished_at.max(ended_at);
+fn after_commit(node: &Shared, change: Change, applied: Applied) {
+    if let Some(group_id) = change.live.group_id.clone() {
+        // On PostgreSQL, the transaction has not changed its group.
+        let (queue, subscription) = (node.queue.clone(), change.live.subscription.clone());
+        tokio::spawn(async move {
+            if let Err(error) = queue.lines().departures.call((subscription, group_id), 1).await {
+                tracing::debug!(%error, "a group waits until a router lets it go on");
+            }
+        });
     }
     change::after_commit(node.queue.core(), node.queue.namespace(), &[change], &applied);
 }

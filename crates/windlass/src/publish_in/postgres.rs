@@ -7,6 +7,7 @@ use sqlx::{PgConnection, Postgres};
 use super::{PublishIn, only, published, sealed, wrong_database};
 use crate::error::Result;
 use crate::event::NewEvent;
+use crate::node::PgTx;
 use crate::publish::{self, Published};
 use crate::queue::Queue;
 use crate::store::Prepared;
@@ -32,6 +33,20 @@ impl<'c> PublishIn for &'c mut PgConnection {
 impl sealed::Sealed for &mut sqlx::Transaction<'_, Postgres> {}
 
 impl<'c> PublishIn for &'c mut sqlx::Transaction<'_, Postgres> {
+    type Answer<T> = <&'c mut PgConnection as PublishIn>::Answer<T>;
+
+    fn one(self, queue: &Queue, event: NewEvent) -> Self::Answer<Published> {
+        PublishIn::one(&mut **self, queue, event)
+    }
+
+    fn all(self, queue: &Queue, events: Vec<NewEvent>) -> Self::Answer<Vec<Published>> {
+        PublishIn::all(&mut **self, queue, events)
+    }
+}
+
+impl sealed::Sealed for &mut PgTx {}
+
+impl<'c> PublishIn for &'c mut PgTx {
     type Answer<T> = <&'c mut PgConnection as PublishIn>::Answer<T>;
 
     fn one(self, queue: &Queue, event: NewEvent) -> Self::Answer<Published> {

@@ -5,6 +5,7 @@ use rusqlite::Connection;
 use super::{PublishIn, only, published, sealed, wrong_database};
 use crate::error::Result;
 use crate::event::NewEvent;
+use crate::node::SqliteTx;
 use crate::publish::{self, Published};
 use crate::queue::Queue;
 use crate::store::Prepared;
@@ -27,6 +28,20 @@ impl PublishIn for &Connection {
 impl sealed::Sealed for &rusqlite::Transaction<'_> {}
 
 impl PublishIn for &rusqlite::Transaction<'_> {
+    type Answer<T> = Result<T>;
+
+    fn one(self, queue: &Queue, event: NewEvent) -> Result<Published> {
+        PublishIn::one(&**self, queue, event)
+    }
+
+    fn all(self, queue: &Queue, events: Vec<NewEvent>) -> Result<Vec<Published>> {
+        PublishIn::all(&**self, queue, events)
+    }
+}
+
+impl sealed::Sealed for &SqliteTx<'_> {}
+
+impl PublishIn for &SqliteTx<'_> {
     type Answer<T> = Result<T>;
 
     fn one(self, queue: &Queue, event: NewEvent) -> Result<Published> {

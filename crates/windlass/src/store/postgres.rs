@@ -205,7 +205,7 @@ impl Drop for PgStore {
 }
 
 impl PgStore {
-    pub async fn open(url: &str, clock: Clock, migrate: bool) -> Result<PgStore> {
+    pub async fn open(url: &str, clock: Clock, migrate: bool, handler_connections: usize) -> Result<PgStore> {
         let options = options(url)?;
         let reads = Arc::new(Connections::new(options.clone(), COLD, READS));
         pooler::check(&reads).await?;
@@ -228,7 +228,7 @@ impl PgStore {
             sweeps: Connections::new(options.clone(), HOT, SWEEPS),
             routes: Connections::new(options.clone(), HOT, ROUTES),
             renewals: Connections::new(options.clone(), HOT, RENEWALS),
-            handlers: handle::Transactions::new(options.clone()),
+            handlers: handle::Transactions::new(options.clone(), handler_connections),
             reads,
             options,
             ready,

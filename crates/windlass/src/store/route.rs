@@ -124,10 +124,19 @@ pub(crate) trait RouteStore {
     /// Whether events have arrived that a router at this position has not routed.
     async fn look_for_arrivals(&self, namespace: &str, position: &RoutePosition) -> Result<ArrivalsLook>;
 
+    /// Lets groups go on after deliveries that were completed in handlers' transactions: these (subscription and group id),
+    /// or some of those that a process which ended has left. Returns the lanes in which deliveries became ready.
+    async fn settle_departures(
+        &self,
+        namespace: &str,
+        groups: Option<&[(String, String)]>,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<ReadyLane>>;
+
     /// When an event was published that is not routed yet.
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>>;
 
-    /// The namespaces in which events have arrived.
+    /// The namespaces in which events have arrived, or departures are left.
     async fn namespaces_with_arrivals(&self) -> Result<Vec<String>>;
 
     /// Turns up to [`ROUTE_BATCH`] arrivals into deliveries, in the order of their ids and in one transaction.

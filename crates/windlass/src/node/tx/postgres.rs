@@ -4,17 +4,20 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use sqlx::{Connection as _, PgConnection};
 use tokio::sync::oneshot;
 
 use super::super::attempt::bounded;
-use super::super::envelope::Envelope;
+use super::super::context::Context;
 use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
 use super::super::shared::Shared;
 use super::super::verdict::Run;
 use super::{Closed, Closing, TxFailure};
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::event::NewEvent;
+use crate::publish::Published;
 use crate::store::postgres::Tx;
 
 /// How long it may take to find out whether a connection still works.
@@ -27,11 +30,32 @@ const PING_MAX: Duration = Duration::from_secs(1);
 /// handler's timeout. Another isolation level than READ COMMITTED is in the way of renewing the lease: a handler that
 /// takes longer than a third of it fails then.
 ///
-/// A process has at most 16 such transactions at once; further handlers wait. What is set for the whole session (`SET`
-/// without `LOCAL`, advisory locks) is left to the next handler.
+/// A process has at most 16 such transactions at once, or as many as
+/// [`OpenOptions::handler_connections`](crate::OpenOptions::handler_connections) says; further handlers wait. Settings of
+/// the whole session (`SET` without `LOCAL`, advisory locks) stay for the next handler.
 pub struct PgTx {
     tx: Option<Tx>,
     back: Option<oneshot::Sender<Tx>>,
+    context: Context,
+}
+
+impl PgTx {
+    /// The event, the node and its queue.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Publishes an event in the transaction, with this node as its producer: see
+    /// [`Queue::publish_in`](crate::Queue::publish_in).
+    pub async fn publish(&mut self, event: NewEvent) -> Result<Published> {
+        let (queue, event) = self.context.producer.stamp(event);
+        queue.publish_in(&mut **self, event).await
+    }
+
+    /// Publishes an event of this type and payload in the transaction; its id.
+    pub async fn emit<T: Serialize + ?Sized>(&mut self, event_type: &str, payload: &T) -> Result<i64> {
+        Ok(self.publish(NewEvent::new(event_type).payload(payload)?).await?.event.id)
+    }
 }
 
 impl Deref for PgTx {
@@ -59,27 +83,27 @@ impl Drop for PgTx {
 
 pub(super) async fn transact(
     node: &Shared,
-    event: &Envelope,
+    cx: &Context,
     handlers: &[Arc<Handler>],
     closing: Closing,
-) -> Result<Closed, TxFailure> {
+) -> std::result::Result<Closed, TxFailure> {
     let core = node.queue.core();
     let store = core.store.postgres().ok_or(TxFailure::Database(Error::Closed))?;
     let timeout = handlers.iter().map(|handler| handler.timeout).max().unwrap_or_default();
     let mut tx = store.begin(timeout).await.map_err(TxFailure::Database)?;
     for handler in handlers {
-        tx = run(handler, event, tx).await?;
+        tx = run(handler, cx, tx).await?;
     }
     let closed = store.close_tx(tx, node.queue.namespace(), &closing, core.clock.overridden()).await;
     closed.map_err(TxFailure::Database)
 }
 
 /// Lends the transaction to a handler, and takes it back. After a failure it is dropped, and so rolled back.
-async fn run(handler: &Handler, event: &Envelope, tx: Tx) -> Result<Tx, TxFailure> {
+async fn run(handler: &Handler, cx: &Context, tx: Tx) -> std::result::Result<Tx, TxFailure> {
     let Work::InPgTx(work) = &handler.work else { return Ok(tx) };
     let (back, mut returned) = oneshot::channel();
-    let tx = PgTx { tx: Some(tx), back: Some(back) };
-    let failure = bounded(handler, || work(event.clone(), tx)).await;
+    let tx = PgTx { tx: Some(tx), back: Some(back), context: cx.clone() };
+    let failure = bounded(handler, || work(cx.event().clone(), tx)).await;
     let failure = match (failure, returned.try_recv()) {
         (None, Ok(tx)) => return Ok(tx),
         (None, Err(_)) => kept(),
@@ -97,7 +121,7 @@ fn is_retry(failure: &Failure) -> bool {
 }
 
 /// Fails if the connection was lost. A connection that is still busy with the handler's statement was not.
-async fn check_connection(mut tx: Tx) -> Result<(), Error> {
+async fn check_connection(mut tx: Tx) -> Result<()> {
     match tokio::time::timeout(PING_MAX, tx.ping()).await {
         Ok(Err(error)) => Err(Error::DatabaseUnavailable { detail: error.to_string() }),
         Ok(Ok(())) | Err(_) => Ok(()),

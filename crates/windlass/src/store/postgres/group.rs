@@ -3,12 +3,16 @@
 //! The row in `event_groups` is the lock on a group. At most one delivery of a group has a finite `ready_at`: the one in
 //! progress, or the first by due time and event id. The others wait at infinity. Deliveries of a run are leased while they
 //! wait, so that claims need to know nothing of groups.
+//!
+//! A handler's transaction does not lock the group. It leaves a row in `departures`, which the next transaction that changes
+//! the group takes into account, or [`settle_departures`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
+use super::PgStore;
 use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::get;
@@ -303,18 +307,29 @@ pub(super) struct GroupChange {
     pub of_lease: i32,
 }
 
-// The namespace is compared `IS TRUE` so that the planner cannot use an index for it: see `retain::DELETE_ATTEMPTS`.
+// With what has departed, as far as it is committed. The namespace is compared `IS TRUE` so that the planner cannot use an
+// index for it: see `retain::DELETE_ATTEMPTS`.
 pub(super) const LEAVE: &str = "
-WITH found AS MATERIALIZED (
-    SELECT g.tid, i.* FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[]) WITH ORDINALITY
+WITH departed AS (
+    DELETE FROM windlass.departures d WHERE (d.namespace = $1) IS TRUE AND d.ctid = ANY(ARRAY(
+        SELECT d.tid FROM unnest($2::text[], $3::text[]) AS i(subscription, group_id)
+        CROSS JOIN LATERAL (
+            SELECT d.ctid AS tid FROM windlass.departures d
+            WHERE d.namespace = $1 AND d.group_id = i.group_id AND d.subscription = i.subscription OFFSET 0) AS d))
+    RETURNING d.subscription, d.group_id, d.lease
+), found AS MATERIALIZED (
+    SELECT g.tid, i.n, i.ended + d.ended AS ended,
+           CASE WHEN g.run_lease = i.lease THEN i.of_lease ELSE 0 END + d.of_run AS of_run
+    FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[]) WITH ORDINALITY
       AS i(subscription, group_id, ended, lease, of_lease, n)
     CROSS JOIN LATERAL (
-        SELECT g.ctid AS tid FROM windlass.event_groups g
+        SELECT g.ctid AS tid, g.run_lease FROM windlass.event_groups g
         WHERE g.group_id = i.group_id AND g.subscription = i.subscription AND g.namespace = $1 LIMIT 1) AS g
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS ended, count(*) FILTER (WHERE d.lease = g.run_lease) AS of_run FROM departed d
+        WHERE d.subscription = i.subscription AND d.group_id = i.group_id) AS d
 )
-UPDATE windlass.event_groups g
-SET depth = g.depth - i.ended,
-    run_left = CASE WHEN g.run_lease = i.lease THEN greatest(g.run_left - i.of_lease, 0) ELSE g.run_left END
+UPDATE windlass.event_groups g SET depth = g.depth - i.ended, run_left = greatest(g.run_left - i.of_run, 0)
 FROM found i WHERE g.ctid = i.tid AND (g.namespace = $1) IS TRUE
 RETURNING i.n, g.depth, g.run_left";
 
@@ -377,6 +392,40 @@ pub(super) async fn apply(
         }
     }
     if waiting.is_empty() { Ok(Vec::new()) } else { advance(connection, namespace, &waiting, now).await }
+}
+
+// How many are read at once.
+const DEPARTED: &str = "SELECT subscription, group_id FROM windlass.departures WHERE namespace = $1 LIMIT 1000";
+
+// Departures that a crash brings back are settled again, so this need not be synced.
+const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";
+
+/// Lets these groups go on, or all that a delivery has departed from; the lanes in which deliveries became ready.
+pub(super) async fn settle_departures(
+    store: &PgStore,
+    namespace: &str,
+    groups: Option<&[Group]>,
+    now: Option<Timestamp>,
+) -> Result<Vec<ReadyLane>> {
+    let mut connection = store.routes.get().await?;
+    let groups: Groups<GroupChange> = match groups {
+        Some(groups) => groups.iter().map(|group| (group.clone(), GroupChange::default())).collect(),
+        None => {
+            let found: Vec<Group> =
+                sqlx::query_as(DEPARTED).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+            found.into_iter().map(|group| (group, GroupChange::default())).collect()
+        }
+    };
+    let mut freed = Vec::new();
+    if !groups.is_empty() {
+        let mut tx = connection.begin_with(BEGIN).await.map_err(from_sqlx)?;
+        lock(&mut tx, namespace, &groups).await?;
+        freed = apply(&mut tx, namespace, &groups, now).await?;
+        tx.commit().await.map_err(from_sqlx)?;
+    }
+    connection.done();
+    store.notify(namespace, freed.clone());
+    Ok(freed)
 }
 
 // The first delivery of each group by due time, unless one is in progress or waits for its retry. It becomes ready; another

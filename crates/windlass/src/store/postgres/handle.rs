@@ -1,44 +1,74 @@
 //! Transactions that handlers work in.
 
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Executor, Postgres, Transaction};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::complete::is_plain;
 use super::connections::FRESH;
 use super::error::from_sqlx;
+use super::row::get;
+use super::transition::lease_of;
 use super::{COLD, PgStore, fix_planner, results, transition};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, from_micros};
+use crate::delivery::Live;
 use crate::error::{Error, Result};
+use crate::outcome::Attempt;
 use crate::pool::PoolView;
-use crate::store::{Applied, Closed, Closing};
+use crate::results::InterimResult;
+use crate::store::{Applied, Change, Closed, Closing};
+use crate::wake::lock;
 
-/// Handlers beyond this many wait for each other.
-const HANDLERS: usize = 16;
 /// How long a new connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// Closing waits so long for what is still lent.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Fails where the handler has ended the transaction. Then the planner is fixed until its end: for our own statements,
-/// after the handler's.
-const HOT_HERE: &str =
-    concat!("RELEASE SAVEPOINT windlass; SET LOCAL statement_timeout = 0; ", fix_planner!("SET LOCAL"));
+/// For our own statements, after those of the handler.
+const PREPARE: &str = concat!("SET LOCAL statement_timeout = 0; ", fix_planner!("SET LOCAL"));
+
+/// Whether the handler has left the transaction open, and the time.
+const IS_OPEN: &str = "SELECT current_setting('windlass.handler', true) IS NOT DISTINCT FROM 'on', clock_timestamp()";
+
+/// What `_complete_in_tx` says of a lease that is not the current one.
+const LEASE_LOST: &str = "WL409";
 
 /// Where they come from: sqlx's pool, since its transactions are the only ones that can be lent.
 pub(super) struct Transactions {
     pool: PgPool,
     room: Arc<Semaphore>,
+    connections: usize,
+    begun: Arc<Mutex<Begun>>,
 }
+
+/// Transactions that were begun with the commit of the one before.
+#[derive(Default)]
+struct Begun {
+    /// Handlers that wait for one.
+    waiting: VecDeque<oneshot::Sender<Tx>>,
+    /// Those that no handler has taken yet, oldest first. A task rolls them back after [`BEGUN_MAX`].
+    unused: Vec<(Tx, Instant)>,
+}
+
+/// A transaction waits so long for its handler. Its `now()` is the time of its beginning.
+const BEGUN_MAX: Duration = Duration::from_millis(5);
 
 /// A transaction that can be lent. Dropped, it is rolled back.
 pub(crate) struct Tx {
     tx: Transaction<'static, Postgres>,
+    timeout_ms: u128,
     _room: OwnedSemaphorePermit,
+}
+
+enum Room {
+    Free(OwnedSemaphorePermit),
+    Begun(Tx),
 }
 
 impl Deref for Tx {
@@ -58,24 +88,77 @@ impl DerefMut for Tx {
 impl Transactions {
     pub fn view(&self, pool: &'static str) -> PoolView {
         let idle = self.pool.num_idle();
-        PoolView { pool, busy: (self.pool.size() as usize).saturating_sub(idle), idle, max: HANDLERS }
+        PoolView { pool, busy: (self.pool.size() as usize).saturating_sub(idle), idle, max: self.connections }
     }
 
     /// Connects when the first is asked for.
-    pub fn new(options: PgConnectOptions) -> Transactions {
+    pub fn new(options: PgConnectOptions, connections: usize) -> Transactions {
         let pool = PgPoolOptions::new()
-            .max_connections(HANDLERS as u32)
+            .max_connections(connections as u32)
             .acquire_timeout(CONNECT_MAX)
             .test_before_acquire(false)
             .before_acquire(|connection, idle| Box::pin(async move { is_alive(connection, idle.idle_for).await }))
             .after_connect(|connection, _| Box::pin(async move { connection.execute(COLD).await.map(drop) }))
             .connect_lazy_with(options);
-        Transactions { pool, room: Arc::new(Semaphore::new(HANDLERS)) }
+        Transactions { pool, room: Arc::new(Semaphore::new(connections)), connections, begun: Arc::default() }
+    }
+
+    /// A transaction that has just begun, or the room for a new one.
+    async fn room(&self) -> Result<Room> {
+        let passed_on = {
+            let mut begun = lock(&self.begun);
+            if let Some((tx, _)) = begun.unused.pop() {
+                return Ok(Room::Begun(tx));
+            }
+            if let Ok(room) = self.room.clone().try_acquire_owned() {
+                return Ok(Room::Free(room));
+            }
+            let (sender, passed_on) = oneshot::channel();
+            begun.waiting.push_back(sender);
+            passed_on
+        };
+        tokio::select! {
+            biased;
+            Ok(tx) = passed_on => Ok(Room::Begun(tx)),
+            room = self.room.clone().acquire_owned() => room.map(Room::Free).map_err(|_| Error::Closed),
+        }
+    }
+
+    /// Gives a transaction that has just begun to the handler that has waited longest, or keeps it for the next one.
+    fn pass_on(&self, mut tx: Tx) {
+        let mut begun = lock(&self.begun);
+        while let Some(next) = begun.waiting.pop_front() {
+            match next.send(tx) {
+                Ok(()) => return,
+                Err(unused) => tx = unused,
+            }
+        }
+        begun.unused.push((tx, Instant::now()));
+        if let [_] = begun.unused[..] {
+            tokio::spawn(roll_back_unused(self.begun.clone()));
+        }
     }
 
     pub async fn close(&self) {
         self.room.close();
+        drop(std::mem::take(&mut lock(&self.begun).unused));
         let _ = tokio::time::timeout(CLOSE_MAX, self.pool.close()).await;
+    }
+}
+
+/// Rolls transactions back that no handler takes, until there are none.
+async fn roll_back_unused(begun: Arc<Mutex<Begun>>) {
+    loop {
+        tokio::time::sleep(BEGUN_MAX).await;
+        // Dropped after the lock: sqlx rolls them back.
+        let _old: Vec<(Tx, Instant)> = {
+            let mut begun = lock(&begun);
+            let fresh = begun.unused.partition_point(|(_, since)| since.elapsed() >= BEGUN_MAX);
+            begun.unused.drain(..fresh).collect()
+        };
+        if lock(&begun).unused.is_empty() {
+            return;
+        }
     }
 }
 
@@ -84,57 +167,132 @@ async fn is_alive(connection: &mut PgConnection, idle_for: Duration) -> sqlx::Re
     Ok(idle_for < FRESH || connection.ping().await.is_ok())
 }
 
+/// Completes a delivery and commits, in one round trip. The transaction that begins with it is the next handler's.
+fn complete_sql(namespace: &str, change: &Change, now: Option<Timestamp>, timeout_ms: u128) -> String {
+    let Live { event_id, subscription_id, .. } = &change.live;
+    let lease = lease_of(change).unwrap_or_default();
+    let now = now.map_or("NULL".to_owned(), |now| format!("'{}'", now.to_rfc3339()));
+    let execution_ms = change.record.execution_time_ms.map_or("NULL".to_owned(), |ms| ms.to_string());
+    format!(
+        "SELECT * FROM windlass._complete_in_tx('{}', {subscription_id}, {event_id}, {lease}, {now}, {execution_ms}); \
+         COMMIT AND CHAIN; {}",
+        namespace.replace('\'', "''"),
+        set_up(timeout_ms)
+    )
+}
+
+/// Statements for a transaction that has begun. The second setting tells whether it is still the same one.
+fn set_up(timeout_ms: u128) -> String {
+    format!("SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL windlass.handler = 'on'")
+}
+
+fn completed(row: &PgRow, change: &Change) -> Result<Attempt> {
+    let count = |column| Ok::<u32, Error>(get::<i32>(row, column)?.unsigned_abs());
+    Ok(Attempt {
+        event_id: change.live.event_id,
+        subscription: change.live.subscription.clone(),
+        attempt: count("attempt")?,
+        worker_id: get(row, "worker_id")?,
+        action: change.action,
+        status_code: change.record.status_code,
+        execution_time_ms: change.record.execution_time_ms,
+        error_message: None,
+        next_retry_at: None,
+        retry_count: count("retry_count")?,
+        max_retries: get::<Option<i32>>(row, "max_retries")?.map(i32::unsigned_abs),
+        finished_at: from_micros(get(row, "done_at_us")?),
+    })
+}
+
 impl PgStore {
-    /// Begins a transaction for handlers that may take so long: what one asked for ends with it, also on the server.
+    /// Begins a transaction for handlers that may take so long: their statements end with it, also on the server.
     pub async fn begin(&self, timeout: Duration) -> Result<Tx> {
-        let room = self.handlers.room.clone().acquire_owned().await.map_err(|_| Error::Closed)?;
         let timeout_ms = timeout.as_millis().clamp(1, i32::MAX as u128);
-        let begin = format!("BEGIN; SET LOCAL statement_timeout = {timeout_ms}; SAVEPOINT windlass");
-        let tx = self.handlers.pool.begin_with(AssertSqlSafe(begin)).await.map_err(from_sqlx)?;
-        Ok(Tx { tx, _room: room })
+        match self.handlers.room().await? {
+            Room::Free(room) => {
+                let begin = format!("BEGIN; {}", set_up(timeout_ms));
+                let tx = self.handlers.pool.begin_with(AssertSqlSafe(begin)).await.map_err(from_sqlx)?;
+                Ok(Tx { tx, timeout_ms, _room: room })
+            }
+            Room::Begun(mut tx) if tx.timeout_ms != timeout_ms => {
+                tx.execute(AssertSqlSafe(set_up(timeout_ms))).await.map_err(from_sqlx)?;
+                tx.timeout_ms = timeout_ms;
+                Ok(tx)
+            }
+            Room::Begun(tx) => Ok(tx),
+        }
     }
 
     /// Adds to the transaction what belongs to it, and commits it, unless the lease was lost.
-    pub async fn close_tx(
-        &self,
-        mut tx: Tx,
-        namespace: &str,
-        closing: &Closing,
-        now: Option<Timestamp>,
-    ) -> Result<Closed> {
-        tx.execute(HOT_HERE).await.map_err(from_sqlx)?;
-        let closed = close(&mut tx, namespace, closing, now).await?;
-        if matches!(closed, Closed::Lost) {
-            return Ok(closed);
-        }
-        tx.tx.commit().await.map_err(from_sqlx)?;
-        if let Closed::Changed(change, applied) = &closed {
-            self.notify(namespace, applied.freed.clone());
+    pub async fn close_tx(&self, tx: Tx, namespace: &str, closing: &Closing, now: Option<Timestamp>) -> Result<Closed> {
+        let closed = match closing {
+            Closing::End(closing) => {
+                let change = closing.change();
+                let attempt = match is_plain(&change) && !change.concerns_results() {
+                    true => self.complete(tx, namespace, &change, now).await?,
+                    false => end(tx, namespace, &change, now).await?,
+                };
+                match attempt {
+                    Some(attempt) => {
+                        let applied = Applied { attempts: vec![Some(attempt)], freed: Vec::new() };
+                        Closed::Changed(change.into(), applied)
+                    }
+                    None => Closed::Lost,
+                }
+            }
+            Closing::Note(interim) => note(tx, namespace, interim, now).await?,
+        };
+        if let Closed::Changed(change, _) = &closed {
             self.note_finished_leases(std::iter::once(&**change));
         }
         Ok(closed)
     }
+
+    /// `None`: the lease is lost.
+    async fn complete(
+        &self,
+        mut tx: Tx,
+        namespace: &str,
+        change: &Change,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Attempt>> {
+        let sql = complete_sql(namespace, change, now, tx.timeout_ms);
+        let rows = match sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *tx).await {
+            Ok(rows) => rows,
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(LEASE_LOST) => return Ok(None),
+            Err(error) => return Err(from_sqlx(error)),
+        };
+        self.handlers.pass_on(tx);
+        rows.first().map(|row| completed(row, change)).transpose()
+    }
 }
 
-async fn close(
-    connection: &mut PgConnection,
-    namespace: &str,
-    closing: &Closing,
-    now: Option<Timestamp>,
-) -> Result<Closed> {
-    match closing {
-        Closing::Note(interim) => {
-            let noted = results::note(connection, namespace, std::slice::from_ref(interim), now).await?;
-            Ok(if noted == [true] { Closed::Noted } else { Closed::Lost })
-        }
-        Closing::End(closing) => {
-            let change = closing.change();
-            let changes = std::slice::from_ref(&change);
-            let (attempts, freed) = transition::apply(connection, namespace, changes, true, now).await?;
-            Ok(match attempts[0] {
-                Some(_) => Closed::Changed(change.into(), Applied { attempts, freed }),
-                None => Closed::Lost,
-            })
-        }
+/// Ends a delivery with other statements than a completion: its history is not kept, or handlers have results.
+async fn end(mut tx: Tx, namespace: &str, change: &Change, now: Option<Timestamp>) -> Result<Option<Attempt>> {
+    let now = prepare(&mut tx, now).await?;
+    let attempt = transition::apply_in_tx(&mut tx, namespace, change, Some(now)).await?;
+    if attempt.is_some() {
+        tx.tx.commit().await.map_err(from_sqlx)?;
     }
+    Ok(attempt)
+}
+
+async fn note(mut tx: Tx, namespace: &str, interim: &InterimResult, now: Option<Timestamp>) -> Result<Closed> {
+    let now = prepare(&mut tx, now).await?;
+    let noted = results::note(&mut tx, namespace, std::slice::from_ref(interim), Some(now)).await?;
+    if noted != [true] {
+        return Ok(Closed::Lost);
+    }
+    tx.tx.commit().await.map_err(from_sqlx)?;
+    Ok(Closed::Noted)
+}
+
+/// Prepares for our own statements; the time.
+async fn prepare(tx: &mut Tx, now: Option<Timestamp>) -> Result<Timestamp> {
+    let (is_open, clock): (bool, Timestamp) = sqlx::query_as(IS_OPEN).fetch_one(&mut **tx).await.map_err(from_sqlx)?;
+    if !is_open {
+        return Err(Error::Database { detail: "the handler ended its transaction".to_owned() });
+    }
+    tx.execute(PREPARE).await.map_err(from_sqlx)?;
+    Ok(now.unwrap_or(clock))
 }

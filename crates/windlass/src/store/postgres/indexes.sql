@@ -6,6 +6,7 @@ CREATE UNIQUE INDEX askers_pkey ON windlass.askers USING btree (namespace, proce
 CREATE INDEX dead_letters_by_event ON windlass.dead_letters USING btree (namespace, subscription, event_id);
 CREATE INDEX dead_letters_by_time ON windlass.dead_letters USING btree (namespace, failed_at, event_id);
 CREATE UNIQUE INDEX dead_letters_pkey ON windlass.dead_letters USING btree (event_id, subscription_id);
+CREATE INDEX departures_by_group ON windlass.departures USING btree (namespace, group_id, subscription);
 CREATE UNIQUE INDEX duties_pkey ON windlass.duties USING btree (namespace, duty);
 CREATE INDEX event_attempts_by_event ON ONLY windlass.event_attempts USING btree (event_id);
 CREATE INDEX event_attempts_by_namespace ON ONLY windlass.event_attempts USING btree (namespace, finished_at);

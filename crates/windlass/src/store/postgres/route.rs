@@ -11,6 +11,7 @@ use super::again::despite_deadlocks;
 use super::claim::runs;
 use super::enqueue::{Row, column, insert, signed};
 use super::error::from_sqlx;
+use super::group;
 use super::lanes::insert_lanes;
 use super::publish::{KeyClaim, claim};
 use super::row::{count_or_none, get};
@@ -22,6 +23,7 @@ use crate::store::{
     Arrival, ArrivalsLook, Plan, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed,
     Routing, Snapshot, Stored,
 };
+use crate::wake::ReadyLane;
 
 // A crash that undoes a batch brings its arrivals back, so it need not be synced.
 const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";
@@ -243,7 +245,7 @@ async fn deliver(
     namespace: &str,
     arrivals: &[Arrival],
     now: Option<Timestamp>,
-) -> Result<Vec<crate::wake::ReadyLane>> {
+) -> Result<Vec<ReadyLane>> {
     let rows = arrivals.iter().flat_map(|arrival| {
         let ((due_at, expires_at), event) = (times(arrival), &arrival.prepared.event);
         arrival.prepared.deliveries.iter().map(move |delivery| Row {
@@ -352,8 +354,13 @@ WITH RECURSIVE found AS (
     UNION ALL
     SELECT (SELECT a.namespace FROM windlass.arrivals a WHERE a.namespace > f.namespace ORDER BY a.namespace LIMIT 1)
     FROM found f WHERE f.namespace IS NOT NULL
+), departed AS (
+    (SELECT d.namespace FROM windlass.departures d ORDER BY d.namespace LIMIT 1)
+    UNION ALL
+    SELECT (SELECT d.namespace FROM windlass.departures d WHERE d.namespace > f.namespace ORDER BY d.namespace LIMIT 1)
+    FROM departed f WHERE f.namespace IS NOT NULL
 )
-SELECT namespace FROM found WHERE namespace IS NOT NULL";
+SELECT namespace FROM found WHERE namespace IS NOT NULL UNION SELECT namespace FROM departed WHERE namespace IS NOT NULL";
 
 // By the clock of the database, which publishers compare it with.
 const ANNOUNCE_ACTIVE: &str = "
@@ -384,6 +391,15 @@ impl RouteStore for PgStore {
         connection.done();
         let snapshot = Snapshot { ended: get(&row, "ended")?, next: get(&row, "next")?, open: get(&row, "open")? };
         Ok(ArrivalsLook { any: get(&row, "any")?, snapshot, connects })
+    }
+
+    async fn settle_departures(
+        &self,
+        namespace: &str,
+        groups: Option<&[(String, String)]>,
+        now: Option<Timestamp>,
+    ) -> Result<Vec<ReadyLane>> {
+        despite_deadlocks!(group::settle_departures(self, namespace, groups, now))
     }
 
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>> {

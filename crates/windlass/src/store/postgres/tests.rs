@@ -43,7 +43,7 @@ async fn database(name: &str) -> Database {
     let mut admin = PgConnection::connect(&server).await.unwrap();
     admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
     let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
-    PgStore::open(&url, Clock::system(), true).await.unwrap();
+    PgStore::open(&url, Clock::system(), true, 1).await.unwrap();
     let (mut hot, mut plain) = (PgConnection::connect(&url).await.unwrap(), PgConnection::connect(&url).await.unwrap());
     hot.execute(HOT).await.unwrap();
     // Statistics change only when a test says so.
@@ -668,7 +668,7 @@ async fn schedules_that_are_due_are_found_without_reading_the_others() {
 #[tokio::test]
 async fn lanes_are_numbered_in_the_order_of_their_commits() {
     let mut database = database("lanes").await;
-    let store = PgStore::open(&database.url, Clock::system(), false).await.unwrap();
+    let store = PgStore::open(&database.url, Clock::system(), false, 1).await.unwrap();
     let lane =
         |tag: &str| LaneKey { subscription_id: 1, event_type: "t".into(), tags: vec![tag.to_owned()], priority: 0 };
     let first = store.add_lanes("default", &["c", "a"].map(lane)).await.unwrap();

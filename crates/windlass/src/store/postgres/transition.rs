@@ -89,6 +89,28 @@ pub(super) async fn apply(
     Ok((in_order(changes, done), freed))
 }
 
+const DEPART: &str = "
+INSERT INTO windlass.departures (namespace, subscription, group_id, lease) VALUES ($1, $2, $3, $4)";
+
+/// Ends a delivery in a handler's transaction, which must not lock the group. `None`: the lease is lost.
+pub(super) async fn apply_in_tx(
+    connection: &mut PgConnection,
+    namespace: &str,
+    change: &Change,
+    now: Option<Timestamp>,
+) -> Result<Option<Attempt>> {
+    let changes = std::slice::from_ref(change);
+    again::lock(connection, namespace, std::iter::once(&change.live)).await?;
+    let done = Kinds::of(changes).apply(connection, namespace, now).await?;
+    if let (Some(group_id), Some(lease), [_]) = (&change.live.group_id, lease_of(change), &done[..]) {
+        let depart = sqlx::query(DEPART).bind(namespace).bind(&change.live.subscription).bind(group_id).bind(lease);
+        depart.execute(&mut *connection).await.map_err(from_sqlx)?;
+    }
+    forget(connection, namespace, &done).await?;
+    results::write(connection, namespace, &column(&done, |done| done.change), now).await?;
+    Ok(in_order(changes, done).pop().flatten())
+}
+
 fn group_of(change: &Change) -> Option<group::Group> {
     change.live.group_id.as_ref().map(|group_id| (change.live.subscription.clone(), group_id.clone()))
 }

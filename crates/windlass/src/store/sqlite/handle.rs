@@ -1,11 +1,12 @@
 //! Transactions that handlers work in.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rusqlite::Connection;
 
 use super::{SqliteStore, results, transition};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::store::{Closed, Closing};
 use crate::wake::lock;
@@ -17,12 +18,15 @@ impl SqliteStore {
     where
         F: Fn(&Connection) -> Result<()> + Send + 'static,
     {
-        let lost = Arc::new(Mutex::new(false));
+        let (lost, is_set) = (Arc::new(Mutex::new(false)), now.is_some());
         let (namespace, told) = (namespace.to_owned(), lost.clone());
         let closed = self
             .write_repeatable(now, move |conn, now| {
                 *lock(&told) = false;
+                let begun = Instant::now();
                 work(conn)?;
+                // The handler's time counts, unless a test sets the clock.
+                let now = if is_set { now } else { now.saturating_add(micros(begun.elapsed())) };
                 if conn.is_autocommit() {
                     return Err(Error::Database { detail: "the handler ended its transaction".to_owned() });
                 }

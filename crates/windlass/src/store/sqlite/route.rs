@@ -17,6 +17,7 @@ use crate::store::{
     Arrival, ArrivalsLook, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
 };
 use crate::topology::MAIN;
+use crate::wake::ReadyLane;
 
 fn route(conn: &Connection, request: &RouteRequest, now: i64) -> Result<Routing> {
     if row::version(conn, &request.namespace)? != Some(request.version) {
@@ -157,6 +158,16 @@ impl RouteStore for SqliteStore {
         let namespace = namespace.to_owned();
         let any = self.read(move |conn| Ok(conn.prepare_cached(LOOK)?.exists([namespace])?)).await?;
         Ok(ArrivalsLook { any, ..ArrivalsLook::default() })
+    }
+
+    /// Handlers' transactions change the group themselves: there is one writer at a time.
+    async fn settle_departures(
+        &self,
+        _: &str,
+        _: Option<&[(String, String)]>,
+        _: Option<Timestamp>,
+    ) -> Result<Vec<ReadyLane>> {
+        Ok(Vec::new())
     }
 
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>> {

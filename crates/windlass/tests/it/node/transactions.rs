@@ -36,6 +36,13 @@ fn writing(bed: &Bed, id: &'static str, then: impl Fn(u32) -> Handled + Send + S
     handler.id(id)
 }
 
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Numbered(usize);
+
+impl windlass::EventType for Numbered {
+    const NAME: &str = "numbered";
+}
+
 conformance! {
     // C7
     async fn what_a_handler_writes_is_committed_with_the_completion(bed) {
@@ -185,6 +192,68 @@ conformance! {
         let events: Vec<i64> = queue.publish_all(events).await.unwrap().iter().map(|p| p.event.id).collect();
         until(&queue, *events.last().unwrap(), Status::Completed).await;
         assert_eq!(written(bed, "a").await, events);
+        node.stop().await;
+    }
+
+    // O4, C7
+    async fn order_is_kept_when_a_member_of_a_run_is_rolled_back(bed) {
+        effects(bed).await;
+        let queue = real(bed, Policy { lease_ms: 60_000, max_retries: Some(9), ..brisk() }).await;
+        // Fails at the first attempt of some, in the middle of a run.
+        let failed = Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
+        let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let work = move |attempt: u32| {
+            let n = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            match attempt == 1 && n % 7 == 3 && failed.lock().unwrap().insert(n) {
+                true => fail(),
+                false => Ok(()),
+            }
+        };
+        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", work))).await;
+        let events = (0..60).map(|n| numbered("t", n).group("g")).collect();
+        let events: Vec<i64> = queue.publish_all(events).await.unwrap().iter().map(|p| p.event.id).collect();
+        until(&queue, *events.last().unwrap(), Status::Completed).await;
+        let order = match bed.database.kind {
+            Kind::Sqlite => "rowid",
+            Kind::Postgres => "xmin::text::bigint",
+        };
+        let written = bed.database.ids(&format!("SELECT event_id FROM effects ORDER BY {order}")).await;
+        assert_eq!(written, events);
+        node.stop().await;
+    }
+
+    // C7, O5
+    async fn a_typed_handler_publishes_in_its_transaction(bed) {
+        effects(bed).await;
+        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let first = match bed.database.kind {
+            Kind::Sqlite => Handler::typed_in_sqlite_tx(|numbered: Numbered, tx| {
+                let event = tx.context().event();
+                tx.execute("INSERT INTO effects VALUES (?1, 'a')", [event.id])?;
+                tx.emit("second", &(numbered.0 + event.attempt() as usize))?;
+                if event.attempt() == 1 { fail() } else { Ok(()) }
+            }),
+            Kind::Postgres => Handler::typed_in_pg_tx(|numbered: Numbered, mut tx: windlass::PgTx| async move {
+                let event = tx.context().event().clone();
+                sqlx::query("INSERT INTO effects VALUES ($1, 'a')").bind(event.id).execute(&mut *tx).await?;
+                tx.emit("second", &(numbered.0 + event.attempt() as usize)).await?;
+                if event.attempt() == 1 { fail() } else { Ok(()) }
+            }),
+        };
+        let written_by = ledger.clone();
+        let node = start(Node::new(&queue, "n").handler(first).on("second", move |event, _| {
+            let ledger = written_by.clone();
+            async move {
+                ledger.write(format!("{} {:?}", event.payload.get(), event.producer));
+                Ok(())
+            }
+        }))
+        .await;
+        let event = queue.publish(numbered("numbered", 40)).await.unwrap().event;
+        until(&queue, event.id, Status::Completed).await;
+        ledger.wait(1).await;
+        assert_eq!(ledger.lines(), [r#"42 Some("n")"#]);
+        assert_eq!(written(bed, "a").await, [event.id]);
         node.stop().await;
     }
 

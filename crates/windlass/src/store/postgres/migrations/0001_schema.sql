@@ -95,6 +95,17 @@ CREATE TABLE windlass.arrivals (
 CREATE INDEX arrivals_by_group ON windlass.arrivals (namespace, group_id) WHERE group_id IS NOT NULL;
 CREATE INDEX arrivals_by_key ON windlass.arrivals (namespace, key) WHERE key IS NOT NULL;
 
+-- Deliveries of groups that were completed in transactions of the application, which do not lock the group. After their
+-- commit they are subtracted from it, and its next delivery becomes ready.
+CREATE TABLE windlass.departures (
+    namespace    text NOT NULL,
+    subscription text NOT NULL,
+    group_id     text NOT NULL,
+    lease        bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 100000);
+CREATE INDEX departures_by_group ON windlass.departures (namespace, group_id, subscription);
+
 -- A router that is busy looks for arrivals by itself until active_until, so publishers need not notify it.
 CREATE TABLE windlass.routers (
     namespace    text PRIMARY KEY,

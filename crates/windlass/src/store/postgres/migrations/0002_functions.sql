@@ -331,6 +331,44 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._arrive IS 'Internal: checks and stores an event, for the router to deliver after the commit.';
 
+-- Completes a delivery in a handler's transaction, without a lock on its group. In one call with the COMMIT, so a lease
+-- that is lost must be an error. The transaction ended if what was set for it is gone.
+CREATE FUNCTION windlass._complete_in_tx(
+    for_namespace text, for_subscription bigint, for_event bigint, for_lease bigint, at timestamptz, execution_ms bigint,
+    OUT done_at_us bigint, OUT attempt integer, OUT worker_id text, OUT retry_count integer, OUT max_retries integer
+) LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    q record;
+    done_at timestamptz := coalesce(at, clock_timestamp());
+BEGIN
+    IF current_setting('windlass.handler', true) IS DISTINCT FROM 'on' THEN
+        RAISE EXCEPTION 'the handler ended its transaction' USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    DELETE FROM windlass.event_queue d
+    WHERE d.subscription_id = for_subscription AND d.event_id = for_event AND d.lease = for_lease
+      AND (d.namespace = for_namespace) IS TRUE
+    RETURNING d.event_type, d.subscription, d.group_id, d.attempts, d.worker_id, d.picked_at, d.started_at, d.retry_count,
+        d.max_retries INTO q;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the lease was lost' USING ERRCODE = 'WL409';
+    END IF;
+    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease,
+        worker_id, picked_at, started_at, finished_at, action, execution_time_ms, retry_count, max_retries)
+    VALUES (for_event, for_subscription, q.event_type, q.attempts, for_namespace, q.subscription, for_lease, q.worker_id,
+        q.picked_at, q.started_at, done_at, 'COMPLETED', execution_ms, q.retry_count, q.max_retries);
+    IF q.group_id IS NOT NULL THEN
+        INSERT INTO windlass.departures (namespace, subscription, group_id, lease)
+        VALUES (for_namespace, q.subscription, q.group_id, for_lease);
+    END IF;
+    done_at_us := (extract(epoch FROM done_at) * 1000000)::bigint;
+    attempt := q.attempts;
+    worker_id := q.worker_id;
+    retry_count := q.retry_count;
+    max_retries := q.max_retries;
+END $$;
+COMMENT ON FUNCTION windlass._complete_in_tx IS 'Internal: completes a delivery in a handler''s transaction.';
+
 CREATE FUNCTION windlass.publish(
     event_type text,
     payload json DEFAULT 'null',
