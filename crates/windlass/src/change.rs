@@ -9,7 +9,7 @@ use crate::store::{Applied, Change, Guard, Record};
 
 /// A change without a worker's report.
 pub(crate) fn change(live: Live, guard: Guard, (action, transition): (Action, Transition)) -> Change {
-    Change { live, guard, action, transition, record: Record::default(), results: Vec::new() }
+    Change { live, guard, action, transition, record: Record::default(), results: Vec::new(), succeeded: false }
 }
 
 /// Applies changes; `None` where the guard did not hold.

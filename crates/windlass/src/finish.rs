@@ -250,6 +250,7 @@ fn reported(core: &Core, topology: &Topology, live: Live, lease: Lease, report: 
             detail: report.detail.clone(),
         },
         results: report.handler_results.iter().map(|result| results::fitted(result, &core.limits)).collect(),
+        succeeded: matches!(report.outcome, Outcome::Done | Outcome::DoneWithErrors),
     }
 }
 

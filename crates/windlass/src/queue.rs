@@ -20,7 +20,7 @@ use crate::names;
 use crate::publish::{self, PublishUnit, PublishedUnit};
 use crate::register::generated_id;
 use crate::results::{self, InterimResult};
-use crate::route::{self, Departure};
+use crate::route::{self, Departure, RoutePositions};
 use crate::samples::Counters;
 use crate::schedule::Left;
 use crate::store::Store;
@@ -99,6 +99,7 @@ pub(crate) struct Core {
     /// Held by whoever looks into the health of the installation.
     pub diagnosing: tokio::sync::Mutex<()>,
     pub lanes: LaneCache,
+    pub route_positions: RoutePositions,
     topologies: Mutex<HashMap<String, Known>>,
 }
 
@@ -239,6 +240,7 @@ impl OpenOptions {
             idle_poll: self.idle_poll,
             diagnosing: tokio::sync::Mutex::default(),
             lanes: LaneCache::default(),
+            route_positions: RoutePositions::default(),
             topologies: Mutex::default(),
         };
         let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };

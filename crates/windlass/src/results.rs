@@ -141,7 +141,7 @@ mod tests {
         let result = |name: &&str| HandlerResult { handler: name.to_string(), succeeded: true, error: None };
         let results = results.iter().map(result).collect();
         let (action, record) = (Action::Completed, Record::default());
-        Change { live, guard, action, transition, record, results }
+        Change { live, guard, action, transition, record, results, succeeded: true }
     }
 
     #[test]

@@ -17,7 +17,8 @@
 //! An idle router is notified by the transactions that publish. That costs these transactions time, so an active router
 //! announces that it looks every few milliseconds by itself, and they no longer notify it.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -29,9 +30,11 @@ use crate::lanes::LaneKey;
 use crate::publish::{ROUNDS_MAX, announce, keeps_changing, route_with};
 use crate::queue::{Core, Queue};
 use crate::store::{
-    Arrival, Plan, Prepared, Rejection, RoutePosition, RouteRequest, Routed, Routing, Snapshot, Stored,
+    Arrival, ArrivalsLook, Plan, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, Routed, Routing,
+    Snapshot, Stored,
 };
 use crate::topology::{MAIN, Topology};
+use crate::wake::lock;
 
 /// How often a router looks while events arrive.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -47,6 +50,8 @@ const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
 const RECENT: Duration = Duration::from_secs(1);
 /// If another router is at work, look again after this time.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// A claim or a reader waits so long for it.
+const BUSY_MAX: Duration = Duration::from_secs(1);
 /// After an error.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -58,6 +63,7 @@ pub(crate) fn request(core: &Arc<Core>, topology: &Arc<Topology>, position: &Rou
         version: topology.version,
         main_id,
         position: position.clone(),
+        limit: ROUTE_BATCH,
         plan: plan(core.clone(), topology.clone()),
     }
 }
@@ -109,38 +115,104 @@ pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
 enum Attempt {
     Nothing,
     Busy,
-    /// The last event of the batch.
+    /// The last event of the batch, and the snapshot if the batch had all that was visible in it.
     Routed {
         last_id: i64,
+        snapshot: Option<Snapshot>,
     },
 }
 
 async fn attempt(core: &Arc<Core>, namespace: &str, position: &RoutePosition) -> Result<Attempt> {
     for _ in 0..ROUNDS_MAX {
         let topology = core.topology(namespace).await?;
-        match core.store.route(&request(core, &topology, position), core.clock.overridden()).await? {
+        let request = request(core, &topology, position);
+        let routing = match core.store.route(&request, core.clock.overridden()).await {
+            Err(Error::Database { .. }) => route_one_by_one(core, request).await?,
+            routing => routing?,
+        };
+        match routing {
             Routing::Nothing => return Ok(Attempt::Nothing),
             Routing::Busy => return Ok(Attempt::Busy),
             Routing::Outdated => drop(core.reload(namespace).await?),
             Routing::Routed(routed) => {
                 after_commit(core, &topology, &routed);
-                return Ok(Attempt::Routed { last_id: routed.last_id });
+                return Ok(Attempt::Routed { last_id: routed.last_id, snapshot: routed.snapshot });
             }
         }
     }
     Err(keeps_changing(namespace))
 }
 
-/// Routes everything that has arrived; how many batches. Waits for another router that is at work.
-pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<usize> {
-    let (mut batches, start) = (0, RoutePosition::default());
-    settle_departures(core, namespace, None).await?;
-    while core.store.look_for_arrivals(namespace, &start).await?.any {
-        match attempt(core, namespace, &start).await? {
-            Attempt::Nothing => break,
-            Attempt::Busy => tokio::time::sleep(LOOK_EVERY).await,
-            Attempt::Routed { .. } => batches += 1,
+/// Routes the first event of a batch that failed. If that fails too, the event becomes a dead letter.
+async fn route_one_by_one(core: &Arc<Core>, mut request: RouteRequest) -> Result<Routing> {
+    request.limit = 1;
+    let now = core.clock.overridden();
+    let error = match core.store.route(&request, now).await {
+        Err(Error::Database { detail }) => detail,
+        routing => return routing,
+    };
+    request.plan = Arc::new(move |arrivals: &mut [Arrival], _: &dyn Fn(&LaneKey) -> Option<i64>| {
+        for arrival in arrivals {
+            arrival.prepared.event.key = None;
+            arrival.rejected = Some(Rejection { reason: "invalid", error: error.clone() });
         }
+        Ok(Vec::new())
+    });
+    core.store.route(&request, now).await
+}
+
+/// How far the arrivals of each namespace are routed, as the routers of this process know it.
+#[derive(Default)]
+pub(crate) struct RoutePositions(Mutex<HashMap<String, KnownPosition>>);
+
+#[derive(Clone, Default)]
+struct KnownPosition {
+    /// See [`ArrivalsLook::connects`](crate::store::ArrivalsLook).
+    connects: u64,
+    position: RoutePosition,
+}
+
+impl RoutePositions {
+    fn get(&self, namespace: &str) -> KnownPosition {
+        lock(&self.0).get(namespace).cloned().unwrap_or_default()
+    }
+
+    fn set(&self, namespace: &str, known: KnownPosition) {
+        lock(&self.0).insert(namespace.to_owned(), known);
+    }
+}
+
+/// Looks from a position, or from the start if the server may have crashed since.
+async fn look(core: &Core, namespace: &str, known: &mut KnownPosition, departures: bool) -> Result<ArrivalsLook> {
+    let look = core.store.look_for_arrivals(namespace, &known.position, departures).await?;
+    if look.connects == known.connects {
+        return Ok(look);
+    }
+    *known = KnownPosition { connects: look.connects, position: RoutePosition::default() };
+    core.store.look_for_arrivals(namespace, &known.position, departures).await
+}
+
+/// Routes what has arrived until now; how many batches. Waits a while for another router that is at work.
+pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<usize> {
+    let (mut known, mut batches, begun) = (core.route_positions.get(namespace), 0, Instant::now());
+    let mut found = look(core, namespace, &mut known, true).await?;
+    let newest = found.newest;
+    if found.departed {
+        settle_departures(core, namespace, None).await?;
+    }
+    while found.any_up_to(newest) {
+        match attempt(core, namespace, &known.position).await? {
+            Attempt::Nothing => break,
+            Attempt::Busy if begun.elapsed() > BUSY_MAX => break,
+            Attempt::Busy => tokio::time::sleep(LOOK_EVERY).await,
+            Attempt::Routed { snapshot, .. } => {
+                batches += 1;
+                if snapshot.is_some() {
+                    break;
+                }
+            }
+        }
+        found = look(core, namespace, &mut known, false).await?;
     }
     Ok(batches)
 }
@@ -210,11 +282,9 @@ struct Router {
     namespace: String,
     state: State,
     arrived: Arc<Notify>,
-    /// See [`ArrivalsLook::connects`](crate::store::ArrivalsLook).
-    connects: u64,
+    known: KnownPosition,
     /// The newest event that was routed.
     newest: i64,
-    position: RoutePosition,
     /// A later position: all visible events up to this one were routed at this time, when no transaction from this id on had
     /// begun.
     next_position: Option<(i64, i64, Instant)>,
@@ -225,9 +295,8 @@ pub(crate) async fn run(core: Arc<Core>, namespace: String) {
     let mut router = Router {
         state: State::Idle,
         arrived: core.wakes.arrivals(&namespace),
-        connects: 0,
+        known: core.route_positions.get(&namespace),
         newest: 0,
-        position: RoutePosition::default(),
         next_position: None,
         core,
         namespace,
@@ -235,24 +304,24 @@ pub(crate) async fn run(core: Arc<Core>, namespace: String) {
     while router.core.wakes.goes_on_routing(&router.namespace) {
         match router.step().await {
             Ok(()) => {}
-            Err(Error::Closed) => return,
+            Err(Error::Closed) => break,
             Err(error) => {
                 tracing::debug!(%error, namespace = router.namespace, "arrived events could not be routed; trying again");
                 tokio::time::sleep(RETRY).await;
             }
         }
     }
+    router.end().await;
 }
 
 impl Router {
-    /// Routes what has arrived, then waits for more.
+    /// Routes a batch of what has arrived, or waits for more.
     async fn step(&mut self) -> Result<()> {
-        let routed = self.route_all().await?;
-        if matches!(self.state, State::Idle) && !routed {
-            // Those of processes that ended before they settled them.
-            settle_departures(&self.core, &self.namespace, None).await?;
-        }
+        let routed = self.route_batch().await?;
         self.state = self.next_state(routed).await?;
+        if routed {
+            return Ok(());
+        }
         let safety_poll = self.core.idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
         let pause = match self.state {
             State::Idle => safety_poll,
@@ -261,6 +330,16 @@ impl Router {
         };
         let _ = tokio::time::timeout(pause, self.arrived.notified()).await;
         Ok(())
+    }
+
+    /// The transactions that were told not to notify this router have to notify another one.
+    async fn end(&self) {
+        if matches!(self.state, State::Active { .. } | State::Leaving { .. }) {
+            let store = &self.core.store;
+            // If the store is closed, other routers find the events by their safety poll.
+            let _ = store.announce_idle_router(&self.namespace, &self.core.process).await;
+            let _ = store.notify_routers(&self.namespace).await;
+        }
     }
 
     async fn next_state(&mut self, routed: bool) -> Result<State> {
@@ -290,7 +369,7 @@ impl Router {
             }
             (State::Watching { until }, false) if now >= until => State::Idle,
             (State::Leaving { before, until }, false) if now >= until => {
-                match store.look_for_arrivals(namespace, &self.position).await?.snapshot.ended >= before {
+                match store.look_for_arrivals(namespace, &self.known.position, false).await?.snapshot.ended >= before {
                     true => State::Idle,
                     false => self.state,
                 }
@@ -307,45 +386,59 @@ impl Router {
         Ok(Instant::now())
     }
 
-    /// Routes batch after batch; whether there was any.
-    async fn route_all(&mut self) -> Result<bool> {
-        let mut routed = false;
-        loop {
-            let look = self.core.store.look_for_arrivals(&self.namespace, &self.position).await?;
-            if look.connects != self.connects {
-                (self.connects, self.position, self.next_position) = (look.connects, RoutePosition::default(), None);
-                continue;
+    /// Whether there was anything.
+    async fn route_batch(&mut self) -> Result<bool> {
+        let connects = self.known.connects;
+        // Those of processes that ended before they settled them.
+        let departures = matches!(self.state, State::Idle);
+        let found = look(&self.core, &self.namespace, &mut self.known, departures).await?;
+        if found.departed {
+            settle_departures(&self.core, &self.namespace, None).await?;
+        }
+        if self.known.connects != connects {
+            (self.newest, self.next_position) = (0, None);
+        }
+        if found.first.is_none() {
+            self.advance(&found.snapshot);
+            return Ok(false);
+        }
+        match attempt(&self.core, &self.namespace, &self.known.position).await? {
+            Attempt::Nothing => Ok(false),
+            Attempt::Busy => {
+                tokio::time::sleep(BUSY_PAUSE).await;
+                Ok(false)
             }
-            if !look.any {
-                self.advance(&look.snapshot);
-                return Ok(routed);
-            }
-            match attempt(&self.core, &self.namespace, &self.position).await? {
-                Attempt::Nothing => {}
-                Attempt::Busy => tokio::time::sleep(BUSY_PAUSE).await,
-                Attempt::Routed { last_id } => {
-                    routed = true;
-                    self.newest = self.newest.max(last_id);
+            Attempt::Routed { last_id, snapshot } => {
+                self.newest = self.newest.max(last_id);
+                if let Some(snapshot) = snapshot {
+                    self.advance(&snapshot);
                 }
+                Ok(true)
             }
         }
     }
 
     /// Moves the position: in this snapshot, everything that is visible was routed.
     fn advance(&mut self, snapshot: &Snapshot) {
-        self.position.open.retain(|id| snapshot.open.contains(id));
+        let position = &mut self.known.position;
+        let open = position.open.len();
+        position.open.retain(|id| snapshot.open.contains(id));
+        let mut moved = position.open.len() != open;
         match self.next_position {
             Some((after, next, since)) if since.elapsed() >= RECENT => {
                 // A transaction that published an event up to this one, and is not visible, had begun by then and is open.
                 let open = snapshot.open.iter().copied().filter(|id| *id < next).collect();
-                self.position = RoutePosition { after, open };
+                (*position, moved) = (RoutePosition { after, open }, true);
                 self.next_position = None;
             }
             Some(_) => {}
-            None if self.newest > self.position.after => {
+            None if self.newest > position.after => {
                 self.next_position = Some((self.newest, snapshot.next, Instant::now()));
             }
             None => {}
+        }
+        if moved {
+            self.core.route_positions.set(&self.namespace, self.known.clone());
         }
     }
 }

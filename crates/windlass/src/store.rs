@@ -163,18 +163,14 @@ pub(crate) struct Change {
     pub record: Record,
     /// What was reported of its handlers; see `results.rs` for what is kept of them.
     pub results: Vec<HandlerResult>,
+    /// The worker has reported it as done, so its run goes on.
+    pub succeeded: bool,
 }
 
 impl Change {
     /// Whether the delivery goes back to its old place in the order.
     pub fn keeps_ready_time(&self) -> bool {
         matches!(self.transition, Transition::Requeue { when: When::Unchanged, .. })
-    }
-
-    /// Whether the delivery is completed, so that its run goes on.
-    pub fn succeeded(&self) -> bool {
-        matches!(self.action, Action::Completed | Action::CompletedWithErrors)
-            && matches!(self.transition, Transition::End { .. })
     }
 }
 

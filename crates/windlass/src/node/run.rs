@@ -26,7 +26,7 @@ pub(super) async fn attend_run(in_hand: InHand, run: Vec<Envelope>) {
     let mut completions = Completions::new(&node);
     for (event, grip) in run.iter().zip(&grips) {
         // What a handler commits by itself must not be committed before the completions of earlier deliveries.
-        if completions.lost || (node.has_transactions(event) && !completions.flush().await) {
+        if completions.lost || grip.is_lost() || (node.has_transactions(event) && !completions.flush().await) {
             break;
         }
         match attempt(&in_hand, event, grip, Some(&[])).await {

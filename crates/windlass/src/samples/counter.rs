@@ -149,7 +149,7 @@ mod tests {
             picked_at: Some(from_micros(1_000)),
         };
         let (guard, record) = (Guard::Lease(Lease(1)), Record::default());
-        Change { live, guard, action, transition, record, results: Vec::new() }
+        Change { live, guard, action, transition, record, results: Vec::new(), succeeded: true }
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(crate) struct RouteRequest {
     /// The id of the subscription `main`, which gets the dead letters.
     pub main_id: i64,
     pub position: RoutePosition,
+    /// At most so many arrivals.
+    pub limit: usize,
     pub plan: Plan,
 }
 
@@ -83,6 +85,8 @@ pub(crate) struct Routed {
     pub freed: Vec<ReadyLane>,
     /// The last event of the batch.
     pub last_id: i64,
+    /// If the batch has all that was visible: the snapshot in which it was read.
+    pub snapshot: Option<Snapshot>,
 }
 
 /// How far a router has come: all events up to `after` are routed, except those of transactions that were open. Rows before
@@ -98,11 +102,23 @@ pub(crate) struct RoutePosition {
 /// Whether something has arrived.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ArrivalsLook {
-    pub any: bool,
+    /// The first one.
+    pub first: Option<i64>,
+    /// No event with a larger id has been published.
+    pub newest: i64,
+    /// Departures are left.
+    pub departed: bool,
     pub snapshot: Snapshot,
     /// How many connections the store had opened for routers. Another number than before: the server may have crashed and
     /// undone what was routed.
     pub connects: u64,
+}
+
+impl ArrivalsLook {
+    /// Whether one of the events up to this one has arrived.
+    pub fn any_up_to(&self, event_id: i64) -> bool {
+        self.first.is_some_and(|first| first <= event_id)
+    }
 }
 
 /// Which transactions were open at a moment.
@@ -116,13 +132,30 @@ pub(crate) struct Snapshot {
     pub open: Vec<i64>,
 }
 
+impl Snapshot {
+    /// From `xmin:xmax:open,…`.
+    #[cfg(feature = "postgres")]
+    pub fn parse(text: &str) -> Option<Snapshot> {
+        let mut parts = text.split(':');
+        let (ended, next) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let open = parts.next()?.split(',').filter(|id| !id.is_empty()).map(|id| id.parse().ok());
+        Some(Snapshot { ended, next, open: open.collect::<Option<_>>()? })
+    }
+}
+
 #[async_trait]
 pub(crate) trait RouteStore {
     /// Whether publishers notify only idle routers. If not, a router learns of all commits.
     fn announces_routers(&self) -> bool;
 
-    /// Whether events have arrived that a router at this position has not routed.
-    async fn look_for_arrivals(&self, namespace: &str, position: &RoutePosition) -> Result<ArrivalsLook>;
+    /// Looks for events that have arrived and that a router at this position has not routed; with `departures`, also for
+    /// those that are left.
+    async fn look_for_arrivals(
+        &self,
+        namespace: &str,
+        position: &RoutePosition,
+        departures: bool,
+    ) -> Result<ArrivalsLook>;
 
     /// Lets groups go on after deliveries that were completed in handlers' transactions: these (subscription and group id),
     /// or some of those that a process which ended has left. Returns the lanes in which deliveries became ready.
@@ -139,7 +172,7 @@ pub(crate) trait RouteStore {
     /// The namespaces in which events have arrived, or departures are left.
     async fn namespaces_with_arrivals(&self) -> Result<Vec<String>>;
 
-    /// Turns up to [`ROUTE_BATCH`] arrivals into deliveries, in the order of their ids and in one transaction.
+    /// Turns some arrivals into deliveries, in the order of their ids and in one transaction.
     async fn route(&self, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing>;
 
     /// Announces for about two seconds that this process looks for arrivals by itself. `false`: another process does.
@@ -147,4 +180,7 @@ pub(crate) trait RouteStore {
 
     /// Takes that back. A transaction that was told otherwise has an id below the one returned.
     async fn announce_idle_router(&self, namespace: &str, process: &str) -> Result<i64>;
+
+    /// Notifies the routers of other processes: this one ends.
+    async fn notify_routers(&self, namespace: &str) -> Result<()>;
 }

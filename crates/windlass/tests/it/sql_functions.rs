@@ -182,6 +182,8 @@ on_postgres! {
         library.publish(NewEvent::new("order.packed").group("g")).await.unwrap();
         publish_sql(&mut tx, "'order.packed', group_id => 'g', namespace => 'sql'").await;
         tx.commit().await.unwrap();
+        // Counting routes the events first.
+        assert_eq!(total(&sql).await, 20 - 1 + 2);
         let ready = "SELECT format('%s %s %s', q.subscription, rank() OVER (PARTITION BY q.namespace ORDER BY q.event_id),
                                    q.ready_at = 'infinity')
                      FROM windlass.event_queue q WHERE q.namespace = '{ns}' ORDER BY q.event_id, q.subscription";

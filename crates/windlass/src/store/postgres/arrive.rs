@@ -93,7 +93,8 @@ const ARRIVE: &str = "
 WITH tx AS MATERIALIZED (
     SELECT pg_current_xact_id() AS id, coalesce($3, clock_timestamp()) AS now
 ), ids AS MATERIALIZED (
-    SELECT array_agg(coalesce(g.id, nextval('windlass.events_id_seq'))) AS id FROM unnest($2::bigint[]) AS g(id)
+    SELECT array_agg(coalesce(g.id, nextval('windlass.events_id_seq'))) AS id
+    FROM tx, unnest($2::bigint[]) AS g(id) WHERE tx.id IS NOT NULL
 ), arrived AS (
     INSERT INTO windlass.arrivals (namespace, event_id, created_at, max_retries, group_id, key)
     SELECT $1, ids.id[e.n], tx.now, e.max_retries, e.group_id, e.key

@@ -117,6 +117,7 @@ mod tests {
             transition: Transition::End { forget: false },
             record: Record::default(),
             results: Vec::new(),
+            succeeded: true,
         }
     }
 

@@ -129,6 +129,11 @@ FROM windlass.subscriptions s CROSS JOIN LATERAL (
     ORDER BY q.event_id LIMIT $5) AS q
 ORDER BY q.event_id LIMIT $5";
 
+// Events that no router has delivered yet.
+const ARRIVED: &str = "
+SELECT a.namespace, a.event_id FROM windlass.arrivals a
+WHERE a.event_id BETWEEN $1 AND $2 AND $3 AND a.created_at < $4 ORDER BY a.event_id LIMIT $5";
+
 const DEAD: &str = "
 SELECT DISTINCT ON (d.event_id) d.namespace, d.event_id FROM windlass.dead_letters d
 WHERE d.event_id BETWEEN $1 AND $2 AND ($3 OR d.failed_at >= $6) AND d.created_at < $4
@@ -151,7 +156,7 @@ async fn staying(
     let mut events: Vec<Owned> = Vec::new();
     let all = kept == Kept::Events;
     let (begins, ends) = (Month::begins(month), Month::ends(month));
-    for sql in [LIVE, DEAD] {
+    for sql in [LIVE, ARRIVED, DEAD] {
         let query = sqlx::query_as(sql).bind(first).bind(last).bind(all).bind(ends).bind(STAYING_MAX + 1);
         let query = if sql == DEAD { query.bind(begins) } else { query };
         events.extend(query.fetch_all(&mut *connection).await?);

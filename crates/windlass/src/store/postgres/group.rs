@@ -58,11 +58,12 @@ struct Entered {
 }
 
 // With $5, a group that has arrivals is not entered: its order is the router's.
-const ENTER: &str = "
+pub(super) const ENTER: &str = "
 INSERT INTO windlass.event_groups AS g (namespace, subscription, group_id, depth, last_at)
 SELECT $1, i.subscription, i.group_id, i.members, coalesce($6, now())
 FROM unnest($2::text[], $3::text[], $4::bigint[]) AS i(subscription, group_id, members)
-WHERE NOT ($5 AND EXISTS (SELECT FROM windlass.arrivals a WHERE a.namespace = $1 AND a.group_id = i.group_id))
+WHERE NOT $5 OR (SELECT a.event_id FROM windlass.arrivals a
+                 WHERE a.group_id = i.group_id AND (a.namespace = $1) IS TRUE ORDER BY a.group_id LIMIT 1) IS NULL
 ON CONFLICT (group_id, subscription, namespace) DO UPDATE
 SET depth = g.depth + excluded.depth, last_at = greatest(g.last_at, excluded.last_at)
 RETURNING g.subscription, g.group_id, g.depth, g.last_at, g.delayed_until, coalesce($6, now()) AS now";
@@ -177,9 +178,7 @@ impl Entries {
         if self.overtaken.is_empty() {
             return Ok(Vec::new());
         }
-        let (subscriptions, groups) = names(self.overtaken.keys());
-        let lock = sqlx::query(LOCK_READY).bind(namespace).bind(subscriptions).bind(groups);
-        lock.execute(&mut *connection).await.map_err(from_sqlx)?;
+        lock_ready(connection, namespace, &self.overtaken).await?;
         advance(connection, namespace, &self.overtaken, now).await
     }
 }
@@ -212,6 +211,15 @@ CROSS JOIN LATERAL (
       AND q.lease IS NULL
     FOR UPDATE) AS locked";
 
+async fn lock_ready(connection: &mut PgConnection, namespace: &str, groups: &Groups<()>) -> Result<()> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let (subscriptions, groups) = names(groups.keys());
+    let lock = sqlx::query(LOCK_READY).bind(namespace).bind(subscriptions).bind(groups);
+    lock.execute(connection).await.map_err(from_sqlx).map(drop)
+}
+
 pub(super) const LOCK: &str = "
 SELECT 1 FROM unnest($2::text[], $3::text[]) AS i(subscription, group_id)
 CROSS JOIN LATERAL (
@@ -237,6 +245,19 @@ pub(super) struct Stop<'a> {
     /// Only if its lease has expired.
     pub expired: bool,
 }
+
+// The next statement passes over a row that another transaction is changing, such as one that extends its lease.
+pub(super) const LOCK_RUN: &str = "
+SELECT 1 FROM unnest($2::text[], $3::text[], $4::bigint[]) AS g(subscription, group_id, lease)
+CROSS JOIN LATERAL (
+    SELECT s.run_to FROM windlass.event_groups s
+    WHERE s.group_id = g.group_id AND s.subscription = g.subscription AND s.namespace = $1 AND s.run_lease = g.lease
+      AND s.run_left > 1 LIMIT 1) AS s
+CROSS JOIN LATERAL (
+    SELECT 1 FROM windlass.event_queue q
+    WHERE q.group_id = g.group_id AND q.subscription = g.subscription AND q.namespace = $1 AND NOT isfinite(q.ready_at)
+      AND q.due_at <= s.run_to AND q.lease = g.lease
+    ORDER BY q.due_at, q.event_id FOR UPDATE) AS locked";
 
 // They are returned as if they had not been claimed: their attempts had not begun.
 pub(super) const RELEASE_RUN: &str = "
@@ -283,6 +304,12 @@ pub(super) async fn release_runs(
     if stops.is_empty() {
         return Ok(());
     }
+    let lock = sqlx::query(LOCK_RUN)
+        .bind(namespace)
+        .bind(column(stops, |stop| stop.subscription))
+        .bind(column(stops, |stop| stop.group_id))
+        .bind(column(stops, |stop| stop.lease));
+    lock.execute(&mut *connection).await.map_err(from_sqlx)?;
     let release = sqlx::query(RELEASE_RUN)
         .bind(namespace)
         .bind(column(stops, |stop| stop.subscription))
@@ -295,7 +322,7 @@ pub(super) async fn release_runs(
     release.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-/// What a transaction did to deliveries of one group.
+/// What a transaction did to deliveries of one group. Nothing, if only departures are settled.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupChange {
     /// How many left the queue.
@@ -391,7 +418,14 @@ pub(super) async fn apply(
             query.execute(&mut *connection).await.map_err(from_sqlx)?;
         }
     }
-    if waiting.is_empty() { Ok(Vec::new()) } else { advance(connection, namespace, &waiting, now).await }
+    if waiting.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A group of which no delivery was in progress may have a ready one, which a claim is taking.
+    let idle: Groups<()> =
+        changes.iter().filter(|(_, change)| change.lease.is_none()).map(|(g, _)| (g.clone(), ())).collect();
+    lock_ready(connection, namespace, &idle).await?;
+    advance(connection, namespace, &waiting, now).await
 }
 
 // How many are read at once.

@@ -1,6 +1,6 @@
 CREATE UNIQUE INDEX api_tokens_pkey ON windlass.api_tokens USING btree (token_id);
-CREATE INDEX arrivals_by_group ON windlass.arrivals USING btree (namespace, group_id) WHERE (group_id IS NOT NULL);
-CREATE INDEX arrivals_by_key ON windlass.arrivals USING btree (namespace, key) WHERE (key IS NOT NULL);
+CREATE INDEX arrivals_by_group ON windlass.arrivals USING btree (group_id) WHERE (group_id IS NOT NULL);
+CREATE INDEX arrivals_by_key ON windlass.arrivals USING btree (key, event_id) WHERE (key IS NOT NULL);
 CREATE UNIQUE INDEX arrivals_pkey ON windlass.arrivals USING btree (namespace, event_id);
 CREATE UNIQUE INDEX askers_pkey ON windlass.askers USING btree (namespace, process, filter_id);
 CREATE INDEX dead_letters_by_event ON windlass.dead_letters USING btree (namespace, subscription, event_id);

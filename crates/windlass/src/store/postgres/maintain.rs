@@ -67,11 +67,13 @@ WHERE EXISTS (SELECT FROM windlass.subscriptions s JOIN windlass.event_queue q U
               WHERE a.event_id = i.id AND a.namespace = $1 AND a.subscription = $2)";
 
 // What is being taken out of the history is not delivered any more; and what is about to be delivered is not taken out.
+// The router delivers what has arrived and is not routed yet.
 const STORED: &str = "
 SELECT i.id FROM unnest($2::bigint[], $3::timestamptz[]) AS i(id, created_at)
 CROSS JOIN LATERAL (
     SELECT 1 FROM windlass.events e WHERE e.id = i.id AND e.created_at = i.created_at AND e.namespace = $1
-    LIMIT 1 FOR KEY SHARE) AS e";
+    LIMIT 1 FOR KEY SHARE) AS e
+WHERE NOT EXISTS (SELECT FROM windlass.arrivals a WHERE a.namespace = $1 AND a.event_id = i.id)";
 
 const BACKFILLED: &str = "
 UPDATE windlass.subscriptions SET backfill_from = $4

@@ -12,6 +12,7 @@ use super::error::from_sqlx;
 use super::group::{self, EnteredGroups, Entries, Entry, NewMember};
 use super::publish_one::{insert_one, plain};
 use super::row::get;
+use super::topology;
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, same_contents};
@@ -29,7 +30,7 @@ pub(super) async fn publish(
     let published = if is_simple(events) {
         in_order(&mut connection, namespace, version, events, now).await?
     } else {
-        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        let mut tx = connection.begin_with(topology::begin_and_hold(namespace)).await.map_err(from_sqlx)?;
         let published = in_order(&mut tx, namespace, version, events, now).await?;
         match published {
             Some(_) => tx.commit().await.map_err(from_sqlx)?,
@@ -147,14 +148,18 @@ WITH tx AS MATERIALIZED (SELECT pg_current_xact_id() AS id)
 SELECT nextval('windlass.events_id_seq') FROM tx, generate_series(1, $1) WHERE tx.id IS NOT NULL";
 
 // A key that was seen within its window keeps its event. In a fixed order, so that two batches with
-// the same keys wait for each other instead of locking each other out. A key of an arrival is claimed for the arrival.
-const CLAIM_KEYS: &str = "
+// the same keys wait for each other instead of locking each other out. A key of an arrival is claimed for the arrival,
+// unless the arrival itself repeats the key of an earlier event.
+pub(super) const CLAIM_KEYS: &str = "
 INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
 SELECT $1, i.key, coalesce(a.event_id, i.id), f.at, f.at + i.window_us * interval '1 microsecond'
 FROM unnest($2::text[], $3::bigint[], $4::bigint[], $6::timestamptz[]) AS i(key, window_us, id, created_at)
 LEFT JOIN LATERAL (
     SELECT a.event_id, a.created_at FROM windlass.arrivals a
-    WHERE a.namespace = $1 AND a.key = i.key ORDER BY a.event_id LIMIT 1) AS a ON true,
+    WHERE (a.namespace = $1) IS TRUE AND a.key = i.key
+      AND NOT EXISTS (SELECT FROM windlass.event_keys k
+                      WHERE k.namespace = $1 AND k.key = i.key AND k.expires_at > a.created_at AND k.event_id <> a.event_id)
+    ORDER BY a.key, a.event_id LIMIT 1) AS a ON true,
 LATERAL (SELECT coalesce(a.created_at, i.created_at, $5, now()) AS at) AS f
 ON CONFLICT (namespace, key) DO UPDATE SET
     event_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.event_id ELSE k.event_id END,

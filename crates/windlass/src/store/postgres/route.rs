@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::PgStore;
 use super::again::despite_deadlocks;
@@ -16,12 +16,12 @@ use super::lanes::insert_lanes;
 use super::publish::{KeyClaim, claim};
 use super::row::{count_or_none, get};
 use crate::clock::{Timestamp, after};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::lanes::LaneKey;
 use crate::store::{
-    Arrival, ArrivalsLook, Plan, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed,
-    Routing, Snapshot, Stored,
+    Arrival, ArrivalsLook, Plan, Prepared, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
+    Snapshot, Stored,
 };
 use crate::wake::ReadyLane;
 
@@ -60,14 +60,14 @@ pub(super) async fn route_batch(
     now: Option<Timestamp>,
 ) -> Result<Option<Routed>> {
     let namespace = request.namespace.as_str();
-    let mut batch = read(connection, namespace, &request.position).await?;
+    let mut batch = read(connection, namespace, &request.position, request.limit).await?;
     let Some(last_id) = batch.arrivals.last().map(|arrival| arrival.event_id).or(batch.without_event.last().copied())
     else {
         return Ok(None);
     };
     let lanes = plan(connection, namespace, &request.plan, &mut batch.arrivals, now).await?;
     let duplicates = claim_keys(connection, namespace, &mut batch.arrivals).await?;
-    let mut done = column(&batch.arrivals, |arrival| arrival.event_id);
+    let (mut done, snapshot) = (column(&batch.arrivals, |arrival| arrival.event_id), batch.snapshot.take());
     done.append(&mut batch.without_event);
     let (mut delivered, mut rejected) = (Vec::new(), Vec::new());
     for arrival in batch.arrivals.into_iter().filter(|arrival| !duplicates.contains(&arrival.event_id)) {
@@ -78,13 +78,13 @@ pub(super) async fn route_batch(
     set_deadlines(connection, namespace, &delivered).await?;
     reject(connection, request, &rejected, now).await?;
     remove(connection, namespace, &done).await?;
-    Ok(Some(Routed { delivered, duplicates: duplicates.len(), rejected, lanes, freed, last_id }))
+    Ok(Some(Routed { delivered, duplicates: duplicates.len(), rejected, lanes, freed, last_id, snapshot }))
 }
 
 // From the start if one of the open transactions has ended. The snapshot is that of the statement, so what was published
 // after such a commit is never read without what was committed.
 pub(super) const ARRIVALS: &str = "
-SELECT a.event_id, a.created_at, a.max_retries FROM windlass.arrivals a
+SELECT a.event_id, a.created_at, a.max_retries, (SELECT pg_current_snapshot()::text) AS snapshot FROM windlass.arrivals a
 WHERE a.namespace = $1 AND a.event_id > (
     SELECT CASE WHEN bool_or(pg_visible_in_snapshot(o.id::text::xid8, pg_current_snapshot())) THEN 0 ELSE $2 END
     FROM unnest($3::bigint[]) AS o(id))
@@ -103,12 +103,13 @@ struct Batch {
     arrivals: Vec<Arrival>,
     /// Arrivals whose event is gone.
     without_event: Vec<i64>,
+    /// See [`Routed::snapshot`].
+    snapshot: Option<Snapshot>,
 }
 
 /// The first arrivals by id, up to one whose key another one of the batch has.
-async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePosition) -> Result<Batch> {
-    let query =
-        sqlx::query(ARRIVALS).bind(namespace).bind(position.after).bind(&position.open).bind(ROUTE_BATCH as i64);
+async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePosition, limit: usize) -> Result<Batch> {
+    let query = sqlx::query(ARRIVALS).bind(namespace).bind(position.after).bind(&position.open).bind(limit as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -127,6 +128,9 @@ async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePo
         heads_by_id.insert(get(&head, "id")?, head);
     }
     let (mut batch, mut keys) = (Batch::default(), HashSet::new());
+    if let (Some(row), true) = (rows.first(), rows.len() < limit) {
+        batch.snapshot = Some(snapshot(row)?);
+    }
     for (event_id, created_at, max_retries) in found {
         let Some(head) = heads_by_id.remove(&event_id) else {
             batch.without_event.push(event_id);
@@ -135,12 +139,18 @@ async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePo
         let event = NewEvent { max_retries, ..new_event(&head)? };
         // Keys are claimed for the whole batch at once.
         if event.key.as_ref().is_some_and(|key| !keys.insert(key.clone())) {
+            batch.snapshot = None;
             break;
         }
         let prepared = Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() };
         batch.arrivals.push(Arrival { event_id, created_at, prepared, rejected: None });
     }
     Ok(batch)
+}
+
+fn snapshot(row: &PgRow) -> Result<Snapshot> {
+    let text: String = get(row, "snapshot")?;
+    Snapshot::parse(&text).ok_or_else(|| Error::Database { detail: format!("not a snapshot: {text}") })
 }
 
 fn new_event(head: &PgRow) -> Result<NewEvent> {
@@ -165,6 +175,8 @@ async fn plan(
     if missing.is_empty() {
         return Ok(Vec::new());
     }
+    // Lanes are remembered, so they must survive a crash.
+    connection.execute("SET LOCAL synchronous_commit TO DEFAULT").await.map_err(from_sqlx)?;
     let ids = insert_lanes(connection, namespace, &missing, now).await?;
     let created: HashMap<LaneKey, i64> = missing.into_iter().zip(ids).collect();
     plan(arrivals, &|lane| created.get(lane).copied())?;
@@ -335,15 +347,14 @@ async fn remove(connection: &mut PgConnection, namespace: &str, events: &[i64]) 
 }
 
 pub(super) const LOOK: &str = "
-SELECT EXISTS (
-           SELECT FROM windlass.arrivals a
-           WHERE a.namespace = $1 AND a.event_id > (
-               SELECT CASE WHEN bool_or(pg_visible_in_snapshot(o.id::text::xid8, pg_current_snapshot())) THEN 0 ELSE $2 END
-               FROM unnest($3::bigint[]) AS o(id))
-           ORDER BY a.event_id LIMIT 1) AS any,
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next,
-       ARRAY(SELECT x.id::text::bigint FROM pg_snapshot_xip(pg_current_snapshot()) AS x(id)) AS open";
+SELECT (SELECT a.event_id FROM windlass.arrivals a
+        WHERE a.namespace = $1 AND a.event_id > (
+            SELECT CASE WHEN bool_or(pg_visible_in_snapshot(o.id::text::xid8, pg_current_snapshot())) THEN 0 ELSE $2 END
+            FROM unnest($3::bigint[]) AS o(id))
+        ORDER BY a.event_id LIMIT 1) AS first,
+       (SELECT s.last_value FROM windlass.events_id_seq s) AS newest,
+       $4 AND EXISTS (SELECT FROM windlass.departures d WHERE d.namespace = $1) AS departed,
+       pg_current_snapshot()::text AS snapshot";
 
 const ARRIVED_AT: &str = "SELECT created_at FROM windlass.arrivals WHERE namespace = $1 AND event_id = $2";
 
@@ -375,7 +386,10 @@ const ANNOUNCE_IDLE: &str = "
 WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE windlass.routers r SET active_until = '-infinity' FROM unsynced WHERE r.namespace = $1 AND r.process = $2";
 
-const NEXT_TRANSACTION: &str = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+// Takes an id: a snapshot only tells the ids of transactions that have ended.
+const NEXT_TRANSACTION: &str = "SELECT pg_current_xact_id()::text::bigint";
+
+const NOTIFY: &str = "SELECT pg_notify('windlass', '0 ' || $1 || ' +')::text";
 
 #[async_trait]
 impl RouteStore for PgStore {
@@ -383,14 +397,19 @@ impl RouteStore for PgStore {
         true
     }
 
-    async fn look_for_arrivals(&self, namespace: &str, position: &RoutePosition) -> Result<ArrivalsLook> {
+    async fn look_for_arrivals(
+        &self,
+        namespace: &str,
+        position: &RoutePosition,
+        departures: bool,
+    ) -> Result<ArrivalsLook> {
         let mut connection = self.routes.get().await?;
-        let look = sqlx::query(LOOK).bind(namespace).bind(position.after).bind(&position.open);
+        let look = sqlx::query(LOOK).bind(namespace).bind(position.after).bind(&position.open).bind(departures);
         let row = look.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
         let connects = self.routes.connects();
         connection.done();
-        let snapshot = Snapshot { ended: get(&row, "ended")?, next: get(&row, "next")?, open: get(&row, "open")? };
-        Ok(ArrivalsLook { any: get(&row, "any")?, snapshot, connects })
+        let (first, newest, departed) = (get(&row, "first")?, get(&row, "newest")?, get(&row, "departed")?);
+        Ok(ArrivalsLook { first, newest, departed, snapshot: snapshot(&row)?, connects })
     }
 
     async fn settle_departures(
@@ -436,5 +455,13 @@ impl RouteStore for PgStore {
         let next = sqlx::query_scalar(NEXT_TRANSACTION).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
         connection.done();
         Ok(next)
+    }
+
+    async fn notify_routers(&self, namespace: &str) -> Result<()> {
+        let mut connection = self.routes.get().await?;
+        let notify = sqlx::query(NOTIFY).bind(namespace);
+        notify.execute(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Namespaces and subscriptions.
 
 use sqlx::postgres::PgRow;
-use sqlx::{Connection as _, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor, PgConnection};
 
 use super::error::from_sqlx;
 use super::row::{get, json};
@@ -19,6 +19,12 @@ const HOLD: &str = "SELECT windlass._hold_topology($1, $2)";
 pub(super) async fn hold(connection: &mut PgConnection, namespace: &str, version: Option<i64>) -> Result<bool> {
     let hold = sqlx::query_scalar(HOLD).bind(namespace).bind(version);
     hold.fetch_one(connection).await.map_err(from_sqlx)
+}
+
+/// Begins a transaction with the lock of [`hold`], so that all transactions take it before the locks of keys and groups.
+pub(super) fn begin_and_hold(namespace: &str) -> AssertSqlSafe<String> {
+    let namespace = namespace.replace('\'', "''");
+    AssertSqlSafe(format!("BEGIN; SELECT pg_advisory_xact_lock_shared(windlass._topology_lock('{namespace}'))"))
 }
 
 const LOCK: &str = "SELECT pg_advisory_xact_lock(windlass._topology_lock($1))";
@@ -187,7 +193,11 @@ pub(super) async fn add_subscription(
     }
     let mut routed = Vec::new();
     while let Some(batch) = route::route_batch(&mut tx, request, now).await? {
+        let is_last = batch.snapshot.is_some();
         routed.push(batch);
+        if is_last {
+            break;
+        }
     }
     increment_version(&mut tx, namespace).await?;
     let add = sqlx::query(ADD_SUBSCRIPTION)

@@ -479,7 +479,7 @@ async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>
 /// The deliveries in progress that do not succeed. Only first attempts are claimed in runs.
 fn stops(changes: &[Change]) -> Vec<Stop<'_>> {
     let mut stops = Vec::new();
-    for change in changes.iter().filter(|change| change.live.attempts <= 1 && !change.succeeded()) {
+    for change in changes.iter().filter(|change| change.live.attempts <= 1 && !change.succeeded) {
         if let (Some(group_id), Some(lease)) = (&change.live.group_id, lease_of(change)) {
             stops.push(Stop {
                 subscription: &change.live.subscription,

@@ -179,13 +179,14 @@ pub(super) fn backfill(
 
 const HAS_NO_DELIVERY: &str = "
 SELECT EXISTS (SELECT 1 FROM events WHERE id = ?1)
+   AND NOT EXISTS (SELECT 1 FROM arrivals WHERE namespace = ?4 AND event_id = ?1)
    AND NOT EXISTS (SELECT 1 FROM event_queue WHERE subscription_id = ?3 AND event_id = ?1)
    AND NOT EXISTS (SELECT 1 FROM event_attempts WHERE event_id = ?1 AND subscription = ?2)
    AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1 AND subscription = ?2)";
 
-/// The event still exists, and the subscription has not, and had not, a delivery of it.
+/// The event still exists, the router need not deliver it, and the subscription has not, and had not, a delivery of it.
 fn has_no_delivery(conn: &Connection, event: &Event, delivery: &NewDelivery) -> Result<bool> {
     let mut select = conn.prepare_cached(HAS_NO_DELIVERY)?;
-    let values = (event.id, &delivery.subscription, delivery.subscription_id);
+    let values = (event.id, &delivery.subscription, delivery.subscription_id, &event.namespace);
     Ok(select.query_row(values, |row| row.get(0))?)
 }

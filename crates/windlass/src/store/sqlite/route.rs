@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::event::NewEvent;
 use crate::lanes::LaneKey;
 use crate::store::{
-    Arrival, ArrivalsLook, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
+    Arrival, ArrivalsLook, Prepared, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing, Snapshot,
 };
 use crate::topology::MAIN;
 use crate::wake::ReadyLane;
@@ -29,9 +29,16 @@ fn route(conn: &Connection, request: &RouteRequest, now: i64) -> Result<Routing>
 /// Routes the first arrivals. `None`: there are none.
 pub(super) fn route_batch(conn: &Connection, request: &RouteRequest, now: i64) -> Result<Option<Routed>> {
     let namespace = request.namespace.as_str();
-    let mut arrivals = read(conn, namespace)?;
-    let Some(last_id) = arrivals.last().map(|arrival| arrival.event_id) else { return Ok(None) };
-    let mut routed = Routed { lanes: plan(conn, request, &mut arrivals, now)?, last_id, ..Routed::default() };
+    let found = read(conn, namespace, request.limit)?;
+    let Some(last_id) = found.last().map(|(event_id, _)| *event_id) else { return Ok(None) };
+    // There is one writer at a time, so nothing is published meanwhile.
+    let snapshot = (found.len() < request.limit).then(Snapshot::default);
+    for (event_id, _) in found.iter().filter(|(_, arrival)| arrival.is_none()) {
+        conn.prepare_cached(REMOVE)?.execute((namespace, event_id))?;
+    }
+    let mut arrivals: Vec<Arrival> = found.into_iter().filter_map(|(_, arrival)| arrival).collect();
+    let lanes = plan(conn, request, &mut arrivals, now)?;
+    let mut routed = Routed { lanes, last_id, snapshot, ..Routed::default() };
     for mut arrival in arrivals {
         conn.prepare_cached(REMOVE)?.execute((namespace, arrival.event_id))?;
         if arrival.rejected.is_none() && !claim_key(conn, namespace, &mut arrival)? {
@@ -61,13 +68,17 @@ pub(super) fn route_batch(conn: &Connection, request: &RouteRequest, now: i64) -
 
 const READ: &str = "
 SELECT a.event_id, e.created_at, a.max_retries, e.event_type, e.tags, e.group_id, e.key, e.priority, e.run_at, e.expires_at,
-       e.payload
-FROM arrivals a CROSS JOIN events e ON e.id = a.event_id
+       CASE WHEN e.key IS NULL THEN 'null' ELSE e.payload END
+FROM arrivals a LEFT JOIN events e ON e.id = a.event_id
 WHERE a.namespace = ?1 ORDER BY a.event_id LIMIT ?2";
 
-fn read(conn: &Connection, namespace: &str) -> Result<Vec<Arrival>> {
+/// The first arrivals. `None`: the event is gone. Payloads are compared with those of events with the same key.
+fn read(conn: &Connection, namespace: &str, limit: usize) -> Result<Vec<(i64, Option<Arrival>)>> {
     let mut select = conn.prepare_cached(READ)?;
-    let rows = select.query_map((namespace, ROUTE_BATCH as i64), arrival)?;
+    let rows = select.query_map((namespace, limit as i64), |row| {
+        let is_stored = row.get::<_, Option<i64>>(1)?.is_some();
+        Ok((row.get(0)?, if is_stored { Some(arrival(row)?) } else { None }))
+    })?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
@@ -141,7 +152,9 @@ fn reject(conn: &Connection, request: &RouteRequest, arrival: &Arrival, now: i64
     Ok(())
 }
 
-const LOOK: &str = "SELECT 1 FROM arrivals WHERE namespace = ?1 LIMIT 1";
+const LOOK: &str = "
+SELECT (SELECT event_id FROM arrivals WHERE namespace = ?1 ORDER BY event_id LIMIT 1),
+       (SELECT seq FROM sqlite_sequence WHERE name = 'events')";
 const ARRIVED_AT: &str = "
 SELECT e.created_at FROM arrivals a JOIN events e ON e.id = a.event_id WHERE a.namespace = ?1 AND a.event_id = ?2";
 const NAMESPACES: &str = "SELECT DISTINCT namespace FROM arrivals ORDER BY namespace";
@@ -154,10 +167,14 @@ impl RouteStore for SqliteStore {
     }
 
     /// There are no dead rows, so nothing is gained by a position.
-    async fn look_for_arrivals(&self, namespace: &str, _: &RoutePosition) -> Result<ArrivalsLook> {
+    async fn look_for_arrivals(&self, namespace: &str, _: &RoutePosition, _: bool) -> Result<ArrivalsLook> {
         let namespace = namespace.to_owned();
-        let any = self.read(move |conn| Ok(conn.prepare_cached(LOOK)?.exists([namespace])?)).await?;
-        Ok(ArrivalsLook { any, ..ArrivalsLook::default() })
+        let look = move |conn: &Connection| {
+            let ids = |row: &Row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?.unwrap_or_default()));
+            Ok(conn.prepare_cached(LOOK)?.query_row([namespace], ids)?)
+        };
+        let (first, newest) = self.read(look).await?;
+        Ok(ArrivalsLook { first, newest, ..ArrivalsLook::default() })
     }
 
     /// Handlers' transactions change the group themselves: there is one writer at a time.
@@ -199,5 +216,10 @@ impl RouteStore for SqliteStore {
 
     async fn announce_idle_router(&self, _: &str, _: &str) -> Result<i64> {
         Ok(0)
+    }
+
+    /// They notice the commit.
+    async fn notify_routers(&self, _: &str) -> Result<()> {
+        Ok(())
     }
 }

@@ -134,7 +134,11 @@ pub(super) fn add_subscription(
     }
     let mut routed = Vec::new();
     while let Some(batch) = route_batch(conn, request, now)? {
+        let is_last = batch.snapshot.is_some();
         routed.push(batch);
+        if is_last {
+            break;
+        }
     }
     let starts_at = row::micros(new.starts_at).unwrap_or(now);
     let backfill_from = (new.starts_at.is_some() && starts_at <= now).then_some(0);

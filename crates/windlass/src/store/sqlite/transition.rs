@@ -197,7 +197,7 @@ fn change_group(
     let Some(group) = row.group(namespace) else { return Ok(None) };
     let ended = !matches!(change.transition, Transition::Requeue { .. });
     let due_at = row.due_at.unwrap_or(row.ready_at);
-    let (event_id, lease, succeeded) = (change.live.event_id, row.lease, change.succeeded());
+    let (event_id, lease, succeeded) = (change.live.event_id, row.lease, change.succeeded);
     group::apply(conn, group, GroupChange { event_id, due_at, ended, lease, succeeded }, now)
 }
 

@@ -169,6 +169,16 @@ conformance! {
         assert_eq!(ids(&take_runs(&bed.queue, 1).await), [members[0]]);
     }
 
+    async fn a_failure_that_ends_as_completed_releases_the_rest(bed) {
+        let queue = bed.namespace(Policy { max_retries: Some(0), ..Policy::preset("queue").unwrap() }).await;
+        let members = join(&queue, "g", 3).await;
+        let run = take_runs(&queue, 3).await;
+        fail(&queue, &run[0]).await;
+        assert_eq!(status(&queue, members[0]).await, Status::CompletedWithErrors);
+        assert_eq!(ids(&take_runs(&queue, 3).await), members[1..]);
+        assert!(queue.finish(&run[1], Report::done()).await.unwrap().is_lost());
+    }
+
     // A worker that does not keep the order cannot make two deliveries of the group ready.
     async fn a_member_that_fails_before_an_earlier_one_ends_waits_for_it(bed) {
         let members = join(&bed.queue, "g", 3).await;

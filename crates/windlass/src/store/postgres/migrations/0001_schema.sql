@@ -92,8 +92,10 @@ CREATE TABLE windlass.arrivals (
     PRIMARY KEY (namespace, event_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 100000);
-CREATE INDEX arrivals_by_group ON windlass.arrivals (namespace, group_id) WHERE group_id IS NOT NULL;
-CREATE INDEX arrivals_by_key ON windlass.arrivals (namespace, key) WHERE key IS NOT NULL;
+-- Without the namespace, and statements compare it `IS TRUE`: a condition on the namespace would let the planner read the
+-- primary key, and with it all arrivals.
+CREATE INDEX arrivals_by_group ON windlass.arrivals (group_id) WHERE group_id IS NOT NULL;
+CREATE INDEX arrivals_by_key ON windlass.arrivals (key, event_id) WHERE key IS NOT NULL;
 
 -- Deliveries of groups that were completed in transactions of the application, which do not lock the group. After their
 -- commit they are subtracted from it, and its next delivery becomes ready.

@@ -203,7 +203,7 @@ BEGIN
     WHERE k.namespace = for_namespace AND k.key = for_key AND k.expires_at > at;
     IF NOT FOUND THEN
         SELECT a.event_id, a.created_at INTO event_id, created_at FROM windlass.arrivals a
-        WHERE a.namespace = for_namespace AND a.key = for_key ORDER BY a.event_id LIMIT 1;
+        WHERE (a.namespace = for_namespace) IS TRUE AND a.key = for_key ORDER BY a.key, a.event_id LIMIT 1;
     END IF;
 END $$;
 COMMENT ON FUNCTION windlass._known_key IS 'Internal: the first event with a key, as far as this transaction sees it.';

@@ -84,6 +84,7 @@ impl Fixture {
             transition,
             record: Record::default(),
             results: Vec::new(),
+            succeeded: true,
         };
         let applied = transition::transition(&self.0, NAMESPACE, &[change], now).unwrap();
         assert!(applied.attempts[0].is_some());
