@@ -60,6 +60,10 @@ struct Options {
     /// How many commands run at once
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     concurrency: u32,
+    /// How many consecutive events of a group to claim together. Their commands run one after the other, in order; if one
+    /// fails, the later events are released. With --max, events are claimed one by one
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    group_run: u32,
     /// How long a command may take; then it is ended, and has failed. No bound if not given
     #[arg(long, value_name = "SPAN", value_parser = span)]
     timeout: Option<Duration>,

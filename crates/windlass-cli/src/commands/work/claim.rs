@@ -82,11 +82,11 @@ impl Worker {
                     break;
                 }
             }
-            for event in taken {
+            for run in runs(taken) {
                 let place = places.clone().acquire_owned().await?;
                 let worker = self.clone();
                 running.spawn(async move {
-                    worker.attempt(event, asked_at).await;
+                    worker.attempt_all(run, asked_at).await;
                     drop(place);
                 });
             }
@@ -111,8 +111,10 @@ impl Worker {
             events: Vec<Taken>,
         }
         let wait_ms = if self.options.until_empty { 0 } else { WAIT.as_millis() as u64 };
+        // A run counts as one event of a claim, but not of --max.
+        let group_run = if self.options.max.is_some() { 1 } else { self.options.group_run };
         let mut body = json!({
-            "worker_id": self.worker_id, "subscription": self.options.subscription, "max": max,
+            "worker_id": self.worker_id, "subscription": self.options.subscription, "max": max, "group_run": group_run,
             "wait_ms": wait_ms, "lease_ms": self.options.lease.as_millis() as u64,
         });
         for (name, list) in [("types", &self.options.types), ("tags", &self.options.tags)] {
@@ -123,6 +125,19 @@ impl Worker {
         let Claimed { events } = self.ask("/events/claim", &body, WAIT + ANSWER_MAX).await?.read()?;
         Ok(events)
     }
+}
+
+/// The events of each group together. They come one after the other.
+fn runs(taken: Vec<Taken>) -> Vec<Vec<Taken>> {
+    let mut runs: Vec<Vec<Taken>> = Vec::with_capacity(taken.len());
+    for event in taken {
+        let of_group = |run: &&mut Vec<Taken>| event.group_id.is_some() && run[0].group_id == event.group_id;
+        match runs.last_mut().filter(of_group) {
+            Some(run) => run.push(event),
+            None => runs.push(vec![event]),
+        }
+    }
+    runs
 }
 
 /// Whether it may be better later: nobody answers, or is not able to.

@@ -32,6 +32,20 @@ in_each_place! {
         }
     }
 
+    // O4
+    fn events_of_a_group_run_in_order_until_one_fails(place) {
+        let event = |n: usize| NewEvent::new("t").group("g").payload(&n).unwrap();
+        let ids: Vec<i64> = (0..6).map(|n| place.publish(event(n))).collect();
+        let script = "n=$(cat); echo $n >> seen; [ $n != 3 ]";
+        place.work_off(&["--concurrency", "4", "--group-run", "5"], script);
+        assert_eq!(place.read("seen"), "0\n1\n2\n3\n");
+        let statuses: Vec<String> = ids.iter().map(|id| place.status(*id)).collect();
+        assert_eq!(statuses[..3], ["COMPLETED"; 3]);
+        assert_eq!(statuses[3..], ["PENDING"; 3]);
+        // The later ones were released, and wait for the retry of the failed one.
+        assert_eq!(place.show(ids[4])["attempts"], json!(0));
+    }
+
     fn what_a_command_prints_is_kept_with_the_attempt(place) {
         let id = place.event(json!(1));
         place.work_off(&["--quiet"], "printf 'out\\nGrüße\\377'; echo err >&2; exit 1");
