@@ -22,6 +22,7 @@ mod report;
 mod schedules;
 mod statistics;
 mod store;
+mod transactions;
 mod usage;
 mod wake;
 
@@ -62,6 +63,8 @@ enum Workload {
     Pages(pages::Options),
     /// Wake-up latency between two processes that share a database.
     Wake(wake::Options),
+    /// Publishing in transactions of the application, on PostgreSQL: what it costs, and who waits for whom.
+    Transactions(transactions::Options),
     /// Windlass beside its peers, on one machine and in one run.
     Compare(compare::Options),
     /// Windlass as one of the systems that `compare` measures.
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Workload::Pages(options) => options.needs_postgres(),
         Workload::Wake(options) => options.needs_postgres(),
         Workload::Compare(options) => options.needs_postgres(),
+        Workload::Transactions(_) => true,
         Workload::Adapter(_) | Workload::WakeClaimer(_) => false,
     };
     if needs_postgres && postgres::url().is_none() {
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
         Workload::Pages(options) => run(Builder::new_multi_thread(), pages::run(&options)),
         Workload::Wake(options) => run(Builder::new_multi_thread(), wake::run(&options)),
         Workload::Compare(options) => run(Builder::new_current_thread(), compare::run(&options)),
+        Workload::Transactions(options) => run(Builder::new_multi_thread(), transactions::run(&options)),
         Workload::Adapter(options) => run(Builder::new_multi_thread(), adapter::run(&options)),
         Workload::WakeClaimer(options) => run(Builder::new_multi_thread(), wake::claim(&options)),
     };

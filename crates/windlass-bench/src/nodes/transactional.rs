@@ -43,10 +43,7 @@ pub async fn run(options: &Options, store: Backend) -> Result<Vec<Rate>, AnyErro
 
 async fn measure(store: Backend, events: usize, concurrency: usize, in_transaction: bool) -> Result<f64, AnyError> {
     let database = store.fresh().await?;
-    let queue = Queue::options(&database.url)
-        .handler_connections(std::env::var("HC").ok().and_then(|v| v.parse().ok()).unwrap_or(concurrency))
-        .open()
-        .await?;
+    let queue = Queue::options(&database.url).handler_connections(concurrency).open().await?;
     let node = Node::new(&queue, "bench").concurrency(concurrency);
     let rate = match store {
         Backend::Sqlite => drain(&queue, events, |counter| in_sqlite(node, counter)).await?,

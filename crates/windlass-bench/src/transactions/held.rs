@@ -1,0 +1,85 @@
+//! The rates of a process while a transaction that has published to two groups stays open.
+
+use sqlx::{Connection, Executor, PgConnection};
+use tokio::time::{Duration, Instant};
+use windlass::{ClaimRequest, NewEvent, Queue, Report};
+
+use super::Options;
+use crate::AnyError;
+use crate::store::Backend;
+
+const OPEN: &str = "BEGIN; SELECT windlass.publish('t', '{}', group_id => 'g1');
+SELECT windlass.publish('t', '{}', group_id => 'g2')";
+
+pub async fn run(options: &Options) -> Result<(), AnyError> {
+    let database = Backend::Postgres.fresh().await?;
+    let queue = Queue::open(&database.url).await?;
+    let mut connection = PgConnection::connect(&database.url).await?;
+    let time = Duration::from_secs(options.seconds);
+    let mut rates = Vec::new();
+    work(&queue, time).await?;
+    for round in 0..2 * options.rounds {
+        let held = round % 2 == 1;
+        if held {
+            connection.execute(OPEN).await?;
+        }
+        rates.push((held, work(&queue, time).await?));
+        if held {
+            connection.execute("ROLLBACK").await?;
+        }
+    }
+    let of = |which: bool, at: usize| {
+        super::median(rates.iter().filter(|(held, _)| *held == which).map(|(_, rates)| rates[at]).collect())
+    };
+    println!("| events/s | no open transaction | while one is open | ratio |\n| --- | ---: | ---: | ---: |");
+    for (at, name) in ["published, claimed and completed", "of them in g1 and g2"].into_iter().enumerate() {
+        let (without, with) = (of(false, at), of(true, at));
+        println!("| {name} | {without:.0} | {with:.0} | {:.2} |", with / without);
+    }
+    queue.close().await;
+    Ok(())
+}
+
+/// Sixteen callers publish an event, claim one and complete it, one in eight of them in `g1` or `g2`.
+async fn work(queue: &Queue, time: Duration) -> Result<[f64; 2], AnyError> {
+    let (begun, mut tasks) = (Instant::now(), tokio::task::JoinSet::new());
+    for caller in 0..16 {
+        let queue = queue.clone();
+        tasks.spawn(async move {
+            let (mut all, mut grouped) = (0, 0);
+            while begun.elapsed() < time {
+                let event = NewEvent::new("t");
+                let event = match caller {
+                    0 => event.group("g1"),
+                    1 => event.group("g2"),
+                    _ => event,
+                };
+                queue.publish(event).await?;
+                let request = ClaimRequest::new(format!("w{caller}")).wait(Duration::from_millis(200));
+                for delivery in queue.claim(request).await? {
+                    grouped += usize::from(delivery.event.group_id.is_some());
+                    let _ = queue.finish(&delivery, Report::done()).await?;
+                    all += 1;
+                }
+            }
+            Ok::<_, AnyError>((all, grouped))
+        });
+    }
+    let (mut all, mut grouped) = (0, 0);
+    while let Some(done) = tasks.join_next().await {
+        let (more, more_grouped) = done??;
+        (all, grouped) = (all + more, grouped + more_grouped);
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok([all as f64 / seconds, grouped as f64 / seconds])
+}
+
+/// Claims and completes whatever there is.
+pub async fn keep_claiming(queue: Queue) -> Result<(), AnyError> {
+    loop {
+        let request = ClaimRequest::new("bench").max(500).group_run(500).wait(Duration::from_secs(30));
+        let claimed = queue.claim(request).await?;
+        let reports = claimed.iter().map(|delivery| (delivery.into(), Report::done())).collect();
+        queue.finish_all(reports).await?;
+    }
+}
