@@ -10,12 +10,14 @@
 //! ```text
 //!            notification, or safety poll           more arrives
 //!   Idle ─────────────────────────────▶ Watching ─────────────────▶ Active
-//!    ▲                                    │                            │
-//!    └──────────nothing for a while───────┴────────────────────────────┘
+//!    ▲  ▲                                 │                            │
+//!    │  └──────nothing for a while────────┘                            │ nothing for a while
+//!    └───────── older transactions have ended ───────── Leaving ◀──────┴───── New
 //! ```
 //!
-//! An idle router is notified by the transactions that publish. That costs these transactions time, so an active router
-//! announces that it looks every few milliseconds by itself, and they no longer notify it.
+//! An idle router has announced that it listens, and transactions that publish notify it. That costs these transactions
+//! time, so an active router announces that it looks every few milliseconds by itself, and they no longer notify it. Without
+//! any router they notify nobody.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -52,6 +54,8 @@ const RECENT: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// A claim or a reader waits so long for it.
 const BUSY_MAX: Duration = Duration::from_secs(1);
+/// An announcement that a router listens is good for at least this time, and is renewed after half of it.
+const LISTENS_MIN: Duration = Duration::from_secs(300);
 /// After an error.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -267,14 +271,16 @@ impl Queue {
 /// Where a router stands.
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// Publishers notify it.
-    Idle,
-    /// Something was routed a moment ago. Publishers still notify it.
-    Watching { until: Instant },
+    /// It has just begun, and publishers do not know of it.
+    New,
+    /// Publishers notify it, since this time.
+    Idle { announced: Instant },
+    /// Something was routed a moment ago. Publishers still notify it, since this time.
+    Watching { until: Instant, announced: Instant },
     /// It has announced that it looks by itself, and does so until then unless more arrives.
     Active { until: Instant, announced: Instant },
-    /// It was active. Transactions with a smaller id than this do not notify it.
-    Leaving { before: i64, until: Instant },
+    /// It has announced that it listens. Transactions with a smaller id than this do not notify it.
+    Leaving { before: i64, until: Instant, announced: Instant },
 }
 
 struct Router {
@@ -293,7 +299,7 @@ struct Router {
 /// Routes for as long as there are claimers in the namespace.
 pub(crate) async fn run(core: Arc<Core>, namespace: String) {
     let mut router = Router {
-        state: State::Idle,
+        state: State::New,
         arrived: core.wakes.arrivals(&namespace),
         known: core.route_positions.get(&namespace),
         newest: 0,
@@ -324,8 +330,8 @@ impl Router {
         }
         let safety_poll = self.core.idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
         let pause = match self.state {
-            State::Idle => safety_poll,
-            State::Watching { .. } | State::Active { .. } => LOOK_EVERY,
+            State::Idle { .. } => safety_poll,
+            State::New | State::Watching { .. } | State::Active { .. } => LOOK_EVERY,
             State::Leaving { .. } => LOOK_SLOWLY.min(safety_poll),
         };
         let _ = tokio::time::timeout(pause, self.arrived.notified()).await;
@@ -334,11 +340,9 @@ impl Router {
 
     /// The transactions that were told not to notify this router have to notify another one.
     async fn end(&self) {
-        if matches!(self.state, State::Active { .. } | State::Leaving { .. }) {
-            let store = &self.core.store;
+        if !matches!(self.state, State::New) {
             // If the store is closed, other routers find the events by their safety poll.
-            let _ = store.announce_idle_router(&self.namespace, &self.core.process).await;
-            let _ = store.notify_routers(&self.namespace).await;
+            let _ = self.core.store.remove_router(&self.namespace, &self.core.process).await;
         }
     }
 
@@ -346,14 +350,15 @@ impl Router {
         let (now, namespace) = (Instant::now(), self.namespace.as_str());
         let (store, process) = (&self.core.store, self.core.process.as_str());
         if !store.announces_routers() {
-            return Ok(State::Idle);
+            return Ok(State::Idle { announced: now });
         }
         Ok(match (self.state, routed) {
-            (State::Idle, true) => State::Watching { until: now + WATCH_FOR },
-            (State::Watching { .. } | State::Leaving { .. }, true) => {
+            (State::New, _) => self.listen(now).await?,
+            (State::Idle { announced }, true) => State::Watching { until: now + WATCH_FOR, announced },
+            (State::Watching { announced, .. } | State::Leaving { announced, .. }, true) => {
                 match store.announce_active_router(namespace, process).await? {
                     true => State::Active { until: now + ACTIVE_FOR, announced: now },
-                    false => State::Idle,
+                    false => State::Idle { announced },
                 }
             }
             (State::Active { announced, .. }, true) => {
@@ -363,19 +368,29 @@ impl Router {
             (State::Active { until, announced }, false) if now < until => {
                 State::Active { until, announced: self.renew(announced).await? }
             }
-            (State::Active { .. }, false) => {
-                let before = store.announce_idle_router(namespace, process).await?;
-                State::Leaving { before, until: now + ACTIVE_FOR }
-            }
-            (State::Watching { until }, false) if now >= until => State::Idle,
-            (State::Leaving { before, until }, false) if now >= until => {
+            (State::Active { .. }, false) => self.listen(now + ACTIVE_FOR).await?,
+            (State::Watching { until, announced }, false) if now >= until => State::Idle { announced },
+            (State::Leaving { before, until, announced }, false) if now >= until => {
                 match store.look_for_arrivals(namespace, &self.known.position, false).await?.snapshot.ended >= before {
-                    true => State::Idle,
+                    true => State::Idle { announced },
                     false => self.state,
                 }
             }
+            (State::Idle { announced }, false) if announced.elapsed() > self.listens() / 2 => self.listen(now).await?,
             (state, false) => state,
         })
+    }
+
+    /// How long an announcement is good for: longer than it takes to come back to it.
+    fn listens(&self) -> Duration {
+        LISTENS_MIN.max(self.core.idle_poll * 4)
+    }
+
+    /// Announces that publishers have to notify this router.
+    async fn listen(&self, until: Instant) -> Result<State> {
+        let (store, announced) = (&self.core.store, Instant::now());
+        let before = store.announce_idle_router(&self.namespace, &self.core.process, self.listens()).await?;
+        Ok(State::Leaving { before, until, announced })
     }
 
     async fn renew(&self, announced: Instant) -> Result<Instant> {
@@ -390,7 +405,7 @@ impl Router {
     async fn route_batch(&mut self) -> Result<bool> {
         let connects = self.known.connects;
         // Those of processes that ended before they settled them.
-        let departures = matches!(self.state, State::Idle);
+        let departures = matches!(self.state, State::New | State::Idle { .. });
         let found = look(&self.core, &self.namespace, &mut self.known, departures).await?;
         if found.departed {
             settle_departures(&self.core, &self.namespace, None).await?;

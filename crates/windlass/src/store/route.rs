@@ -1,6 +1,7 @@
 //! What a router asks of a store. See [`crate::route`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -175,12 +176,14 @@ pub(crate) trait RouteStore {
     /// Turns some arrivals into deliveries, in the order of their ids and in one transaction.
     async fn route(&self, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing>;
 
-    /// Announces for about two seconds that this process looks for arrivals by itself. `false`: another process does.
+    /// Announces for about two seconds that this process looks for arrivals by itself. `false`: another process does. It
+    /// must have announced itself as idle before.
     async fn announce_active_router(&self, namespace: &str, process: &str) -> Result<bool>;
 
-    /// Takes that back. A transaction that was told otherwise has an id below the one returned.
-    async fn announce_idle_router(&self, namespace: &str, process: &str) -> Result<i64>;
+    /// Announces for this time that publishers have to notify this process. A transaction that does not know it yet has an id
+    /// below the one returned.
+    async fn announce_idle_router(&self, namespace: &str, process: &str, listens: Duration) -> Result<i64>;
 
-    /// Notifies the routers of other processes: this one ends.
-    async fn notify_routers(&self, namespace: &str) -> Result<()>;
+    /// Takes all announcements back, and notifies the routers of other processes once.
+    async fn remove_router(&self, namespace: &str, process: &str) -> Result<()>;
 }

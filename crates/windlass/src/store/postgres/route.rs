@@ -1,6 +1,7 @@
 //! Turning arrivals into deliveries, after the commit of the transactions that published them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
@@ -15,7 +16,7 @@ use super::group;
 use super::lanes::insert_lanes;
 use super::publish::{KeyClaim, claim};
 use super::row::{count_or_none, get};
-use crate::clock::{Timestamp, after};
+use crate::clock::{Timestamp, after, micros};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::lanes::LaneKey;
@@ -373,18 +374,24 @@ WITH RECURSIVE found AS (
 )
 SELECT namespace FROM found WHERE namespace IS NOT NULL UNION SELECT namespace FROM departed WHERE namespace IS NOT NULL";
 
-// By the clock of the database, which publishers compare it with.
+// By the clock of the database, which publishers compare it with. If two routers become active at once, both look.
 const ANNOUNCE_ACTIVE: &str = "
 WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-INSERT INTO windlass.routers AS r (namespace, process, active_until)
-SELECT $1, $2, clock_timestamp() + interval '2 seconds' FROM unsynced
-ON CONFLICT (namespace) DO UPDATE SET process = excluded.process, active_until = excluded.active_until
-WHERE r.process = excluded.process OR r.active_until <= clock_timestamp()
-   OR r.active_until > clock_timestamp() + interval '10 seconds'";
+UPDATE windlass.routers r SET active_until = clock_timestamp() + interval '2 seconds' FROM unsynced
+WHERE r.namespace = $1 AND r.process = $2 AND NOT EXISTS (
+    SELECT FROM windlass.routers o WHERE o.namespace = $1 AND o.process <> $2
+      AND o.active_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '10 seconds')";
 
 const ANNOUNCE_IDLE: &str = "
-WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-UPDATE windlass.routers r SET active_until = '-infinity' FROM unsynced WHERE r.namespace = $1 AND r.process = $2";
+WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true)
+), gone AS (
+    DELETE FROM windlass.routers r WHERE r.namespace = $1 AND r.process <> $2 AND r.listens_until < clock_timestamp()
+)
+INSERT INTO windlass.routers AS r (namespace, process, listens_until)
+SELECT $1, $2, clock_timestamp() + $3 * interval '1 microsecond' FROM unsynced
+ON CONFLICT (namespace, process) DO UPDATE SET listens_until = excluded.listens_until, active_until = '-infinity'";
+
+const REMOVE_ROUTER: &str = "DELETE FROM windlass.routers WHERE namespace = $1 AND process = $2";
 
 // Takes an id: a snapshot only tells the ids of transactions that have ended.
 const NEXT_TRANSACTION: &str = "SELECT pg_current_xact_id()::text::bigint";
@@ -448,19 +455,20 @@ impl RouteStore for PgStore {
         Ok(announced > 0)
     }
 
-    async fn announce_idle_router(&self, namespace: &str, process: &str) -> Result<i64> {
+    async fn announce_idle_router(&self, namespace: &str, process: &str, listens: Duration) -> Result<i64> {
         let mut connection = self.routes.get().await?;
-        let announce = sqlx::query(ANNOUNCE_IDLE).bind(namespace).bind(process);
+        let announce = sqlx::query(ANNOUNCE_IDLE).bind(namespace).bind(process).bind(micros(listens));
         announce.execute(&mut *connection).await.map_err(from_sqlx)?;
         let next = sqlx::query_scalar(NEXT_TRANSACTION).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
         connection.done();
         Ok(next)
     }
 
-    async fn notify_routers(&self, namespace: &str) -> Result<()> {
+    async fn remove_router(&self, namespace: &str, process: &str) -> Result<()> {
         let mut connection = self.routes.get().await?;
-        let notify = sqlx::query(NOTIFY).bind(namespace);
-        notify.execute(&mut *connection).await.map_err(from_sqlx)?;
+        let remove = sqlx::query(REMOVE_ROUTER).bind(namespace).bind(process);
+        remove.execute(&mut *connection).await.map_err(from_sqlx)?;
+        sqlx::query(NOTIFY).bind(namespace).execute(&mut *connection).await.map_err(from_sqlx)?;
         connection.done();
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -214,12 +216,12 @@ impl RouteStore for SqliteStore {
         Ok(true)
     }
 
-    async fn announce_idle_router(&self, _: &str, _: &str) -> Result<i64> {
+    async fn announce_idle_router(&self, _: &str, _: &str, _: Duration) -> Result<i64> {
         Ok(0)
     }
 
     /// They notice the commit.
-    async fn notify_routers(&self, _: &str) -> Result<()> {
+    async fn remove_router(&self, _: &str, _: &str) -> Result<()> {
         Ok(())
     }
 }

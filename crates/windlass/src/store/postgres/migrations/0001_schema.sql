@@ -108,11 +108,14 @@ CREATE TABLE windlass.departures (
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 100000);
 CREATE INDEX departures_by_group ON windlass.departures (namespace, group_id, subscription);
 
--- A router that is busy looks for arrivals by itself until active_until, so publishers need not notify it.
+-- The routers of each namespace. Publishers notify them until listens_until, unless one of them is busy: then it looks for
+-- arrivals by itself until active_until.
 CREATE TABLE windlass.routers (
-    namespace    text PRIMARY KEY,
-    process      text NOT NULL,
-    active_until timestamptz NOT NULL
+    namespace     text NOT NULL,
+    process       text NOT NULL,
+    listens_until timestamptz NOT NULL,
+    active_until  timestamptz NOT NULL DEFAULT '-infinity',
+    PRIMARY KEY (namespace, process)
 ) WITH (fillfactor = 50);
 
 -- A claim changes no indexed column, so it is a HOT update; the fill factor leaves room for it.

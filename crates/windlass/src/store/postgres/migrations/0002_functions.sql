@@ -223,23 +223,23 @@ END $$;
 COMMENT ON FUNCTION windlass._has_content IS 'Internal: whether a published event has this type and payload.';
 
 -- A notification wakes an idle router. It costs the publishing transaction a lock at its commit, which all transactions
--- that notify take one after the other; so it is left out while a router looks by itself. A transaction that is not READ
--- COMMITTED may see an old state of the router, and always notifies.
-CREATE FUNCTION windlass._notifies(router_is_active boolean) RETURNS boolean LANGUAGE sql STABLE AS $$
+-- that notify take one after the other; so it is left out while no router listens, or one looks by itself. A transaction
+-- that is not READ COMMITTED may see an old state of the routers, and always notifies.
+CREATE FUNCTION windlass._notifies(router_is_idle boolean) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT CASE current_setting('windlass.notify', true) WHEN 'on' THEN true WHEN 'off' THEN false
-        ELSE router_is_active IS NOT TRUE OR current_setting('transaction_isolation') <> 'read committed' END
+        ELSE router_is_idle IS TRUE OR current_setting('transaction_isolation') <> 'read committed' END
 $$;
 COMMENT ON FUNCTION windlass._notifies IS
-    'Internal: whether a transaction that publishes notifies the router. The setting windlass.notify (on, off) forces it.';
+    'Internal: whether a transaction that publishes notifies the routers. The setting windlass.notify (on, off) forces it.';
 
 CREATE FUNCTION windlass._notify_router(for_namespace text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF windlass._notifies((SELECT r.active_until > clock_timestamp() FROM windlass.routers r
-                           WHERE r.namespace = for_namespace)) THEN
+    IF windlass._notifies((SELECT max(r.listens_until) > clock_timestamp() AND max(r.active_until) <= clock_timestamp()
+                           FROM windlass.routers r WHERE r.namespace = for_namespace)) THEN
         PERFORM pg_notify('windlass', '0 ' || for_namespace || ' +');
     END IF;
 END $$;
-COMMENT ON FUNCTION windlass._notify_router IS 'Internal: notifies the router after the commit, unless it is active.';
+COMMENT ON FUNCTION windlass._notify_router IS 'Internal: notifies idle routers after the commit, unless another one is active.';
 
 -- Stores an event and its arrival, and nothing else, so that no transaction waits for another one. Usual values pass a
 -- quick test; only others are given to the functions that say what is wrong with them.
@@ -254,7 +254,7 @@ DECLARE
     published_at timestamptz := clock_timestamp();
     -- Before the router's state is read: a router that becomes idle looks on until this transaction has ended.
     transaction_id xid8 := pg_current_xact_id();
-    router_is_active boolean;
+    router_is_idle boolean;
     new_id bigint;
     first record;
 BEGIN
@@ -298,8 +298,9 @@ BEGIN
         PERFORM windlass._check_times(run_at, delay, expires_at);
         run_at := coalesce(run_at, published_at + delay);
     END IF;
-    SELECT r.active_until > published_at INTO router_is_active
-    FROM windlass.namespaces n LEFT JOIN windlass.routers r ON r.namespace = n.namespace WHERE n.namespace = namespace;
+    SELECT max(r.listens_until) > published_at AND max(r.active_until) <= published_at INTO router_is_idle
+    FROM windlass.namespaces n LEFT JOIN windlass.routers r ON r.namespace = n.namespace
+    WHERE n.namespace = namespace GROUP BY n.namespace;
     IF NOT FOUND THEN
         PERFORM windlass._refuse('namespace', format('%L does not exist; create it first', namespace));
     END IF;
@@ -324,7 +325,7 @@ BEGIN
         producer, scheduled_task_id, run_at, expires_at, metadata, created_at)
     VALUES (new_id, namespace, event_type, title, description, tags, contents::json, group_id, key, priority,
         producer, scheduled_task_id, run_at, expires_at, metadata, published_at);
-    IF windlass._notifies(router_is_active) THEN
+    IF windlass._notifies(router_is_idle) THEN
         PERFORM pg_notify('windlass', '0 ' || namespace || ' +');
     END IF;
     RETURN new_id;
