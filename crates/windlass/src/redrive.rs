@@ -12,6 +12,8 @@ impl Queue {
     /// Puts every dead letter that matches back into the queue, with fresh retries; how many.
     pub async fn redrive(&self, mut filter: DeadLetterFilter) -> Result<usize> {
         self.check_dead_letter_filter(&filter).await?;
+        // What was committed before is due before, so it joins its groups first.
+        self.route_arrivals().await?;
         // What fails again while we are at it is left for the next time.
         (filter.limit, filter.offset, filter.oldest_first, filter.without_payloads) = (1, 0, false, true);
         let Some(newest) = self.store().dead_letters(self.namespace(), &filter).await?.items.pop() else {

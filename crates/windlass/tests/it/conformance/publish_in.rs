@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::Connection as _;
-use windlass::{ClaimRequest, Delivery, Error, GroupFailure, NewEvent, Policy, Queue, SubscriptionSpec};
+use windlass::{
+    ClaimRequest, DeadLetterFilter, Delivery, Error, GroupFailure, NewEvent, Policy, Queue, Report, SubscriptionSpec,
+};
 
 use crate::bed::{Bed, Kind};
 use crate::own::{Own, number};
@@ -172,6 +174,24 @@ conformance! {
             done(&bed.queue, &delivery).await;
         }
         assert_eq!(number(&bed.database, &count(bed, "event_groups")).await, 0);
+    }
+
+    // O4
+    async fn a_redriven_member_goes_behind_what_was_committed(bed) {
+        let other = bed.other().await;
+        let redriven = publish_new(&other, NewEvent::new("t").group("g")).await.id;
+        finish(&other, &take(&other).await, Report::dead("x")).await;
+        // From here on no process claims, so nothing is routed.
+        other.close().await;
+        let mut tx = begin(bed).await;
+        let published = tx.publish(&bed.queue, NewEvent::new("t").group("g")).await.unwrap().event.id;
+        tx.commit().await;
+        assert_eq!(bed.queue.redrive(DeadLetterFilter::default()).await, Ok(1));
+        for expected in [published, redriven] {
+            let delivery = take_soon(&bed.queue).await;
+            assert_eq!(delivery.event.id, expected);
+            done(&bed.queue, &delivery).await;
+        }
     }
 
     async fn a_new_member_goes_before_those_that_wait_for_a_retry(bed) {
