@@ -187,14 +187,20 @@ async fn finish(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -> R
     let topology = core.topology(namespace).await?;
 
     let mut answers: Vec<Option<Result<Finished>>> = vec![None; items.len()];
-    let (places, changes) = changes(core, &topology, items);
-    let applied = change::apply(core, namespace, &changes).await;
-    // Whoever asks again, since others shared this, asks about the same attempt.
-    for (place, change) in places.iter().zip(changes) {
-        items[*place].0.live = Some(change.live);
-    }
-    for (place, attempt) in places.into_iter().zip(applied?) {
-        answers[place] = attempt.map(|attempt| Ok(Finished::Applied(attempt)));
+    let mut applied_before = HashSet::new();
+    loop {
+        let round = changes(core, &topology, items, &mut applied_before);
+        let applied = change::apply(core, namespace, &round.changes).await;
+        // Whoever asks again, since others shared this, asks about the same attempt.
+        for (place, change) in round.places.iter().zip(round.changes) {
+            items[*place].0.live = Some(change.live);
+        }
+        for (place, attempt) in round.places.into_iter().zip(applied?) {
+            answers[place] = attempt.map(|attempt| Ok(Finished::Applied(attempt)));
+        }
+        if !round.is_partial {
+            break;
+        }
     }
     look_up_rest(core, namespace, items, &mut answers).await?;
     Ok(answers.into_iter().flatten().collect())
@@ -214,19 +220,43 @@ async fn find_live(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -
     Ok(())
 }
 
-/// One change for each delivery that somebody holds; where two reports speak of one delivery, the
-/// first counts. Also says which report each change comes from.
-fn changes(core: &Core, topology: &Topology, items: &mut [(Held, Report)]) -> (Vec<usize>, Vec<Change>) {
-    let mut seen = HashSet::new();
-    let (mut places, mut changes) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+/// Changes that one call of the store applies: at most one for each delivery.
+#[derive(Default)]
+struct Round {
+    changes: Vec<Change>,
+    /// Which report each change comes from.
+    places: Vec<usize>,
+    /// There are reports of the same deliveries with other leases. Only the store knows which lease is valid.
+    is_partial: bool,
+}
+
+/// A change for each delivery that is held. Of two reports with the same lease, the first counts. Reports with one lease are
+/// applied in order, because they may be those of a run.
+fn changes(
+    core: &Core,
+    topology: &Topology,
+    items: &mut [(Held, Report)],
+    applied_before: &mut HashSet<(i64, i64, Lease)>,
+) -> Round {
+    let (mut round, mut seen, mut put_off) = (Round::default(), HashSet::new(), HashSet::new());
     for (place, (held, report)) in items.iter_mut().enumerate() {
-        let is_first = |live: &mut Live| live.lease.is_some() && seen.insert((live.event_id, live.subscription_id));
-        let Some(live) = held.live.take_if(is_first) else { continue };
-        let Some(lease) = live.lease else { continue };
-        places.push(place);
-        changes.push(reported(core, topology, live, lease, report));
+        let Some((live, lease)) = held.live.as_ref().and_then(|live| Some((live, live.lease?))) else { continue };
+        let (event_id, subscription_id) = (live.event_id, live.subscription_id);
+        if applied_before.contains(&(event_id, subscription_id, lease)) {
+            continue;
+        }
+        if put_off.contains(&lease) || !seen.insert((event_id, subscription_id)) {
+            put_off.insert(lease);
+            continue;
+        }
+        applied_before.insert((event_id, subscription_id, lease));
+        if let Some(live) = held.live.take() {
+            round.places.push(place);
+            round.changes.push(reported(core, topology, live, lease, report));
+        }
     }
-    (places, changes)
+    round.is_partial = !put_off.is_empty();
+    round
 }
 
 /// What a report makes of a delivery, for a transaction that somebody else commits.

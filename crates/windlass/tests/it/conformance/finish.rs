@@ -193,6 +193,24 @@ conformance! {
         assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Failed]);
     }
 
+    // Q10. Reports of several callers are applied together, and the one with the old lease may come first.
+    async fn a_stale_report_does_not_displace_the_valid_one(bed) {
+        let event = publish(&bed.queue, "t").await;
+        let old = take(&bed.queue).await;
+        bed.advance(LEASE);
+        let older = take(&bed.queue).await;
+        bed.advance(LEASE);
+        let current = take(&bed.queue).await;
+        let deliveries = [&old, &current, &older, &current];
+        let reports = deliveries.map(|delivery| (delivery.into(), Report::done())).to_vec();
+        let finished: Vec<Finished> =
+            bed.queue.finish_all(reports).await.unwrap().into_iter().map(Result::unwrap).collect();
+        assert!(finished[0].is_lost() && finished[2].is_lost(), "{finished:?}");
+        assert!(matches!(&finished[1], Finished::Applied(attempt) if attempt.attempt == 3), "{finished:?}");
+        assert!(matches!(&finished[3], Finished::Repeated(_)), "{finished:?}");
+        assert_eq!(status(&bed.queue, event.id).await, Status::Completed);
+    }
+
     // Q8
     async fn finishing_what_was_never_published_is_an_error(bed) {
         let event = publish(&bed.queue, "t").await;
