@@ -246,7 +246,8 @@ pub(super) struct Stop<'a> {
     pub expired: bool,
 }
 
-// The next statement passes over a row that another transaction is changing, such as one that extends its lease.
+// A heartbeat extends the leases of a run without locking its group, and an UPDATE that meets such a change passes the row
+// over. Locked here, the next statement sees the rows as they are.
 pub(super) const LOCK_RUN: &str = "
 SELECT 1 FROM unnest($2::text[], $3::text[], $4::bigint[]) AS g(subscription, group_id, lease)
 CROSS JOIN LATERAL (
@@ -309,7 +310,9 @@ pub(super) async fn release_runs(
         .bind(column(stops, |stop| stop.subscription))
         .bind(column(stops, |stop| stop.group_id))
         .bind(column(stops, |stop| stop.lease));
-    lock.execute(&mut *connection).await.map_err(from_sqlx)?;
+    if lock.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected() == 0 {
+        return Ok(());
+    }
     let release = sqlx::query(RELEASE_RUN)
         .bind(namespace)
         .bind(column(stops, |stop| stop.subscription))

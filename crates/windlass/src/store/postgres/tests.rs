@@ -158,6 +158,7 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("lock ready", group::LOCK_READY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
         ("lock runs", group::LOCK_RUN, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{7,7}'"]),
         ("park", group::PARK, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
+        ("lock runs", group::LOCK_RUN, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{7,7}'"]),
         (
             "release runs",
             group::RELEASE_RUN,

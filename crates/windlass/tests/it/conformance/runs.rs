@@ -5,6 +5,7 @@ use windlass::{
     SubscriptionSpec,
 };
 
+use crate::own::Own;
 use crate::support::*;
 
 async fn join(queue: &Queue, group: &str, count: usize) -> Vec<i64> {
@@ -231,5 +232,27 @@ conformance! {
             got.extend(ids(&run));
         }
         assert_eq!(got, members);
+    }
+}
+
+on_postgres! {
+    // A heartbeat changes the deliveries of a run without locking its group. Whatever stops the run waits for it.
+    async fn a_failure_releases_members_that_are_being_extended(bed) {
+        let members = join(&bed.queue, "g", 3).await;
+        let run = take_runs(&bed.queue, 3).await;
+        let mut extending = Own::begin(&bed.database).await;
+        let extend = format!("UPDATE windlass.event_queue SET lease_expires_at = lease_expires_at + interval '1 second'
+                              WHERE event_id = {}", members[1]);
+        extending.execute(&extend).await;
+        let (queue, first) = (bed.queue.clone(), run[0].clone());
+        let fails = tokio::spawn(async move { fail(&queue, &first).await });
+        crate::postgres::until_waiting(&bed.database.url, 1).await;
+        extending.commit().await;
+        fails.await.unwrap();
+        for later in &run[1..] {
+            assert!(bed.queue.finish(later, Report::done()).await.unwrap().is_lost());
+        }
+        bed.advance(BACKOFF);
+        assert_eq!(ids(&take_runs(&bed.queue, 3).await), [members[0]]);
     }
 }
