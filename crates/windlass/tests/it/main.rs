@@ -13,6 +13,7 @@ mod crash;
 mod diagnose;
 mod examples;
 mod faults;
+mod group_order;
 mod model;
 mod node;
 mod node_crash;

@@ -145,20 +145,10 @@ impl Load<'_> {
     }
 }
 
-struct ToldOnPanic(u64);
-
-impl Drop for ToldOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the seed was {}", self.0);
-        }
-    }
-}
-
 /// Publishes events while processes that handle them are killed and others take their place, until all are completed.
 async fn churn(bed: &Bed, queue: &Queue, role: &str, rounds: usize) -> Vec<i64> {
-    let told = ToldOnPanic(fastrand::u64(..));
-    let mut rng = Rng::with_seed(told.0);
+    let seed = SeedOnPanic(fastrand::u64(..));
+    let mut rng = Rng::with_seed(seed.0);
     let load = Load::new(queue);
     let mut processes: Vec<Process> = (0..3).map(|_| Process::start(bed, role)).collect();
     for _ in 0..rounds {

@@ -156,3 +156,14 @@ pub async fn eventually(what: &str, so: impl AsyncFn() -> bool) {
         tokio::time::sleep(millis(5)).await;
     }
 }
+
+/// Prints the seed of a random test that fails.
+pub struct SeedOnPanic(pub u64);
+
+impl Drop for SeedOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the seed was {}", self.0);
+        }
+    }
+}
