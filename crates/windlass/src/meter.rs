@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 use crate::delivery::Delivery;
 use crate::duty::DutyRun;
 use crate::store::{Change, Prepared, Stored};
+use crate::topology::MAIN;
 use crate::wake::lock;
 
 pub(crate) mod names;
@@ -150,6 +151,22 @@ impl Meter {
     /// Events that the router dropped because their key was known.
     pub fn dropped(&self, namespace: &str, count: u64) {
         self.sink.count(names::DROPPED, &[("namespace", namespace)], count);
+    }
+
+    /// Events that the router could not deliver, each with its type and the reason: they are dead letters of `main`.
+    pub fn rejected<'a>(&self, namespace: &str, rejected: impl Iterator<Item = (&'a str, &'static str)>) {
+        if !ON {
+            return;
+        }
+        let mut batches: HashMap<&str, Batch> = HashMap::new();
+        for (event_type, reason) in rejected {
+            let batch = batches.entry(self.name_of(namespace, event_type)).or_default();
+            *batch.counts.entry((names::ATTEMPTS, names::FAILED)).or_default() += 1;
+            *batch.counts.entry((names::DEAD_LETTERED, DeadReason::from_text(reason).as_str())).or_default() += 1;
+        }
+        for (event_type, batch) in batches {
+            self.tell(namespace, MAIN, event_type, &batch);
+        }
     }
 
     /// Deliveries that were taken; how long the first-time ones had waited, in microseconds.

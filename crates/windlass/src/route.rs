@@ -101,6 +101,11 @@ pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
     announce(core, namespace, stored.iter().map(|(prepared, stored)| (*prepared, stored)));
     core.wakes.notify(namespace, routed.freed.iter().copied());
     core.meter.dropped(namespace, routed.duplicates as u64);
+    let rejected = routed
+        .rejected
+        .iter()
+        .filter_map(|arrival| Some((arrival.prepared.event.event_type.as_str(), arrival.rejected.as_ref()?.reason)));
+    core.meter.rejected(namespace, rejected);
     for arrival in &routed.rejected {
         let Some(Rejection { reason, error }) = &arrival.rejected else { continue };
         let (event_id, event_type) = (arrival.event_id, &arrival.prepared.event.event_type);

@@ -330,6 +330,33 @@ on_each_database! {
         expect(&seen, "windlass_events_published_total", &[(&[("type", "a")], 2.0), (&[("type", "b")], 1.0)]);
     }
 
+    // Three transactions that do not see each other.
+    async fn keys_that_were_used_twice_are_counted(server) {
+        if server.queue.database() != "postgres" {
+            return;
+        }
+        let mut transactions = Vec::new();
+        for payload in [1, 1, 2] {
+            let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&server.url).await.unwrap();
+            let publish = format!("BEGIN; SELECT windlass.publish('a', '{payload}', key => 'k')");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(publish)).execute(&mut connection).await.unwrap();
+            transactions.push(connection);
+        }
+        for mut connection in transactions {
+            sqlx::raw_sql("COMMIT").execute(&mut connection).await.unwrap();
+        }
+        let seen = until(async || {
+            server.advance_secs(70);
+            let seen = scrape(server).await;
+            (seen.0.contains_key("windlass_events_published_total")
+                && seen.sum("windlass_events_published_total", &[]) == 2.0).then_some(seen)
+        })
+        .await;
+        expect(&seen, "windlass_events_dropped_total", &[(&[("namespace", "default")], 1.0)]);
+        expect(&seen, "windlass_attempts_total", &[(&[("type", "a"), ("outcome", "failed")], 1.0)]);
+        expect(&seen, "windlass_dead_lettered_total", &[(&[("type", "a"), ("reason", "other")], 1.0)]);
+    }
+
     async fn the_list_in_the_documents_is_what_is_served(server) {
         let seen = whole_workload(server).await;
         let listed: Vec<&str> = include_str!("../../../../docs/metrics.md")

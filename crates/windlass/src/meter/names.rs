@@ -59,11 +59,12 @@ pub(super) fn label_of(name: &str) -> Option<&'static str> {
 }
 
 /// What may become of an attempt, or of a delivery without one.
+pub(super) const FAILED: &str = "failed";
 pub(super) const OUTCOMES: [&str; 10] = [
     "completed",
     "completed_with_errors",
     "retried",
-    "failed",
+    FAILED,
     "snoozed",
     "released",
     "abandoned",
@@ -84,6 +85,6 @@ pub(super) fn outcome_of(change: &Change) -> &'static str {
         (Action::Reset, _) => "reset",
         (Action::Expired, _) => "expired",
         (Action::Cancelled, _) => "cancelled",
-        _ => "failed",
+        _ => FAILED,
     }
 }
