@@ -40,6 +40,8 @@ pub struct NamespaceOverview {
     pub nodes_stale: u64,
     /// For how long the schedule has been due that is due for longest.
     pub schedule_late: Duration,
+    /// For how long the oldest event that was published in a transaction has waited to be routed; zero where none waits.
+    pub oldest_arrival: Duration,
     /// What is known of its upkeep.
     pub duties: Vec<DutyOverview>,
 }
@@ -97,6 +99,8 @@ pub(crate) struct Counts {
     pub dead: Vec<DeadCount>,
     /// The earliest tick that has not happened yet.
     pub next_tick: Option<Timestamp>,
+    /// When the first event was published that is not routed yet.
+    pub oldest_arrival: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -146,6 +150,7 @@ impl Queue {
             nodes_alive: nodes(NodeStatus::Alive),
             nodes_stale: nodes(NodeStatus::Stale),
             schedule_late: counts.next_tick.map_or(Duration::ZERO, |tick| since(tick, counts.at)),
+            oldest_arrival: counts.oldest_arrival.map_or(Duration::ZERO, |arrival| since(arrival, counts.at)),
             duties: duties.map(|view| DutyOverview { overdue: since(view.next_at, counts.at), view }).collect(),
             namespace: namespace.namespace,
         })

@@ -118,6 +118,11 @@ fn namespaces(text: &mut Exposition, all: &[NamespaceOverview]) {
         nodes.add(&[("namespace", &of.namespace), ("status", "alive")], of.nodes_alive as f64);
         nodes.add(&[("namespace", &of.namespace), ("status", "stale")], of.nodes_stale as f64);
     }
+    let help = "For how long the oldest event published in a transaction has waited to be routed; 0 where none waits.";
+    let mut arrival = text.gauge("windlass_oldest_arrival_age_seconds", help);
+    for of in all {
+        arrival.add(&[("namespace", &of.namespace)], of.oldest_arrival.as_secs_f64());
+    }
     let help = "For how long the schedule has been due that is due for longest; 0 where none is.";
     let mut late = text.gauge("windlass_schedule_late_seconds", help);
     for of in all {

@@ -205,6 +205,7 @@ on_each_database! {
             (&[("namespace", "default"), ("subscription", "main"), ("age", "<1m")], 1.0),
         ]);
         expect(&seen, "windlass_namespace_paused", &[(&[("namespace", "shop")], 0.0)]);
+        expect(&seen, "windlass_oldest_arrival_age_seconds", &[(&[("namespace", "default")], 0.0)]);
         expect(&seen, "windlass_schedule_late_seconds", &[(&[("namespace", "shop")], 0.0)]);
         // The node said that it stopped.
         expect(&seen, "windlass_nodes", &[(&[("status", "alive")], 0.0)]);

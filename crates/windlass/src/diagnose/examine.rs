@@ -129,6 +129,12 @@ async fn waiting(findings: &mut Findings, queue: &Queue, now: Timestamp) {
             Ok(work::waiting(&waiting, &pauses, now))
         })
         .await;
+    findings
+        .check("arrivals", async {
+            let waiting = store.arrived_before(now - work::ARRIVED_MAX, work::FOUND_MAX).await?;
+            Ok(work::arrivals(&waiting, now))
+        })
+        .await;
     let hour = now - chrono::TimeDelta::hours(1);
     findings.check("backlog", async { Ok(work::backlog(&store.minutes(hour).await?)) }).await;
     findings

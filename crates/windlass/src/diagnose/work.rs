@@ -27,6 +27,9 @@ const NODE_GONE: TimeDelta = TimeDelta::days(1);
 /// So long something may be ready before it is taken.
 pub(crate) const WAITING_MAX: TimeDelta = TimeDelta::minutes(5);
 const WAITING_BAD: TimeDelta = TimeDelta::hours(1);
+/// A router finds an event within a second of its commit.
+pub(crate) const ARRIVED_MAX: TimeDelta = TimeDelta::seconds(10);
+const ARRIVED_BAD: TimeDelta = TimeDelta::minutes(10);
 /// So many more live deliveries are a backlog that grows.
 const GROWTH_MIN: u64 = 1_000;
 /// So many events behind one that is retried are worth a warning.
@@ -258,6 +261,19 @@ pub(crate) fn waiting(waiting: &[Waiting], pauses: &Pauses, now: Timestamp) -> V
          them the backlog grows",
         first.namespace
     );
+    Verdict::new(level, summary, advice)
+}
+
+/// Events that were published in transactions and that no router has seen: the namespaces they are in, and since when.
+pub(crate) fn arrivals(waiting: &[(String, Timestamp)], now: Timestamp) -> Verdict {
+    let Some((_, first)) = waiting.first() else {
+        return Verdict::ok("every event that was published in a transaction is routed");
+    };
+    let level = if now - *first > ARRIVED_BAD { Level::Problem } else { Level::Warning };
+    let named = |(namespace, since): &(String, Timestamp)| format!("in '{namespace}' for {}", span(now - *since));
+    let summary = format!("events published in transactions are not routed: {}", some(waiting.iter().map(named)));
+    let advice = "run `windlass serve` or a node on this database; if one runs, its log says why it cannot route them, or \
+                  another process stopped while it was routing: end that process";
     Verdict::new(level, summary, advice)
 }
 

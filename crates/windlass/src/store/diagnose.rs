@@ -39,6 +39,9 @@ pub(crate) trait DiagnoseStore {
     /// The first of each lane that is free and was ready before then; the oldest first.
     async fn waiting_since(&self, before: Timestamp, limit: usize) -> Told<Vec<Waiting>>;
 
+    /// Namespaces whose first event that is not routed yet was published before then; the oldest first.
+    async fn arrived_before(&self, before: Timestamp, limit: usize) -> Told<Vec<(String, Timestamp)>>;
+
     /// Groups whose first delivery is to be tried again after `now`, while the others wait for it; those with the most
     /// behind it first.
     async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Told<Vec<BlockedGroup>>;

@@ -173,6 +173,18 @@ fn a_blocked_group_is_worse_the_more_wait() {
 }
 
 #[test]
+fn events_that_are_not_routed_are_worse_the_longer_it_takes() {
+    let since = |name: &str, seconds: i64| (name.to_owned(), now() - TimeDelta::seconds(seconds));
+    assert_eq!(arrivals(&[], now()).level, Level::Ok);
+    let found = arrivals(&[since("shop", 600), since("mail", 12)], now());
+    assert_eq!(found.level, Level::Warning);
+    let summary = "events published in transactions are not routed: in 'shop' for 10 min, in 'mail' for 12 s";
+    assert_eq!(found.summary, summary);
+    assert!(found.advice.unwrap().contains("windlass serve"));
+    assert_eq!(arrivals(&[since("shop", 601)], now()).level, Level::Problem);
+}
+
+#[test]
 fn silent_workers_are_named() {
     let worker = SilentWorker {
         namespace: "shop".to_owned(),

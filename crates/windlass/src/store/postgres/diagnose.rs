@@ -172,6 +172,12 @@ const DUTIES: &str = "
 SELECT namespace, duty, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error, held_until
 FROM windlass.duties ORDER BY next_at";
 
+const ARRIVED: &str = "
+SELECT n.namespace, a.created_at
+FROM windlass.namespaces n CROSS JOIN LATERAL (
+    SELECT a.created_at FROM windlass.arrivals a WHERE a.namespace = n.namespace ORDER BY a.event_id LIMIT 1) AS a
+WHERE a.created_at < $1 ORDER BY a.created_at LIMIT $2";
+
 const LATE: &str = "
 SELECT n.namespace, s.name, s.next_at
 FROM windlass.namespaces n CROSS JOIN LATERAL (
@@ -263,6 +269,12 @@ impl DiagnoseStore for PgStore {
                 event_type: get(row, "event_type")?,
                 ready_at: get(row, "ready_at")?,
             })
+        })
+    }
+
+    async fn arrived_before(&self, before: Timestamp, limit: usize) -> Told<Vec<(String, Timestamp)>> {
+        all(&rows(self, sqlx::query(ARRIVED).bind(before).bind(limit as i64)).await?, |row| {
+            Ok((get(row, "namespace")?, get(row, "created_at")?))
         })
     }
 

@@ -15,9 +15,11 @@ SELECT d.subscription, d.event_type,
        count(*) AS count
 FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3";
 
-const NEXT_TICK: &str = "
+const FIRST: &str = "
 SELECT coalesce($2, now()) AS at,
-       (SELECT min(s.next_at) FROM windlass.schedules s WHERE s.namespace = $1 AND s.next_at IS NOT NULL) AS next_tick";
+       (SELECT min(s.next_at) FROM windlass.schedules s WHERE s.namespace = $1 AND s.next_at IS NOT NULL) AS next_tick,
+       (SELECT a.created_at FROM windlass.arrivals a WHERE a.namespace = $1 ORDER BY a.event_id LIMIT 1)
+         AS oldest_arrival";
 
 pub(super) async fn counts(
     store: &PgStore,
@@ -28,12 +30,13 @@ pub(super) async fn counts(
     let mut connection = store.reads.get().await?;
     let dead = sqlx::query(DEAD).bind(namespace).bind(&reasons.known[..]).bind(reasons.beginning);
     let dead = dead.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let tick = sqlx::query(NEXT_TICK).bind(namespace).bind(now).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+    let first = sqlx::query(FIRST).bind(namespace).bind(now).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     Ok(Counts {
-        at: get(&tick, "at")?,
+        at: get(&first, "at")?,
         dead: dead.iter().map(dead_count).collect::<Result<_>>()?,
-        next_tick: get(&tick, "next_tick")?,
+        next_tick: get(&first, "next_tick")?,
+        oldest_arrival: get(&first, "oldest_arrival")?,
     })
 }
 

@@ -102,6 +102,12 @@ const DUTIES: &str = "
 SELECT duty, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error, namespace, held_until
 FROM duties ORDER BY next_at";
 
+const ARRIVED: &str = "
+SELECT n.namespace, e.created_at
+FROM namespaces n CROSS JOIN events e
+  ON e.id = (SELECT min(a.event_id) FROM arrivals a WHERE a.namespace = n.namespace)
+WHERE e.created_at < ?1 ORDER BY e.created_at LIMIT ?2";
+
 const LATE: &str = "
 SELECT s.namespace, s.name, s.next_at
 FROM namespaces n CROSS JOIN schedules s
@@ -186,6 +192,11 @@ impl DiagnoseStore for SqliteStore {
             Ok(Waiting { namespace: row.get(0)?, subscription: row.get(1)?, event_type: row.get(2)?, ready_at })
         })
         .await
+    }
+
+    async fn arrived_before(&self, before: Timestamp, limit: usize) -> Told<Vec<(String, Timestamp)>> {
+        let bounds = (before.timestamp_micros(), limit as i64);
+        self.tell(ARRIVED, bounds, |row| Ok((row.get(0)?, row::instant(row, 1)?))).await
     }
 
     async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Told<Vec<BlockedGroup>> {

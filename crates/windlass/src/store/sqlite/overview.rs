@@ -1,6 +1,6 @@
 //! How much there is of everything that is not live.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::row;
 use super::topology::to_json;
@@ -18,6 +18,10 @@ WHERE d.namespace = ?1 GROUP BY 1, 2, 3";
 
 const NEXT_TICK: &str = "SELECT min(next_at) FROM schedules WHERE namespace = ?1 AND next_at IS NOT NULL";
 
+const OLDEST_ARRIVAL: &str = "
+SELECT e.created_at FROM arrivals a CROSS JOIN events e ON e.id = a.event_id
+WHERE a.namespace = ?1 ORDER BY a.event_id LIMIT 1";
+
 pub(super) fn counts(conn: &Connection, namespace: &str, reasons: &Reasons, now: i64) -> Result<Counts> {
     let mut dead = conn.prepare_cached(DEAD)?;
     let dead = dead.query_map((namespace, to_json(&reasons.known)?, reasons.beginning), |row| {
@@ -26,5 +30,7 @@ pub(super) fn counts(conn: &Connection, namespace: &str, reasons: &Reasons, now:
     })?;
     let dead = dead.collect::<rusqlite::Result<_>>()?;
     let next_tick = conn.prepare_cached(NEXT_TICK)?.query_row([namespace], |row| row::instant_if_any(row, 0))?;
-    Ok(Counts { at: from_micros(now), dead, next_tick })
+    let mut oldest_arrival = conn.prepare_cached(OLDEST_ARRIVAL)?;
+    let oldest_arrival = oldest_arrival.query_row([namespace], |row| row::instant(row, 0)).optional()?;
+    Ok(Counts { at: from_micros(now), dead, next_tick, oldest_arrival })
 }
