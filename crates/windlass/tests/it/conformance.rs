@@ -31,6 +31,7 @@ mod publish_in;
 mod results;
 mod retention;
 mod retry;
+mod routing;
 mod runs;
 mod samples;
 mod schedules;
