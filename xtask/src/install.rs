@@ -20,6 +20,10 @@ pub const OF_THE_TESTS: &[Program] = &[
     Program { name: "node", args: &["--version"], package: "nodejs" },
 ];
 
+/// Debian's python3 comes without what makes a venv.
+pub const PYTHON: Program =
+    Program { name: "python3", args: &["-c", "import ensurepip, venv"], package: "python3-venv" };
+
 impl Program {
     fn is_there(&self) -> bool {
         output(self.name, self.args).is_some()

@@ -2,6 +2,7 @@
 //! exit code; each command has its own file.
 
 mod chromium;
+mod drivers;
 mod install;
 mod openapi;
 mod postgres;
@@ -26,8 +27,10 @@ cargo xtask <command>
 Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
 databases). If it is not set, `test` starts a throw-away server of its own. `postgres` always
 starts its own. They use the dashboard in the Chromium at $WINDLASS_TEST_CHROMIUM, or the one in PATH.
-PostgreSQL, pg_cron, Chromium, curl, python3 and node are installed by apt-get where they are missing
-and that asks nothing. Without pg_cron its tests are left out, and that is said.
+PostgreSQL, pg_cron, Chromium, curl, python3, node and npm are installed by apt-get where they are missing
+and that asks nothing. Without pg_cron its tests are left out, and that is said. The drivers psycopg and pg
+are installed under target/, unless $WINDLASS_TEST_PYTHON is a Python that has the one, and
+$WINDLASS_TEST_NODE_FOLDER a folder with the other in its node_modules.
 
 Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 ";

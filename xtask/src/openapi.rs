@@ -6,14 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use self::server::Server;
-use crate::install::{self, Program};
+use crate::install::{self, PYTHON};
 use crate::run::{Result, beside_us, cargo, kept, root, run};
 
 /// The one that this was tried with: others may find other things, or name their options differently.
 const VERSION: &str = "4.32.5";
-
-/// Debian's python3 comes without what makes a venv.
-const PYTHON: Program = Program { name: "python3", args: &["-c", "import ensurepip, venv"], package: "python3-venv" };
 
 const OPTIONS: &[&str] = &[
     "--checks=not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",

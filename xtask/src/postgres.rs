@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::drivers;
 use crate::install::is_root;
 use crate::run::{POLL, Result, interrupted, run, signal};
 
@@ -43,7 +44,7 @@ pub fn postgres(durable: bool, command: &[String]) -> Result {
     }
 }
 
-/// Tells a command what tests have to know of PostgreSQL.
+/// Tells a command what tests have to know of PostgreSQL, and of the drivers that are installed.
 pub fn tell<'a>(command: &'a mut Command, url: &str) -> &'a mut Command {
     command.env(URL_VARIABLE, url);
     if let Some(programs) = install::find() {
@@ -51,6 +52,9 @@ pub fn tell<'a>(command: &'a mut Command, url: &str) -> &'a mut Command {
             command.env(CRON_VARIABLE, "1");
         }
         command.env(PROGRAMS_VARIABLE, programs);
+    }
+    if let Some(drivers) = drivers::find() {
+        command.envs(drivers);
     }
     if let Ok(Some(User { uid, gid })) = server_user() {
         command.env(USER_VARIABLE, format!("{uid}:{gid}"));

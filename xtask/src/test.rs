@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything the tests need, then all checks, tests and docs.
 
 use crate::chromium;
+use crate::drivers;
 use crate::install;
 use crate::postgres::{Cluster, URL_VARIABLE, cron, tell};
 use crate::run::{Result, Steps, cargo, run};
@@ -38,11 +39,12 @@ fn library_on(store: &str) -> Result {
     run(&mut cargo(lone))
 }
 
-/// PostgreSQL, Chromium and the programs that the documentation's examples call are part of the tests:
+/// PostgreSQL, Chromium, and the programs and drivers that the documentation's examples call are part of the tests:
 /// without them they fail, they are not skipped. Only tests of pg_cron are left out where there is none.
 fn tests(args: &[String]) -> Result {
     install::programs(install::OF_THE_TESTS)?;
     let chromium = chromium::program()?;
+    drivers::install()?;
     // Tests start the `windlass` binary. Built together with the tests, and not by `-p`, it shares
     // their features, so that nothing is compiled twice.
     run(&mut cargo(["build", "--workspace", "--bins", "--tests", "--examples"]))?;
