@@ -26,3 +26,4 @@ mod schedule_race;
 mod schema;
 mod sql_functions;
 mod testing;
+mod transactions_guide;
