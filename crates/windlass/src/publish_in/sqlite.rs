@@ -60,7 +60,7 @@ fn publish_in(queue: &Queue, tx: &Connection, mut events: Vec<NewEvent>) -> Resu
     trace::stamp(&mut events);
     let namespace = queue.namespace();
     let mut prepared: Vec<Prepared> = events.into_iter().map(publish::unrouted).collect();
-    let stored = tx.publish(namespace, &prepared)?;
+    let stored = tx.publish(namespace, &prepared, queue.core().clock.overridden())?;
     let topology = queue.core().known_topology(namespace);
     let mut published = published(prepared.drain(..).zip(stored), namespace, topology.as_deref());
     let mut first = Vec::new();

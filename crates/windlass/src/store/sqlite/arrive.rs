@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::publish::{first_of_key, insert_event};
 use super::{SqliteStore, row};
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::store::{Prepared, Stored};
@@ -33,9 +34,9 @@ const LOCK: &str = "UPDATE namespaces SET version = version WHERE false";
 
 impl Transaction<'_> {
     /// Stores all events. If that fails, the transaction goes on as if this had not been called.
-    pub fn publish(&self, namespace: &str, events: &[Prepared]) -> Result<Vec<Stored>> {
+    pub fn publish(&self, namespace: &str, events: &[Prepared], now: Option<Timestamp>) -> Result<Vec<Stored>> {
         self.attempt(|| {
-            let now = self.store.now(None);
+            let now = self.store.now(now);
             if row::version(self.conn, namespace)?.is_none() {
                 return Err(Error::NamespaceNotFound { namespace: namespace.to_owned() });
             }
