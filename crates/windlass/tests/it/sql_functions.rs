@@ -533,6 +533,68 @@ on_postgres! {
         assert_eq!(total(&bed.queue).await, 5);
     }
 
+    // With no other right than one of these two, and that of every role to make temporary tables.
+    async fn a_publisher_can_only_publish(bed) {
+        let mut connection = connect(&bed.database.url).await;
+        connection.execute("SET search_path = public").await.unwrap();
+        let queue = bed.real_time().await;
+        let known = publish_new(&queue, NewEvent::new("secret").key("k").payload(&1).unwrap()).await;
+        let role = role();
+        let run = async |connection: &mut PgConnection, sql: &str| {
+            connection.execute(AssertSqlSafe(sql.replace("publisher", &role))).await.map(drop)
+        };
+        let refused = async |connection: &mut PgConnection, sql: &str| {
+            let error = run(connection, sql).await.expect_err(sql).to_string();
+            assert!(error.contains("permission denied"), "{sql}: {error}");
+        };
+        let tables = "SELECT format('windlass.%I', c.relname) FROM pg_class c
+                      WHERE c.relnamespace = 'windlass'::regnamespace AND c.relkind IN ('r', 'p')";
+        let tables = lines(&bed.database.url, tables).await;
+        assert!(["windlass.events", "windlass.arrivals", "windlass.event_groups"].iter().all(|name| tables.contains(&(*name).to_owned())));
+        run(&mut connection, "CREATE ROLE publisher; GRANT USAGE ON SCHEMA windlass TO publisher").await.unwrap();
+        let insert = "INSERT INTO windlass.outbox (event_type, group_id) VALUES ('t', 'g')";
+        let select = "SELECT windlass.publish('t', group_id => 'g')";
+        let ways = [
+            ("INSERT ON windlass.outbox", insert, select),
+            ("EXECUTE ON FUNCTION windlass.publish", select, insert),
+        ];
+        for (right, allowed, other) in ways {
+            run(&mut connection, &format!("GRANT {right} TO publisher; SET ROLE publisher")).await.unwrap();
+            run(&mut connection, allowed).await.unwrap();
+            refused(&mut connection, other).await;
+            refused(&mut connection, "SELECT windlass.append_event_log('default', 't', '1', 'n')").await;
+            for table in &tables {
+                refused(&mut connection, &format!("SELECT FROM {table}")).await;
+                refused(&mut connection, &format!("DELETE FROM {table}")).await;
+                refused(&mut connection, &format!("INSERT INTO {table} DEFAULT VALUES")).await;
+                refused(&mut connection, &format!("TRUNCATE {table}")).await;
+            }
+            refused(&mut connection, "SELECT nextval('windlass.events_id_seq')").await;
+            refused(&mut connection, "SELECT windlass._arrive('default', 't', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                NULL, NULL, NULL, NULL, NULL, NULL)").await;
+            // What it learns of a key that was used is the id, and whether type and payload are the same.
+            let payload = "SELECT windlass.publish('secret', '2', key => 'k')";
+            if right.starts_with("EXECUTE") {
+                assert_eq!(call(&mut connection, "SELECT windlass.publish('secret', '1', key => 'k')").await.unwrap(), known.id);
+                let error = run(&mut connection, payload).await.unwrap_err().to_string();
+                assert!(error.contains("another type or payload"), "{error}");
+            }
+            run(&mut connection, &format!("RESET ROLE; REVOKE {right} FROM publisher")).await.unwrap();
+        }
+        // Nor can it borrow the rights of a trigger.
+        run(&mut connection, "SET ROLE publisher").await.unwrap();
+        let mine = "CREATE TEMPORARY TABLE mine (namespace text, event_type text, payload json, title text, description text,
+            tags text, group_id text, key text, priority integer, producer text, run_at timestamptz, delay interval,
+            expires_at timestamptz, max_retries integer, metadata json, id bigint)";
+        run(&mut connection, mine).await.unwrap();
+        for function in ["_insert_into_outbox", "_number_lane"] {
+            let trigger = "CREATE TRIGGER t BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION windlass.";
+            refused(&mut connection, &format!("{trigger}{function}()")).await;
+        }
+        run(&mut connection, "RESET ROLE; DROP OWNED BY publisher; DROP ROLE publisher").await.unwrap();
+        assert_eq!(total(&bed.queue).await, 3);
+    }
+
     async fn in_transactions_a_role_needs_no_more_either(bed) {
         let mut connection = connect(&bed.database.url).await;
         let role = role();

@@ -413,6 +413,8 @@ BEGIN
         NEW.metadata, NULL);
     RETURN NEW;
 END $$;
+-- Or whoever may use the schema could attach it to a table of their own, and publish.
+REVOKE EXECUTE ON FUNCTION windlass._insert_into_outbox FROM PUBLIC;
 COMMENT ON FUNCTION windlass._insert_into_outbox IS 'Internal: publishes a row of windlass.outbox.';
 
 CREATE TRIGGER outbox_insert INSTEAD OF INSERT ON windlass.outbox
