@@ -62,7 +62,10 @@ impl Queue {
         }
         check_filter(&filter.types, &filter.tags, self.limits())?;
         self.check_subscription_filter(filter.subscription.as_deref()).await?;
-        self.route_arrivals().await?;
+        if !self.route_arrivals().await? {
+            let detail = "another process is routing events that were published in transactions".to_owned();
+            return Err(Error::DatabaseLocked { detail });
+        }
         let topology = self.reload().await?;
         if !filter.event_ids.is_empty() {
             return self.cancel_named(&topology, &filter).await;

@@ -52,7 +52,8 @@ const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
 const RECENT: Duration = Duration::from_secs(1);
 /// If another router is at work, look again after this time.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// A claim or a reader waits so long for it.
+/// Readers and claims wait this long for another router that is at work. It may have been stopped, or cut off from the
+/// database, in the middle of a batch.
 const BUSY_MAX: Duration = Duration::from_secs(1);
 /// An announcement that a router listens is good for at least this time, and is renewed after half of it.
 const LISTENS_MIN: Duration = Duration::from_secs(300);
@@ -201,9 +202,9 @@ async fn look(core: &Core, namespace: &str, known: &mut KnownPosition, departure
     core.store.look_for_arrivals(namespace, &known.position, departures).await
 }
 
-/// Routes what has arrived until now; how many batches. Waits a while for another router that is at work.
-pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<usize> {
-    let (mut known, mut batches, begun) = (core.route_positions.get(namespace), 0, Instant::now());
+/// Routes what has arrived until now. `false`: another router is at work and does not end.
+pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<bool> {
+    let (mut known, begun) = (core.route_positions.get(namespace), Instant::now());
     let mut found = look(core, namespace, &mut known, true).await?;
     let newest = found.newest;
     if found.departed {
@@ -211,19 +212,14 @@ pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<
     }
     while found.any_up_to(newest) {
         match attempt(core, namespace, &known.position).await? {
-            Attempt::Nothing => break,
-            Attempt::Busy if begun.elapsed() > BUSY_MAX => break,
+            Attempt::Nothing | Attempt::Routed { snapshot: Some(_), .. } => return Ok(true),
+            Attempt::Busy if begun.elapsed() >= BUSY_MAX => return Ok(false),
             Attempt::Busy => tokio::time::sleep(LOOK_EVERY).await,
-            Attempt::Routed { snapshot, .. } => {
-                batches += 1;
-                if snapshot.is_some() {
-                    break;
-                }
-            }
+            Attempt::Routed { .. } => {}
         }
         found = look(core, namespace, &mut known, false).await?;
     }
-    Ok(batches)
+    Ok(true)
 }
 
 /// Lets groups go on after deliveries that handlers completed in their transactions: these, or all that are left.
@@ -247,8 +243,8 @@ pub(crate) async fn run_departures(
 }
 
 impl Queue {
-    /// Routes what has arrived in this namespace; how many batches.
-    pub(crate) async fn route_arrivals(&self) -> Result<usize> {
+    /// Routes what has arrived in this namespace. `false`: another router is at work and does not end.
+    pub(crate) async fn route_arrivals(&self) -> Result<bool> {
         route_arrivals(self.core(), self.namespace()).await
     }
 
@@ -261,15 +257,13 @@ impl Queue {
     }
 
     /// Routes what has arrived in any namespace. One that fails does not keep the others from theirs.
-    pub(crate) async fn route_all_arrivals(&self) -> Result<usize> {
-        let mut batches = 0;
+    pub(crate) async fn route_all_arrivals(&self) -> Result<()> {
         for namespace in self.store().namespaces_with_arrivals().await? {
-            match route_arrivals(self.core(), &namespace).await {
-                Ok(more) => batches += more,
-                Err(error) => tracing::warn!(%error, namespace, "arrived events could not be routed"),
+            if let Err(error) = route_arrivals(self.core(), &namespace).await {
+                tracing::warn!(%error, namespace, "arrived events could not be routed");
             }
         }
-        Ok(batches)
+        Ok(())
     }
 }
 

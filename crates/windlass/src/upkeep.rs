@@ -57,7 +57,7 @@ impl Queue {
         let mut wait = every;
         loop {
             let routed = match namespace {
-                Some(_) => self.route_arrivals().await,
+                Some(_) => self.route_arrivals().await.map(drop),
                 None => self.route_all_arrivals().await,
             };
             wait = next_wait(wait, routed.map(|_| every));

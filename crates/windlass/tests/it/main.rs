@@ -21,6 +21,7 @@ mod otel;
 mod partitions;
 mod pg_cron;
 mod pooler;
+mod routing;
 mod run_scheduled_task;
 mod schedule_race;
 mod schema;

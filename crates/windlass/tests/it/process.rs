@@ -29,6 +29,7 @@ fn child() {
         let queue = Queue::open(&url).await.unwrap().in_namespace("ns").unwrap();
         match role.strip_prefix("node ") {
             Some(handlers) => crate::node_crash::child(queue, handlers).await,
+            None if role == "route" => crate::routing::child(queue).await,
             None => crate::crash::child(queue, &role).await,
         }
     });

@@ -234,6 +234,8 @@ on_postgres! {
         let mut listener = sqlx::postgres::PgListener::connect(&bed.database.url).await.unwrap();
         listener.listen("windlass").await.unwrap();
         let mut connection = connect(&bed.database.url).await;
+        // No router is listening.
+        connection.execute("SET windlass.notify = 'on'").await.unwrap();
         let queue = bed.real_time().await;
         for by_sql in [true, false] {
             let mut tx = connection.begin().await.unwrap();

@@ -156,7 +156,6 @@ fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "NULL"]),
         ("lock ready", group::LOCK_READY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
-        ("lock runs", group::LOCK_RUN, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{7,7}'"]),
         ("park", group::PARK, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
         ("lock runs", group::LOCK_RUN, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "'{7,7}'"]),
         (

@@ -104,7 +104,7 @@ conformance! {
         assert!(!published.duplicate);
     }
 
-    async fn a_late_arrival_goes_behind_what_was_handled(bed) {
+    async fn an_arrival_may_wait_an_hour_for_a_router(bed) {
         let late = commit(bed, &bed.queue, members("g", 1)).await[0];
         // It is as if its transaction had been open for an hour: nothing looked for it until now.
         bed.advance(60 * MINUTE);
@@ -150,6 +150,35 @@ conformance! {
         bed.other().await.remove_subscription("audit").await.unwrap();
         assert_eq!(handle_all(&bed.queue).await, [event]);
         assert_eq!((rows(bed, "event_queue").await, rows(bed, "event_groups").await), (0, 0));
+    }
+
+    // For each event that is routed, another one arrives.
+    async fn who_reads_or_claims_is_not_kept_by_publishers(bed) {
+        bed.database
+            .execute(match bed.database.kind {
+                Kind::Sqlite => {
+                    "CREATE TRIGGER more AFTER DELETE ON arrivals
+                     BEGIN INSERT INTO outbox (event_type) VALUES ('more'); END"
+                }
+                Kind::Postgres => {
+                    "CREATE FUNCTION more() RETURNS trigger LANGUAGE plpgsql AS $$
+                     BEGIN PERFORM windlass.publish('more'); RETURN NULL; END $$;
+                     CREATE TRIGGER more AFTER DELETE ON windlass.arrivals FOR EACH ROW EXECUTE FUNCTION more()"
+                }
+            })
+            .await;
+        let event = commit(bed, &bed.queue, members("g", 1)).await[0];
+        assert_eq!(status(&bed.queue, event).await, Status::Pending);
+        assert!(total(&bed.queue).await > 1);
+        let got = claim(&bed.queue, ClaimRequest::new("w").types(["t"])).await;
+        assert_eq!(ids(&got), [event]);
+        if bed.database.kind == Kind::Postgres {
+            // Others commit while it is created.
+            bed.queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
+        }
+        assert_eq!(bed.queue.cancel_all(CancelFilter { types: vec!["t".into()], ..Default::default() }).await, Ok(0));
+        let drop = if bed.database.kind == Kind::Sqlite { "DROP TRIGGER more" } else { "DROP FUNCTION more CASCADE" };
+        bed.database.execute(drop).await;
     }
 
     // -- groups whose members change while a run of them is in progress
