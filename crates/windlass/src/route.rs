@@ -40,6 +40,8 @@ use crate::wake::lock;
 
 /// How often a router looks while events arrive.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// An active router waits for twice as long as the last batch took, and at most this long.
+const LOOK_BUSY_MAX: Duration = Duration::from_millis(20);
 /// How often it looks for transactions that were open when it became idle.
 const LOOK_SLOWLY: Duration = Duration::from_millis(50);
 /// A router goes on looking for this long after the last arrival, before it has announced that it does …
@@ -282,6 +284,16 @@ enum State {
     Leaving { before: i64, until: Instant, announced: Instant },
 }
 
+/// What a router has routed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Batch {
+    None,
+    /// More has arrived.
+    Partial,
+    /// All that had arrived.
+    Whole,
+}
+
 struct Router {
     core: Arc<Core>,
     namespace: String,
@@ -322,10 +334,17 @@ pub(crate) async fn run(core: Arc<Core>, namespace: String) {
 impl Router {
     /// Routes a batch of what has arrived, or waits for more.
     async fn step(&mut self) -> Result<()> {
-        let routed = self.route_batch().await?;
-        self.state = self.next_state(routed).await?;
-        if routed {
-            return Ok(());
+        let begun = Instant::now();
+        let batch = self.route_batch().await?;
+        self.state = self.next_state(batch != Batch::None).await?;
+        match batch {
+            Batch::Partial => return Ok(()),
+            Batch::Whole => {
+                // Small batches cost nearly as much as large ones.
+                tokio::time::sleep((begun.elapsed() * 2).clamp(LOOK_EVERY, LOOK_BUSY_MAX)).await;
+                return Ok(());
+            }
+            Batch::None => {}
         }
         let safety_poll = self.core.idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
         let pause = match self.state {
@@ -400,8 +419,7 @@ impl Router {
         Ok(Instant::now())
     }
 
-    /// Whether there was anything.
-    async fn route_batch(&mut self) -> Result<bool> {
+    async fn route_batch(&mut self) -> Result<Batch> {
         let connects = self.known.connects;
         // Those of processes that ended before they settled them.
         let departures = matches!(self.state, State::New | State::Idle { .. });
@@ -414,20 +432,19 @@ impl Router {
         }
         if found.first.is_none() {
             self.advance(&found.snapshot);
-            return Ok(false);
+            return Ok(Batch::None);
         }
         match attempt(&self.core, &self.namespace, &self.known.position).await? {
-            Attempt::Nothing => Ok(false),
+            Attempt::Nothing => Ok(Batch::None),
             Attempt::Busy => {
                 tokio::time::sleep(BUSY_PAUSE).await;
-                Ok(false)
+                Ok(Batch::None)
             }
             Attempt::Routed { last_id, snapshot } => {
                 self.newest = self.newest.max(last_id);
-                if let Some(snapshot) = snapshot {
-                    self.advance(&snapshot);
-                }
-                Ok(true)
+                let Some(snapshot) = snapshot else { return Ok(Batch::Partial) };
+                self.advance(&snapshot);
+                Ok(Batch::Whole)
             }
         }
     }

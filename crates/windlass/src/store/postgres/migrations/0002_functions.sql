@@ -298,9 +298,9 @@ BEGIN
         PERFORM windlass._check_times(run_at, delay, expires_at);
         run_at := coalesce(run_at, published_at + delay);
     END IF;
-    SELECT max(r.listens_until) > published_at AND max(r.active_until) <= published_at INTO router_is_idle
-    FROM windlass.namespaces n LEFT JOIN windlass.routers r ON r.namespace = n.namespace
-    WHERE n.namespace = namespace GROUP BY n.namespace;
+    SELECT (SELECT max(r.listens_until) > published_at AND max(r.active_until) <= published_at
+            FROM windlass.routers r WHERE r.namespace = n.namespace) INTO router_is_idle
+    FROM windlass.namespaces n WHERE n.namespace = namespace;
     IF NOT FOUND THEN
         PERFORM windlass._refuse('namespace', format('%L does not exist; create it first', namespace));
     END IF;
