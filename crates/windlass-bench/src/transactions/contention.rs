@@ -1,4 +1,4 @@
-//! Many transactions of 50 ms that publish to groups. None waits for another, and none is aborted.
+//! Many transactions of 50 ms that publish to groups, while a process routes. None waits for another, and none is aborted.
 
 use sqlx::{Connection, Executor, PgConnection};
 use windlass::Queue;
@@ -30,7 +30,7 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
     PgConnection::connect(&database.url).await?.execute(TABLE).await?;
     let router = {
         let queue = queue.clone();
-        tokio::spawn(async move { super::held::keep_claiming(queue).await })
+        tokio::spawn(super::cost::keep_router(queue))
     };
     let mut rates: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
     let mut effects = vec![(0, 0); cases.len()];

@@ -86,7 +86,7 @@ async fn measure(case: &Case, connections: usize, options: &Options) -> Result<f
 }
 
 /// A claim that waits for another type keeps the router of this process at work.
-async fn keep_router(queue: Queue) {
+pub async fn keep_router(queue: Queue) {
     let request = || ClaimRequest::new("bench").types(["another"]).wait(Duration::from_secs(30));
     while queue.claim(request()).await.is_ok() {}
 }

@@ -78,13 +78,3 @@ async fn work(queue: &Queue, time: Duration) -> Result<[f64; 2], AnyError> {
     let seconds = begun.elapsed().as_secs_f64();
     Ok([all as f64 / seconds, grouped as f64 / seconds])
 }
-
-/// Claims and completes whatever there is.
-pub async fn keep_claiming(queue: Queue) -> Result<(), AnyError> {
-    loop {
-        let request = ClaimRequest::new("bench").max(500).group_run(500).wait(Duration::from_secs(30));
-        let claimed = queue.claim(request).await?;
-        let reports = claimed.iter().map(|delivery| (delivery.into(), Report::done())).collect();
-        queue.finish_all(reports).await?;
-    }
-}
