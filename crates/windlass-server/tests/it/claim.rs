@@ -101,6 +101,21 @@ on_each_database! {
     }
 
     // H15
+    // O4
+    async fn a_run_of_a_group_is_claimed_in_order(server) {
+        let event = |n: usize| json!({ "title": "t", "tags": "", "group_id": "g", "payload": n });
+        let events: Vec<Value> = (0..4).map(event).collect();
+        server.post("/events/batch", &json!({ "events": events })).await.expect(201);
+        let claim = |group_run: usize| json!({ "worker_id": "w", "max": 10, "group_run": group_run });
+        let error = server.post("/events/claim", &claim(1_001)).await.error(400, "invalid");
+        assert!(error.starts_with("group_run: "), "{error}");
+        let claimed = server.post("/events/claim", &claim(3)).await.expect(200);
+        let claimed = claimed["events"].as_array().unwrap();
+        assert_eq!(claimed.iter().map(|event| &event["payload"]).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(claimed.iter().all(|event| event["lease"] == claimed[0]["lease"]));
+        assert_eq!(server.post("/events/claim", &claim(3)).await.expect(200), json!({ "events": [] }));
+    }
+
     async fn the_right_event_is_found_among_many_others(server) {
         for batch in 0..5 {
             let event = |n: usize| json!({ "title": "t", "tags": format!("other-{},bulk", (batch * 1_000 + n) % 100) });
