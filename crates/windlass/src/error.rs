@@ -166,6 +166,12 @@ pub enum Error {
         /// The version this build needs.
         known: i64,
     },
+    /// The database refuses the data: a value is out of range, or violates a constraint.
+    #[error("database error: {detail}")]
+    DataRefused {
+        /// What the driver said.
+        detail: String,
+    },
     /// Any other failure inside the database.
     #[error("database error: {detail}")]
     Database {
@@ -215,7 +221,7 @@ impl Error {
             Error::DatabaseFull { .. } => "database_full",
             Error::SchemaTooNew { .. } => "schema_too_new",
             Error::SchemaTooOld { .. } => "schema_too_old",
-            Error::Database { .. } => "database",
+            Error::DataRefused { .. } | Error::Database { .. } => "database",
             Error::Archive { .. } => "archive",
             Error::RandomUnavailable { .. } => "random_unavailable",
             Error::Closed => "closed",

@@ -168,7 +168,7 @@ pub(crate) async fn run(
             Ok(sizes.into_iter().map(|size| Ok(rest.by_ref().take(size).collect())).collect())
         }
         // Whoever brought what cannot be stored is the only one to fail.
-        Err(Error::Database { .. }) if sizes.len() > 1 => {
+        Err(Error::Database { .. } | Error::DataRefused { .. }) if sizes.len() > 1 => {
             let mut answers = Vec::with_capacity(sizes.len());
             let mut rest = &mut items[..];
             for size in sizes {

@@ -122,7 +122,7 @@ pub(crate) async fn run(
             Ok(sizes.iter().map(split).collect())
         }
         // Whoever brought what cannot be stored is the only one to fail.
-        Err(Error::Database { .. } | Error::Invalid { .. } | Error::KeyConflict { .. }) if sizes.len() > 1 => {
+        Err(error) if sizes.len() > 1 && concerns_one_unit(&error) => {
             let mut rest = prepared.into_iter();
             let mut answers = Vec::with_capacity(sizes.len());
             for size in sizes {
@@ -136,6 +136,14 @@ pub(crate) async fn run(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Whether the error may be due to one of the units.
+fn concerns_one_unit(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Database { .. } | Error::DataRefused { .. } | Error::Invalid { .. } | Error::KeyConflict { .. }
+    )
 }
 
 pub(crate) fn unrouted(event: NewEvent) -> Prepared {

@@ -20,6 +20,7 @@
 //! any router they notify nobody.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -139,7 +140,7 @@ async fn attempt(core: &Arc<Core>, namespace: &str, position: &RoutePosition) ->
         let topology = core.topology(namespace).await?;
         let request = request(core, &topology, position);
         let routing = match core.store.route(&request, core.clock.overridden()).await {
-            Err(Error::Database { .. }) => route_one_by_one(core, request).await?,
+            Err(Error::DataRefused { .. }) => route_one_by_one(core, request).await?,
             routing => routing?,
         };
         match routing {
@@ -155,20 +156,28 @@ async fn attempt(core: &Arc<Core>, namespace: &str, position: &RoutePosition) ->
     Err(keeps_changing(namespace))
 }
 
-/// Routes the first event of a batch that failed. If that fails too, the event becomes a dead letter.
+/// Routes the first event of a batch whose data was refused. If the event is the cause, it becomes a dead letter.
 async fn route_one_by_one(core: &Arc<Core>, mut request: RouteRequest) -> Result<Routing> {
+    let (now, plan, first) = (core.clock.overridden(), request.plan.clone(), Arc::new(AtomicI64::new(0)));
+    let (planned, tried) = (plan.clone(), first.clone());
     request.limit = 1;
-    let now = core.clock.overridden();
+    request.plan = Arc::new(move |arrivals: &mut [Arrival], lanes: &dyn Fn(&LaneKey) -> Option<i64>| {
+        tried.store(arrivals.first().map_or(0, |arrival| arrival.event_id), Ordering::Relaxed);
+        planned(arrivals, lanes)
+    });
     let error = match core.store.route(&request, now).await {
-        Err(Error::Database { detail }) => detail,
+        Err(Error::DataRefused { detail }) => detail,
         routing => return routing,
     };
-    request.plan = Arc::new(move |arrivals: &mut [Arrival], _: &dyn Fn(&LaneKey) -> Option<i64>| {
-        for arrival in arrivals {
+    // Another router may be at work, so the first event may be another one by now.
+    let refused = first.load(Ordering::Relaxed);
+    request.plan = Arc::new(move |arrivals: &mut [Arrival], lanes: &dyn Fn(&LaneKey) -> Option<i64>| match arrivals {
+        [arrival] if arrival.event_id == refused => {
             arrival.prepared.event.key = None;
             arrival.rejected = Some(Rejection { reason: "invalid", error: error.clone() });
+            Ok(Vec::new())
         }
-        Ok(Vec::new())
+        _ => plan(arrivals, lanes),
     });
     core.store.route(&request, now).await
 }
@@ -297,6 +306,8 @@ enum Batch {
 struct Router {
     core: Arc<Core>,
     namespace: String,
+    /// Its name among all routers, also those that this process had before.
+    name: String,
     state: State,
     arrived: Arc<Notify>,
     known: KnownPosition,
@@ -311,6 +322,7 @@ struct Router {
 pub(crate) async fn run(core: Arc<Core>, namespace: String) {
     let mut router = Router {
         state: State::New,
+        name: format!("{}-{:08x}", core.process, fastrand::u32(..)),
         arrived: core.wakes.arrivals(&namespace),
         known: core.route_positions.get(&namespace),
         newest: 0,
@@ -360,13 +372,13 @@ impl Router {
     async fn end(&self) {
         if !matches!(self.state, State::New) {
             // If the store is closed, other routers find the events by their safety poll.
-            let _ = self.core.store.remove_router(&self.namespace, &self.core.process).await;
+            let _ = self.core.store.remove_router(&self.namespace, &self.name).await;
         }
     }
 
     async fn next_state(&mut self, routed: bool) -> Result<State> {
         let (now, namespace) = (Instant::now(), self.namespace.as_str());
-        let (store, process) = (&self.core.store, self.core.process.as_str());
+        let (store, name) = (&self.core.store, self.name.as_str());
         if !store.announces_routers() {
             return Ok(State::Idle { announced: now });
         }
@@ -374,7 +386,7 @@ impl Router {
             (State::New, _) => self.listen(now).await?,
             (State::Idle { announced }, true) => State::Watching { until: now + WATCH_FOR, announced },
             (State::Watching { announced, .. } | State::Leaving { announced, .. }, true) => {
-                match store.announce_active_router(namespace, process).await? {
+                match store.announce_active_router(namespace, name).await? {
                     true => State::Active { until: now + ACTIVE_FOR, announced: now },
                     false => State::Idle { announced },
                 }
@@ -387,14 +399,17 @@ impl Router {
                 State::Active { until, announced: self.renew(announced).await? }
             }
             (State::Active { .. }, false) => self.listen(now + ACTIVE_FOR).await?,
-            (State::Watching { until, announced }, false) if now >= until => State::Idle { announced },
+            (State::Watching { until, announced }, false) if now >= until => match self.is_due(announced) {
+                true => self.listen(now).await?,
+                false => State::Idle { announced },
+            },
             (State::Leaving { before, until, announced }, false) if now >= until => {
                 match store.look_for_arrivals(namespace, &self.known.position, false).await?.snapshot.ended >= before {
                     true => State::Idle { announced },
                     false => self.state,
                 }
             }
-            (State::Idle { announced }, false) if announced.elapsed() > self.listens() / 2 => self.listen(now).await?,
+            (State::Idle { announced }, false) if self.is_due(announced) => self.listen(now).await?,
             (state, false) => state,
         })
     }
@@ -404,10 +419,15 @@ impl Router {
         LISTENS_MIN.max(self.core.idle_poll * 4)
     }
 
+    /// Whether the announcement must be renewed.
+    fn is_due(&self, announced: Instant) -> bool {
+        announced.elapsed() > self.listens() / 2
+    }
+
     /// Announces that publishers have to notify this router.
     async fn listen(&self, until: Instant) -> Result<State> {
         let (store, announced) = (&self.core.store, Instant::now());
-        let before = store.announce_idle_router(&self.namespace, &self.core.process, self.listens()).await?;
+        let before = store.announce_idle_router(&self.namespace, &self.name, self.listens()).await?;
         Ok(State::Leaving { before, until, announced })
     }
 
@@ -415,7 +435,7 @@ impl Router {
         if announced.elapsed() < ANNOUNCE_EVERY {
             return Ok(announced);
         }
-        self.core.store.announce_active_router(&self.namespace, &self.core.process).await?;
+        self.core.store.announce_active_router(&self.namespace, &self.name).await?;
         Ok(Instant::now())
     }
 

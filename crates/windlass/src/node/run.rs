@@ -23,12 +23,13 @@ pub(super) async fn attend_run(in_hand: InHand, run: Vec<Envelope>) {
     let grips: Vec<Arc<Grip>> = run.iter().map(|event| Grip::new(event.0.clone())).collect();
     // Held for as long as the run is handled, since the lease must not expire before the last delivery is.
     let holds: Vec<_> = grips.iter().map(|grip| node.hand.hold(grip)).collect();
-    let mut completions = Completions::new(&node);
+    let (mut completions, mut begun) = (Completions::new(&node), 0);
     for (event, grip) in run.iter().zip(&grips) {
         // What a handler commits by itself must not be committed before the completions of earlier deliveries.
         if completions.lost || grip.is_lost() || (node.has_transactions(event) && !completions.flush().await) {
             break;
         }
+        begun += 1;
         match attempt(&in_hand, event, grip, Some(&[])).await {
             AttemptEnd::Committed => {}
             AttemptEnd::Report(report) if grip.is_lost() => {
@@ -52,6 +53,10 @@ pub(super) async fn attend_run(in_hand: InHand, run: Vec<Envelope>) {
         }
     }
     completions.flush().await;
+    // The database has released the others, unless the answer to a commit was lost.
+    if let Some(next) = run.get(begun) {
+        settle(&node, next, Report::new(Outcome::Release)).await;
+    }
     drop(holds);
 }
 

@@ -199,7 +199,7 @@ impl Queue {
                 batches.push(batch.split_off(batch.len() / 2));
                 batches.push(batch);
             } else if let Some(part) = batch.first_mut() {
-                if is_blocked || matches!(error, Error::Database { .. }) {
+                if is_blocked || matches!(error, Error::Database { .. } | Error::DataRefused { .. }) {
                     self.set_apart(part, error, is_blocked, progress)?;
                 } else if part.events.is_empty() {
                     return Err(error);
@@ -314,7 +314,10 @@ impl Progress {
 
 /// Whether it may be the fault of one of several schedules, and not of the database as a whole.
 fn is_about_one(error: &Error) -> bool {
-    matches!(error.in_item(), Error::Invalid { .. } | Error::TooLarge { .. } | Error::Database { .. })
+    matches!(
+        error.in_item(),
+        Error::Invalid { .. } | Error::TooLarge { .. } | Error::Database { .. } | Error::DataRefused { .. }
+    )
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ pub(crate) struct RouteRequest {
     pub version: i64,
     /// The id of the subscription `main`, which gets the dead letters.
     pub main_id: i64,
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "SQLite leaves no dead rows"))]
     pub position: RoutePosition,
     /// At most so many arrivals.
     pub limit: usize,
@@ -176,14 +177,14 @@ pub(crate) trait RouteStore {
     /// Turns some arrivals into deliveries, in the order of their ids and in one transaction.
     async fn route(&self, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing>;
 
-    /// Announces for about two seconds that this process looks for arrivals by itself. `false`: another process does. It
+    /// Announces for about two seconds that this router looks for arrivals by itself. `false`: another one does. It
     /// must have announced itself as idle before.
-    async fn announce_active_router(&self, namespace: &str, process: &str) -> Result<bool>;
+    async fn announce_active_router(&self, namespace: &str, router: &str) -> Result<bool>;
 
-    /// Announces for this time that publishers have to notify this process. A transaction that does not know it yet has an id
+    /// Announces for this time that publishers have to notify this router. A transaction that does not know it yet has an id
     /// below the one returned.
-    async fn announce_idle_router(&self, namespace: &str, process: &str, listens: Duration) -> Result<i64>;
+    async fn announce_idle_router(&self, namespace: &str, router: &str, listens: Duration) -> Result<i64>;
 
     /// Takes all announcements back, and notifies the routers of other processes once.
-    async fn remove_router(&self, namespace: &str, process: &str) -> Result<()>;
+    async fn remove_router(&self, namespace: &str, router: &str) -> Result<()>;
 }

@@ -204,6 +204,32 @@ on_postgres! {
         assert_eq!(total(&queue).await, 4_000);
     }
 
+    // O4, C7: a process commits the completion in a handler's transaction, and ends before it lets the group go on.
+    async fn a_group_goes_on_after_its_handlers_process_died(bed) {
+        let queue = bed.real_time().await;
+        let published = queue.publish_all((0..3).map(|n| member(0, n)).collect()).await.unwrap();
+        let first = take(&queue).await;
+        let lease = i64::from_str_radix(&first.lease.to_string(), 16).unwrap();
+        let complete = format!(
+            "BEGIN; SET LOCAL windlass.handler = 'on';
+             SELECT windlass._complete_in_tx('default', s.subscription_id, {}, {lease}, NULL, 1)
+             FROM windlass.subscriptions s WHERE s.namespace = 'default'; COMMIT",
+            first.event.id
+        );
+        let mut connection = connect(&bed.database.url).await;
+        connection.execute(sqlx::AssertSqlSafe(complete.as_str())).await.unwrap();
+        // Its lease counts once.
+        let again = connection.execute(sqlx::AssertSqlSafe(complete.as_str())).await.unwrap_err();
+        assert!(again.to_string().contains("the lease was lost"), "{again}");
+        for published in &published[1..] {
+            let next = claim(&queue, ClaimRequest::new("w").wait(secs(30))).await;
+            assert_eq!(ids(&next), [published.event.id]);
+            done(&queue, &next[0]).await;
+        }
+        assert_eq!(number(&bed.database, "SELECT count(*) FROM windlass.departures").await, 0);
+        assert_eq!(number(&bed.database, "SELECT count(*) FROM windlass.event_groups").await, 0);
+    }
+
     // Its transaction is older than what the router remembers.
     async fn a_late_commit_is_routed_and_blocks_nobody(bed) {
         let queue = bed.real_time().await;
@@ -288,6 +314,12 @@ on_postgres! {
         let mut listener = PgListener::connect(&bed.database.url).await.unwrap();
         listener.listen("windlass").await.unwrap();
         let mut connection = connect(&bed.database.url).await;
+        // Without a router that listens, no publisher notifies.
+        eventually("the router announces that it listens", async || {
+            let listens = "SELECT count(*)::text FROM windlass.routers WHERE listens_until > clock_timestamp()";
+            lines(&bed.database.url, listens).await == ["1"]
+        })
+        .await;
         publish_with(&mut connection, "").await;
         assert_eq!(notified(&mut listener).await, 1);
         // While events keep arriving, it announces that it looks by itself.

@@ -44,6 +44,8 @@ fn from_code(code: &str, ends_session: bool, detail: String) -> Error {
         _ if code.starts_with("57P") => Error::DatabaseUnavailable { detail },
         // Connection exceptions; connection poolers use them too.
         _ if code.starts_with("08") => Error::DatabaseUnavailable { detail },
+        // Data exceptions and violated constraints.
+        _ if code.starts_with("22") || code.starts_with("23") => Error::DataRefused { detail },
         _ => Error::Database { detail },
     }
 }

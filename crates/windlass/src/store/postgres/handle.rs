@@ -114,6 +114,7 @@ impl Transactions {
                 return Ok(Room::Free(room));
             }
             let (sender, passed_on) = oneshot::channel();
+            begun.waiting.retain(|waiting| !waiting.is_closed());
             begun.waiting.push_back(sender);
             passed_on
         };
@@ -167,7 +168,8 @@ async fn is_alive(connection: &mut PgConnection, idle_for: Duration) -> sqlx::Re
     Ok(idle_for < FRESH || connection.ping().await.is_ok())
 }
 
-/// Completes a delivery and commits, in one round trip. The transaction that begins with it is the next handler's.
+/// Completes a delivery and commits, in one round trip. The transaction that begins with it is the next handler's; it would
+/// have the isolation level that this handler has set.
 fn complete_sql(namespace: &str, change: &Change, now: Option<Timestamp>, timeout_ms: u128) -> String {
     let Live { event_id, subscription_id, .. } = &change.live;
     let lease = lease_of(change).unwrap_or_default();
@@ -175,7 +177,7 @@ fn complete_sql(namespace: &str, change: &Change, now: Option<Timestamp>, timeou
     let execution_ms = change.record.execution_time_ms.map_or("NULL".to_owned(), |ms| ms.to_string());
     format!(
         "SELECT * FROM windlass._complete_in_tx('{}', {subscription_id}, {event_id}, {lease}, {now}, {execution_ms}); \
-         COMMIT AND CHAIN; {}",
+         COMMIT AND CHAIN; SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE, NOT DEFERRABLE; {}",
         namespace.replace('\'', "''"),
         set_up(timeout_ms)
     )

@@ -32,7 +32,7 @@ CREATE UNIQUE INDEX nodes_pkey ON windlass.nodes USING btree (namespace, node_id
 CREATE INDEX retention_leftovers_by_time ON windlass.retention_leftovers USING btree (namespace, rules, look_at);
 CREATE UNIQUE INDEX retention_leftovers_pkey ON windlass.retention_leftovers USING btree (event_id, subscription, namespace);
 CREATE UNIQUE INDEX retention_marks_pkey ON windlass.retention_marks USING btree (namespace, walk, keep_ms);
-CREATE UNIQUE INDEX routers_pkey ON windlass.routers USING btree (namespace, process);
+CREATE UNIQUE INDEX routers_pkey ON windlass.routers USING btree (namespace, router);
 CREATE UNIQUE INDEX samples_pkey ON windlass.samples USING btree (namespace, span_s, at, event_type);
 CREATE INDEX schedule_fires_by_time ON windlass.schedule_fires USING btree (namespace, fired_at);
 CREATE UNIQUE INDEX schedule_fires_pkey ON windlass.schedule_fires USING btree (schedule_id, tick_at, manual);

@@ -377,21 +377,23 @@ SELECT namespace FROM found WHERE namespace IS NOT NULL UNION SELECT namespace F
 // By the clock of the database, which publishers compare it with. If two routers become active at once, both look.
 const ANNOUNCE_ACTIVE: &str = "
 WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-UPDATE windlass.routers r SET active_until = clock_timestamp() + interval '2 seconds' FROM unsynced
-WHERE r.namespace = $1 AND r.process = $2 AND NOT EXISTS (
-    SELECT FROM windlass.routers o WHERE o.namespace = $1 AND o.process <> $2
+UPDATE windlass.routers r SET active_until = clock_timestamp() + interval '2 seconds',
+    listens_until = greatest(r.listens_until, clock_timestamp() + interval '1 minute')
+FROM unsynced
+WHERE r.namespace = $1 AND r.router = $2 AND NOT EXISTS (
+    SELECT FROM windlass.routers o WHERE o.namespace = $1 AND o.router <> $2
       AND o.active_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '10 seconds')";
 
 const ANNOUNCE_IDLE: &str = "
 WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true)
 ), gone AS (
-    DELETE FROM windlass.routers r WHERE r.namespace = $1 AND r.process <> $2 AND r.listens_until < clock_timestamp()
+    DELETE FROM windlass.routers r WHERE r.namespace = $1 AND r.router <> $2 AND r.listens_until < clock_timestamp()
 )
-INSERT INTO windlass.routers AS r (namespace, process, listens_until)
+INSERT INTO windlass.routers AS r (namespace, router, listens_until)
 SELECT $1, $2, clock_timestamp() + $3 * interval '1 microsecond' FROM unsynced
-ON CONFLICT (namespace, process) DO UPDATE SET listens_until = excluded.listens_until, active_until = '-infinity'";
+ON CONFLICT (namespace, router) DO UPDATE SET listens_until = excluded.listens_until, active_until = '-infinity'";
 
-const REMOVE_ROUTER: &str = "DELETE FROM windlass.routers WHERE namespace = $1 AND process = $2";
+const REMOVE_ROUTER: &str = "DELETE FROM windlass.routers WHERE namespace = $1 AND router = $2";
 
 // Takes an id: a snapshot only tells the ids of transactions that have ended.
 const NEXT_TRANSACTION: &str = "SELECT pg_current_xact_id()::text::bigint";
@@ -447,26 +449,26 @@ impl RouteStore for PgStore {
         despite_deadlocks!(route(self, request, now))
     }
 
-    async fn announce_active_router(&self, namespace: &str, process: &str) -> Result<bool> {
+    async fn announce_active_router(&self, namespace: &str, router: &str) -> Result<bool> {
         let mut connection = self.routes.get().await?;
-        let announce = sqlx::query(ANNOUNCE_ACTIVE).bind(namespace).bind(process);
+        let announce = sqlx::query(ANNOUNCE_ACTIVE).bind(namespace).bind(router);
         let announced = announce.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
         connection.done();
         Ok(announced > 0)
     }
 
-    async fn announce_idle_router(&self, namespace: &str, process: &str, listens: Duration) -> Result<i64> {
+    async fn announce_idle_router(&self, namespace: &str, router: &str, listens: Duration) -> Result<i64> {
         let mut connection = self.routes.get().await?;
-        let announce = sqlx::query(ANNOUNCE_IDLE).bind(namespace).bind(process).bind(micros(listens));
+        let announce = sqlx::query(ANNOUNCE_IDLE).bind(namespace).bind(router).bind(micros(listens));
         announce.execute(&mut *connection).await.map_err(from_sqlx)?;
         let next = sqlx::query_scalar(NEXT_TRANSACTION).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
         connection.done();
         Ok(next)
     }
 
-    async fn remove_router(&self, namespace: &str, process: &str) -> Result<()> {
+    async fn remove_router(&self, namespace: &str, router: &str) -> Result<()> {
         let mut connection = self.routes.get().await?;
-        let remove = sqlx::query(REMOVE_ROUTER).bind(namespace).bind(process);
+        let remove = sqlx::query(REMOVE_ROUTER).bind(namespace).bind(router);
         remove.execute(&mut *connection).await.map_err(from_sqlx)?;
         sqlx::query(NOTIFY).bind(namespace).execute(&mut *connection).await.map_err(from_sqlx)?;
         connection.done();

@@ -235,7 +235,7 @@ pub(super) async fn pause_subscription(store: &PgStore, namespace: &str, name: &
 }
 
 // What it was told of may be left in the history without anybody to refer to it: retention must look at that again.
-const REMOVE_SUBSCRIPTION: [&str; 8] = [
+const REMOVE_SUBSCRIPTION: [&str; 9] = [
     "DELETE FROM windlass.leases l USING windlass.subscriptions s
      WHERE s.namespace = $1 AND s.subscription = $2 AND l.subscription_id = s.subscription_id",
     "DELETE FROM windlass.subscriptions WHERE namespace = $1 AND subscription = $2",
@@ -249,6 +249,7 @@ const REMOVE_SUBSCRIPTION: [&str; 8] = [
      SET since = excluded.since, rules = 0, look_at = excluded.look_at",
     "DELETE FROM windlass.lanes WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.event_queue WHERE namespace = $1 AND subscription = $2",
+    "DELETE FROM windlass.departures WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.event_groups WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.dead_letters WHERE namespace = $1 AND subscription = $2",
     "DELETE FROM windlass.handler_results WHERE namespace = $1 AND subscription = $2",

@@ -12,6 +12,9 @@ impl From<rusqlite::Error> for Error {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::DatabaseLocked { detail },
             Some(ErrorCode::DiskFull) => Error::DatabaseFull { detail },
             Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure) => Error::DatabaseUnavailable { detail },
+            Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
+                Error::DataRefused { detail }
+            }
             _ => Error::Database { detail },
         }
     }

@@ -36,6 +36,34 @@ fn writing(bed: &Bed, id: &'static str, then: impl Fn(u32) -> Handled + Send + S
     handler.id(id)
 }
 
+on_postgres! {
+    // Its connection goes to another handler, with the transaction that begins with the commit.
+    async fn an_isolation_level_ends_with_its_handler(bed) {
+        let options = windlass::Queue::options(&bed.database.url).handler_connections(1);
+        let (queue, ledger) = (options.open().await.unwrap(), Ledger::default());
+        let strict = Handler::in_pg_tx("strict", |_, mut tx| async move {
+            sqlx::query("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE").execute(&mut *tx).await?;
+            Ok(())
+        });
+        let written = ledger.clone();
+        let plain = Handler::in_pg_tx("plain", move |_, mut tx| {
+            let ledger = written.clone();
+            async move {
+                let level = sqlx::query_scalar::<_, String>("SHOW transaction_isolation").fetch_one(&mut *tx).await?;
+                ledger.write(level);
+                Ok(())
+            }
+        });
+        let events = (0..40).map(|n| NewEvent::new(if n % 2 == 0 { "strict" } else { "plain" })).collect();
+        queue.publish_all(events).await.unwrap();
+        let node = start(Node::new(&queue, "n").handler(strict).handler(plain)).await;
+        ledger.wait(20).await;
+        assert_eq!(ledger.lines(), vec!["read committed"; 20]);
+        node.stop().await;
+        queue.close().await;
+    }
+}
+
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Numbered(usize);
 

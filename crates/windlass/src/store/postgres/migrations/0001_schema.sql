@@ -114,10 +114,10 @@ CREATE INDEX departures_by_group ON windlass.departures (namespace, group_id, su
 -- arrivals by itself until active_until.
 CREATE TABLE windlass.routers (
     namespace     text NOT NULL,
-    process       text NOT NULL,
+    router        text NOT NULL,
     listens_until timestamptz NOT NULL,
     active_until  timestamptz NOT NULL DEFAULT '-infinity',
-    PRIMARY KEY (namespace, process)
+    PRIMARY KEY (namespace, router)
 ) WITH (fillfactor = 50);
 
 -- A claim changes no indexed column, so it is a HOT update; the fill factor leaves room for it.
