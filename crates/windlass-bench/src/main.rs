@@ -63,7 +63,7 @@ enum Workload {
     Pages(pages::Options),
     /// Wake-up latency between two processes that share a database.
     Wake(wake::Options),
-    /// Publishing in transactions of the application, on PostgreSQL: what it costs, and who waits for whom.
+    /// Publishing in transactions of the application, on PostgreSQL: what it costs, and whether transactions wait for each other.
     Transactions(transactions::Options),
     /// Windlass beside its peers, on one machine and in one run.
     Compare(compare::Options),

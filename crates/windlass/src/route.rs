@@ -16,8 +16,8 @@
 //! ```
 //!
 //! An idle router has announced that it listens, and transactions that publish notify it. That costs these transactions
-//! time, so an active router announces that it looks every few milliseconds by itself, and they no longer notify it. Without
-//! any router they notify nobody.
+//! time, so an active router announces that it looks every few milliseconds by itself, and they no longer notify it. If there
+//! is no router, they send no notification.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -51,7 +51,7 @@ BEGIN
     WHERE s.subscription_id = NEW.subscription_id AND NEW.priority <> 0 AND NOT s.priorities @> ARRAY[NEW.priority];
     RETURN NULL;
 END $$;
--- Or whoever may use the schema could attach it to a table of their own.
+-- Without this, every role that may use the schema could attach it to a table of its own.
 REVOKE EXECUTE ON FUNCTION windlass._number_lane FROM PUBLIC;
 COMMENT ON FUNCTION windlass._number_lane IS
     'Internal: numbers lanes in the order of their commits, and adds their priorities to the subscriptions.';

@@ -413,7 +413,7 @@ BEGIN
         NEW.metadata, NULL);
     RETURN NEW;
 END $$;
--- Or whoever may use the schema could attach it to a table of their own, and publish.
+-- Without this, every role that may use the schema could attach it to a table of its own, and so publish.
 REVOKE EXECUTE ON FUNCTION windlass._insert_into_outbox FROM PUBLIC;
 COMMENT ON FUNCTION windlass._insert_into_outbox IS 'Internal: publishes a row of windlass.outbox.';
 
