@@ -241,50 +241,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._notify_router IS 'Internal: notifies idle routers after the commit, unless another one is active.';
 
--- Stores an event and its arrival, and nothing else, so that no transaction waits for another one. Usual values pass a
--- quick test; only others are given to the functions that say what is wrong with them.
-CREATE FUNCTION windlass._arrive(
-    namespace text, event_type text, payload json, title text, description text, tags text, group_id text, key text,
-    priority integer, producer text, run_at timestamptz, delay interval, expires_at timestamptz, max_retries integer,
-    metadata json, scheduled_task_id uuid
-) RETURNS bigint LANGUAGE plpgsql AS $$
-#variable_conflict use_variable
-DECLARE
-    contents text := coalesce(payload::text, 'null');
-    published_at timestamptz := clock_timestamp();
-    -- Before the router's state is read: a router that becomes idle looks on until this transaction has ended.
-    transaction_id xid8 := pg_current_xact_id();
-    router_is_idle boolean;
-    new_id bigint;
-    first record;
+CREATE FUNCTION windlass._check_event(
+    event_type text, payload json, title text, description text, tags text, group_id text, key text, priority integer,
+    producer text, run_at timestamptz, delay interval, expires_at timestamptz, max_retries integer, metadata json
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    namespace := coalesce(namespace, 'default');
-    tags := coalesce(tags, '');
-    priority := coalesce(priority, 0);
-    IF event_type IS NULL OR event_type !~ '^[!-)+-~]+$' OR octet_length(event_type) > 200 THEN
-        PERFORM windlass._check_type('event_type', event_type);
-    END IF;
-    IF length(contents) > 200 OR strpos(contents, '\u') > 0 THEN
-        PERFORM windlass._check_json('payload', contents, 1048576);
-    END IF;
-    IF title IS NOT NULL THEN
-        PERFORM windlass._check_size('title', title, 1000);
-    END IF;
-    IF description IS NOT NULL THEN
-        PERFORM windlass._check_size('description', description, 10000);
-    END IF;
-    IF tags <> '' THEN
-        PERFORM windlass._tag_set(tags);
-    END IF;
-    IF group_id !~ '^[!-~]+$' OR octet_length(group_id) > 200 THEN
-        PERFORM windlass._check_name('group_id', group_id);
-    END IF;
-    IF key !~ '^[!-~]+$' OR octet_length(key) > 200 THEN
-        PERFORM windlass._check_name('key', key);
-    END IF;
-    IF producer !~ '^[!-~]+$' OR octet_length(producer) > 200 THEN
-        PERFORM windlass._check_name('producer', producer);
-    END IF;
+    PERFORM windlass._check_type('event_type', event_type);
+    PERFORM windlass._check_json('payload', payload::text, 1048576);
+    PERFORM windlass._check_size('title', title, 1000);
+    PERFORM windlass._check_size('description', description, 10000);
+    PERFORM windlass._tag_set(tags);
+    PERFORM windlass._check_name('group_id', group_id);
+    PERFORM windlass._check_name('key', key);
+    PERFORM windlass._check_name('producer', producer);
     IF metadata IS NOT NULL THEN
         PERFORM windlass._check_metadata('metadata', metadata);
     END IF;
@@ -294,21 +263,59 @@ BEGIN
     IF max_retries NOT BETWEEN 0 AND 10000 THEN
         PERFORM windlass._refuse('max_retries', 'must be from 0 to 10000');
     END IF;
-    IF coalesce(run_at, expires_at) IS NOT NULL OR delay IS NOT NULL THEN
-        PERFORM windlass._check_times(run_at, delay, expires_at);
-        run_at := coalesce(run_at, published_at + delay);
+    PERFORM windlass._check_times(run_at, delay, expires_at);
+END $$;
+COMMENT ON FUNCTION windlass._check_event IS 'Internal: refuses an event with an invalid field.';
+
+-- Stores an event and its arrival, and nothing else, so that no transaction waits for another one.
+--
+-- plpgsql prepares each expression again in every transaction, so there are as few as possible: usual values pass one test,
+-- and only others are given to _check_event. The test also gives the transaction its id, and that before the state of the
+-- routers is read: a router that becomes idle continues to look for arrivals until this transaction has ended.
+CREATE FUNCTION windlass._arrive(
+    namespace text, event_type text, payload json, title text, description text, tags text, group_id text, key text,
+    priority integer, producer text, run_at timestamptz, delay interval, expires_at timestamptz, max_retries integer,
+    metadata json, scheduled_task_id uuid
+) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    published_at timestamptz;
+    router_is_idle boolean;
+    new_id bigint;
+    first record;
+BEGIN
+    IF (pg_current_xact_id() IS NOT NULL AND namespace <> ''
+        AND ltrim(concat(event_type, tags, group_id, key, producer),
+                  'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/-') = ''
+        AND octet_length(concat(event_type, tags, group_id, key, producer)) <= 200
+        AND '' NOT IN (event_type, coalesce(group_id, '-'), coalesce(key, '-'), coalesce(producer, '-'))
+        AND octet_length(payload::text) <= 200 AND strpos(payload::text, '\u') = 0 AND tags IS NOT NULL AND priority = 0
+        AND octet_length(concat(title, description)) <= 1000 AND coalesce(run_at, expires_at) IS NULL AND delay IS NULL
+        AND max_retries IS NULL AND metadata IS NULL) IS NOT TRUE
+    THEN
+        namespace := coalesce(namespace, 'default');
+        payload := coalesce(payload, 'null');
+        tags := coalesce(tags, '');
+        priority := coalesce(priority, 0);
+        PERFORM windlass._check_event(event_type, payload, title, description, tags, group_id, key, priority, producer, run_at,
+            delay, expires_at, max_retries, metadata);
     END IF;
-    SELECT (SELECT max(r.listens_until) > published_at AND max(r.active_until) <= published_at
-            FROM windlass.routers r WHERE r.namespace = n.namespace) INTO router_is_idle
-    FROM windlass.namespaces n WHERE n.namespace = namespace;
-    IF NOT FOUND THEN
-        PERFORM windlass._refuse('namespace', format('%L does not exist; create it first', namespace));
+    SELECT clock_timestamp(), nextval('windlass.events_id_seq'),
+           max(r.listens_until) > clock_timestamp() AND max(r.active_until) <= clock_timestamp()
+    INTO published_at, new_id, router_is_idle
+    FROM windlass.routers r WHERE r.namespace = namespace;
+    -- A namespace with a router exists.
+    IF router_is_idle IS NULL THEN
+        PERFORM FROM windlass.namespaces n WHERE n.namespace = namespace;
+        IF NOT FOUND THEN
+            PERFORM windlass._refuse('namespace', format('%L does not exist; create it first', namespace));
+        END IF;
     END IF;
 
     IF key IS NOT NULL THEN
         SELECT k.event_id, k.created_at INTO first FROM windlass._known_key(namespace, key, published_at) AS k;
         IF first.event_id IS NOT NULL THEN
-            IF NOT windlass._has_content(namespace, first.event_id, first.created_at, event_type, contents) THEN
+            IF NOT windlass._has_content(namespace, first.event_id, first.created_at, event_type, payload::text) THEN
                 RAISE EXCEPTION 'key: %', format('%L was used for event %s, which has another type or payload', key, first.event_id)
                     USING ERRCODE = 'unique_violation', COLUMN = 'key';
             END IF;
@@ -316,15 +323,12 @@ BEGIN
         END IF;
     END IF;
 
-    new_id := nextval('windlass.events_id_seq');
-    WITH arrived AS (
-        INSERT INTO windlass.arrivals (namespace, event_id, created_at, max_retries, group_id, key)
-        VALUES (namespace, new_id, published_at, max_retries, group_id, key)
-    )
+    INSERT INTO windlass.arrivals (namespace, event_id, created_at, max_retries, group_id, key)
+    VALUES (namespace, new_id, published_at, max_retries, group_id, key);
     INSERT INTO windlass.events (id, namespace, event_type, title, description, tags, payload, group_id, key, priority,
         producer, scheduled_task_id, run_at, expires_at, metadata, created_at)
-    VALUES (new_id, namespace, event_type, title, description, tags, contents::json, group_id, key, priority,
-        producer, scheduled_task_id, run_at, expires_at, metadata, published_at);
+    VALUES (new_id, namespace, event_type, title, description, tags, payload, group_id, key, priority,
+        producer, scheduled_task_id, coalesce(run_at, published_at + delay), expires_at, metadata, published_at);
     IF windlass._notifies(router_is_idle) THEN
         PERFORM pg_notify('windlass', '0 ' || namespace || ' +');
     END IF;
@@ -341,7 +345,6 @@ CREATE FUNCTION windlass._complete_in_tx(
 #variable_conflict use_column
 DECLARE
     q record;
-    done_at timestamptz := coalesce(at, clock_timestamp());
 BEGIN
     IF current_setting('windlass.handler', true) IS DISTINCT FROM 'on' THEN
         RAISE EXCEPTION 'the handler ended its transaction' USING ERRCODE = 'invalid_transaction_state';
@@ -350,23 +353,20 @@ BEGIN
     WHERE d.subscription_id = for_subscription AND d.event_id = for_event AND d.lease = for_lease
       AND (d.namespace = for_namespace) IS TRUE
     RETURNING d.event_type, d.subscription, d.group_id, d.attempts, d.worker_id, d.picked_at, d.started_at, d.retry_count,
-        d.max_retries INTO q;
+        d.max_retries, coalesce(at, clock_timestamp()) AS done_at INTO q;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the lease was lost' USING ERRCODE = 'WL409';
     END IF;
     INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, lease,
         worker_id, picked_at, started_at, finished_at, action, execution_time_ms, retry_count, max_retries)
     VALUES (for_event, for_subscription, q.event_type, q.attempts, for_namespace, q.subscription, for_lease, q.worker_id,
-        q.picked_at, q.started_at, done_at, 'COMPLETED', execution_ms, q.retry_count, q.max_retries);
+        q.picked_at, q.started_at, q.done_at, 'COMPLETED', execution_ms, q.retry_count, q.max_retries)
+    RETURNING (extract(epoch FROM finished_at) * 1000000)::bigint, attempt, worker_id, retry_count, max_retries
+    INTO done_at_us, attempt, worker_id, retry_count, max_retries;
     IF q.group_id IS NOT NULL THEN
         INSERT INTO windlass.departures (namespace, subscription, group_id, lease)
         VALUES (for_namespace, q.subscription, q.group_id, for_lease);
     END IF;
-    done_at_us := (extract(epoch FROM done_at) * 1000000)::bigint;
-    attempt := q.attempts;
-    worker_id := q.worker_id;
-    retry_count := q.retry_count;
-    max_retries := q.max_retries;
 END $$;
 COMMENT ON FUNCTION windlass._complete_in_tx IS 'Internal: completes a delivery in a handler''s transaction.';
 
