@@ -52,117 +52,70 @@ struct Readme;
 #[doc = include_str!("../../../docs/rust.md")]
 struct Guide;
 
-mod activity;
-mod archive;
-mod askers;
-mod backlog;
-mod busy;
-mod cancel;
-mod change;
+mod admin;
 mod claim;
 mod clock;
-mod coalesce;
-mod decide;
-mod delivery;
-mod diagnose;
-mod duty;
 mod error;
 mod event;
-mod explain;
-mod finish;
-#[cfg(feature = "postgres")]
-mod hand_over;
-mod history;
-mod hold;
-mod inspect;
-mod lanes;
-mod limits;
-mod maintain;
-mod meter;
-mod months;
-mod names;
-mod namespace;
+mod maintenance;
 mod node;
-mod outcome;
-mod overview;
-mod partitions;
+mod observe;
 mod policy;
-mod pool;
-mod publish;
-mod publish_in;
 mod queue;
-mod redrive;
-mod register;
-mod reset;
-mod results;
-mod retain;
-mod retention;
-mod retry;
-mod route;
-mod samples;
 mod schedule;
-mod scope;
-mod search;
-mod seen;
 mod store;
-mod subscription;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod token;
 mod topology;
-mod trace;
-mod typed;
-mod upkeep;
-mod wake;
 
-pub use activity::{Activity, ActivityCursor, ActivityPage};
-pub use askers::AskerView;
-pub use backlog::{Backlog, PROCESSING_AGES};
-pub use cancel::CancelFilter;
+pub use admin::scopes::Scope;
+pub use admin::subscriptions::SubscriptionSpec;
+pub use admin::tokens::{CreatedToken, NewToken, Token};
 pub use claim::{ClaimRequest, WAIT_MAX};
 pub use clock::{Clock, ClockHand, Timestamp};
-pub use delivery::{Delivery, Lease, Status};
-pub use diagnose::{Finding, Level};
-pub use duty::{Duty, DutyRun, DutyView};
 pub use error::{Error, Result};
+pub use event::delivery::{Delivery, Lease, Status};
+pub use event::names::NAME_BYTES_MAX;
+pub use event::typed::EventType;
 pub use event::{Event, NewEvent};
-pub use explain::{Explanation, WaitReason};
-pub use finish::Held;
-pub use history::{ExportedHistory, HistoryFilter, ImportedHistory};
-pub use inspect::{
-    DeadLetter, DeadLetterFilter, DeadLetterGroup, DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow,
-    StuckDelivery, WorkerView,
-};
-pub use limits::Limits;
-pub use meter::DeadReason;
-pub use names::NAME_BYTES_MAX;
+pub use maintenance::history::{ExportedHistory, HistoryFilter, ImportedHistory};
+pub use maintenance::partitions::Partitions;
+pub use maintenance::retain::Retained;
+pub use maintenance::task::{Duty, DutyRun, DutyView};
 #[cfg(feature = "postgres")]
 pub use node::PgTx;
 #[cfg(feature = "sqlite")]
 pub use node::SqliteTx;
+pub use node::registry::{HEARTBEAT, NewNode, NodeStatus, NodeView};
 pub use node::{Context, Envelope, Handled, Handler, HandlerError, Node, RunningNode, shutdown_signal};
-pub use outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
-pub use overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, QueueOverview};
-pub use partitions::Partitions;
+pub use observe::activity::{Activity, ActivityCursor, ActivityPage};
+pub use observe::backlog::{Backlog, PROCESSING_AGES};
+pub use observe::consumers::AskerView;
+pub use observe::diagnose::{Finding, Level};
+pub use observe::explain::{Explanation, WaitReason};
+pub use observe::inspect::{
+    DeadLetter, DeadLetterFilter, DeadLetterGroup, DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow,
+    StuckDelivery, WorkerView,
+};
+pub use observe::metrics::DeadReason;
+pub use observe::overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, QueueOverview};
+pub use observe::pools::PoolView;
+pub use observe::samples::{Quantiles, Sample, SampleFilter};
+pub use observe::search::{Found, FoundEvent, SearchFilter};
+pub use policy::backoff::Backoff;
+pub use policy::limits::Limits;
 pub use policy::{
     Exhausted, GroupFailure, HandlerResultStorage, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides,
     Unhandled, Unrecoverable,
 };
-pub use pool::PoolView;
-pub use publish::Published;
-pub use publish_in::PublishIn;
+pub use queue::cancel::CancelFilter;
+pub use queue::finish::Held;
+pub use queue::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
+pub use queue::publish::Published;
+pub use queue::publish_in::PublishIn;
 pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};
-pub use register::{HEARTBEAT, NewNode, NodeStatus, NodeView};
-pub use retain::Retained;
-pub use retry::Backoff;
-pub use samples::{Quantiles, Sample, SampleFilter};
 pub use schedule::{Fired, Missed, NewSchedule, PREVIEW_MAX, Runner, ScheduleFilter, ScheduleFire, ScheduleView};
-pub use scope::Scope;
-pub use search::{Found, FoundEvent, SearchFilter};
-pub use subscription::SubscriptionSpec;
-pub use token::{CreatedToken, NewToken, Token};
 pub use topology::{DEFAULT_NAMESPACE, MAIN, Namespace, Subscription};
-pub use typed::EventType;
 
 /// The driver of SQLite, in the version that [`Queue::publish_in`] takes transactions of.
 #[cfg(feature = "sqlite")]

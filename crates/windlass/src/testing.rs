@@ -37,14 +37,14 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use crate::clock::{Clock, ClockHand, Timestamp, from_micros};
-use crate::delivery::Status;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::inspect::{EventView, ListFilter};
+use crate::event::delivery::Status;
+use crate::event::typed::EventType;
 use crate::node::{ByHand, Node};
+use crate::observe::inspect::{EventView, ListFilter};
 use crate::queue::Queue;
 use crate::topology::MAIN;
-use crate::typed::EventType;
 
 /// 2025-01-01T00:00:00Z.
 const START_MICROS: i64 = 1_735_689_600_000_000;

@@ -26,15 +26,15 @@ use super::requests::{WaitingClaim, WaitingClaims};
 use super::selection::Selection;
 use super::undelivered::Undelivered;
 use super::watcher::{self, Pace};
-use crate::delivery::{Delivery, Lease};
 use crate::error::{Error, Result};
-use crate::lanes::LaneKey;
-use crate::maintain::release_expired;
+use crate::event::delivery::{Delivery, Lease};
+use crate::maintenance::release_expired::release_expired;
 use crate::queue::Core;
-use crate::route::{self, route_arrivals};
+use crate::queue::route::{self, route_arrivals};
+use crate::queue::wake::{News, Registration, lock};
 use crate::store::{Claim, ClaimSlot, LeaseTimes};
 use crate::topology::Topology;
-use crate::wake::{News, Registration, lock};
+use crate::topology::lanes::LaneKey;
 
 /// Requests that wait for at least this many poll intervals rely on the watcher.
 const LONG_POLL_MIN: u32 = 2;

@@ -96,7 +96,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::delivery::Lease;
+    use crate::event::delivery::Lease;
 
     type Answer = oneshot::Receiver<Result<Undelivered>>;
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::Filter;
 use super::positions::{Positions, ReadyStream};
 use crate::clock::Timestamp;
-use crate::lanes::{LaneFilter, LaneKey};
-use crate::names;
+use crate::event::names;
 use crate::queue::Core;
+use crate::queue::wake::Interest;
 use crate::store::{ClaimSource, LaneSource, ReadyPosition};
 use crate::topology::Topology;
-use crate::wake::Interest;
+use crate::topology::lanes::{LaneFilter, LaneKey};
 
 /// Up to this many lanes are read one by one. More are read from the subscription's streams, and filtered.
 const LANES_READ_MAX: usize = 32;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::change::{apply_counted, change};
-use crate::decide::give_back;
-use crate::delivery::Delivery;
-use crate::outcome::Action;
+use crate::event::delivery::Delivery;
 use crate::queue::Core;
+use crate::queue::change::{apply_counted, change};
+use crate::queue::decide::give_back;
+use crate::queue::outcome::Action;
 use crate::store::{Change, Guard};
 use crate::topology::Topology;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::Result;
-use crate::maintain::release_expired;
+use crate::maintenance::release_expired::release_expired;
 use crate::queue::Core;
 
 /// The watcher never looks again sooner than this by itself.

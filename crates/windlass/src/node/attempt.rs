@@ -23,9 +23,9 @@ use super::tx;
 use super::verdict::{Run, put_back, report};
 use crate::clock::millis_since;
 use crate::error::Error;
-use crate::outcome::{Finished, HandlerResult, Outcome, Report};
+use crate::observe::trace;
 use crate::policy::HandlerResultStorage;
-use crate::trace;
+use crate::queue::outcome::{Finished, HandlerResult, Outcome, Report};
 
 /// What could not start within this time after all is given back: other nodes may have slots.
 const START_MAX: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use super::envelope::Envelope;
 use super::hand::Grip;
 use crate::error::Result;
 use crate::event::NewEvent;
-use crate::publish::Published;
 use crate::queue::Queue;
+use crate::queue::publish::Published;
 
 /// What a handler may ask of its node. Clones are cheap.
 ///

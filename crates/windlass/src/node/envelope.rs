@@ -7,8 +7,8 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::clock::Timestamp;
-use crate::delivery::Delivery;
 use crate::event::Event;
+use crate::event::delivery::Delivery;
 
 /// An event on its way to its handlers. Clones are cheap.
 ///

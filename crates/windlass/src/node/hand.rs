@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::delivery::{Delivery, Lease};
-use crate::finish::Held;
+use crate::event::delivery::{Delivery, Lease};
 use crate::queue::Queue;
-use crate::wake::lock;
+use crate::queue::finish::Held;
+use crate::queue::wake::lock;
 
 /// A lease is renewed when one part in this many of it has passed. The rest is for a database that is away.
 const RENEW_AFTER: u32 = 3;

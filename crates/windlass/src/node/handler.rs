@@ -9,9 +9,9 @@ use super::context::Context;
 use super::envelope::Envelope;
 use super::error::Handled;
 use crate::error::{Error, Result};
-use crate::names;
+use crate::event::names;
+use crate::event::typed::EventType;
 use crate::topology::MAIN;
-use crate::typed::EventType;
 
 #[cfg(feature = "postgres")]
 use super::tx::PgTx;

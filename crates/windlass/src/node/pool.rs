@@ -12,11 +12,11 @@ use super::envelope::Envelope;
 use super::pause::Pause;
 use super::run;
 use super::shared::Shared;
-use crate::busy::Piece;
 use crate::claim::WAIT_MAX;
-use crate::delivery::Delivery;
 use crate::error::{Error, Result};
-use crate::outcome::HandlerResult;
+use crate::event::delivery::Delivery;
+use crate::queue::busy::Piece;
+use crate::queue::outcome::HandlerResult;
 
 /// What was handled within this much time is taken ahead: enough that fast handlers never wait for the database, and
 /// nothing that slow ones would keep from other nodes.

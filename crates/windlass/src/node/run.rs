@@ -14,8 +14,8 @@ use super::hand::Grip;
 use super::pause::Pause;
 use super::pool::InHand;
 use super::shared::Shared;
-use crate::finish::Held;
-use crate::outcome::{Finished, Outcome, Report};
+use crate::queue::finish::Held;
+use crate::queue::outcome::{Finished, Outcome, Report};
 
 /// Handles a run. Its deliveries are first attempts, so no handler has finished before.
 pub(super) async fn attend_run(in_hand: InHand, run: Vec<Envelope>) {

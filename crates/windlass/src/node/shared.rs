@@ -11,14 +11,14 @@ use super::hand::Hand;
 use super::handlers::Handlers;
 use super::pool::{Load, Pool};
 use super::verdict::Run;
-use crate::busy::Busy;
 use crate::claim::ClaimRequest;
 use crate::error::Result;
-use crate::names;
+use crate::event::names;
+use crate::node::registry::NewNode;
 use crate::policy::Policy;
 use crate::queue::Queue;
-use crate::register::NewNode;
-use crate::wake::lock;
+use crate::queue::busy::Busy;
+use crate::queue::wake::lock;
 
 /// What a pool claims: a subscription, and the type pattern if the pool has a concurrency limit of its own.
 pub(super) type Place = (String, Option<String>);

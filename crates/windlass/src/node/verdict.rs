@@ -9,11 +9,11 @@ use super::envelope::Envelope;
 use super::error::Failure;
 use crate::clock::SPAN_MAX;
 use crate::error::panic_text;
-use crate::finish::fit;
-use crate::limits::Limits;
-use crate::meter::HandlerEnd;
-use crate::outcome::{HandlerResult, Outcome, Report};
+use crate::observe::metrics::HandlerEnd;
 use crate::policy::Unrecoverable;
+use crate::policy::limits::Limits;
+use crate::queue::finish::fit;
+use crate::queue::outcome::{HandlerResult, Outcome, Report};
 
 /// How long an event waits for a database that went away under it: at first, and at most.
 const AWAY_FIRST: Duration = Duration::from_millis(100);

@@ -8,7 +8,7 @@ use super::{Rule, ScheduleView};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::NewEvent;
-use crate::publish;
+use crate::queue::publish;
 use crate::store::{Firing, Prepared, Tick};
 
 /// What is still to be done for one schedule.

@@ -11,7 +11,7 @@ use super::{Missed, template};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::limits::Limits;
+use crate::policy::limits::Limits;
 
 /// How many next runs a view shows.
 const NEXT_RUNS: usize = 5;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
-use crate::delivery::{Delivery, Lease, Live};
 use crate::error::Result;
+use crate::event::delivery::{Delivery, Lease, Live};
 
 /// A position in a stream that is ordered by the time at which deliveries became ready: the last one claimed.
 pub(crate) type ReadyPosition = (Timestamp, i64);

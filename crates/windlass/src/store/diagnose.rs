@@ -4,10 +4,10 @@
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
-use crate::diagnose::Unseen;
-use crate::diagnose::schema::Indexes;
-use crate::diagnose::upkeep::{DutyFact, FailedTick, LateSchedule};
-use crate::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, SilentWorker, Waiting};
+use crate::observe::diagnose::Unseen;
+use crate::observe::diagnose::schema::Indexes;
+use crate::observe::diagnose::upkeep::{DutyFact, FailedTick, LateSchedule};
+use crate::observe::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, SilentWorker, Waiting};
 
 /// What is told, or why it cannot be.
 pub(crate) type Told<T> = Result<T, Unseen>;

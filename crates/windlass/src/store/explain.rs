@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::askers::{Asker, AskerView};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::inspect::DeliveryView;
+use crate::observe::consumers::{Asker, AskerView};
+use crate::observe::inspect::DeliveryView;
 
 /// How a delivery stands, as of one moment.
 #[derive(Debug, Clone)]

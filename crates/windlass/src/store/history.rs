@@ -2,13 +2,13 @@
 
 use async_trait::async_trait;
 
-use crate::archive::PastEvent;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::history::HistoryFilter;
-use crate::months::Part;
-use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
-use crate::seen::Seen;
+use crate::maintenance::archive::PastEvent;
+use crate::maintenance::clock_check::Seen;
+use crate::maintenance::history::HistoryFilter;
+use crate::maintenance::months::Part;
+use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
 
 /// A part of a walk.
 #[derive(Debug, Clone, Default)]

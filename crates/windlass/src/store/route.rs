@@ -1,4 +1,4 @@
-//! What a router asks of a store. See [`crate::route`].
+//! What a router asks of a store. See [`crate::queue::route`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use super::Prepared;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::lanes::LaneKey;
-use crate::wake::ReadyLane;
+use crate::queue::wake::ReadyLane;
+use crate::topology::lanes::LaneKey;
 
 /// How many arrivals one transaction routes.
 pub(crate) const ROUTE_BATCH: usize = 1_000;

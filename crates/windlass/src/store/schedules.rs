@@ -8,7 +8,7 @@ use super::{Prepared, Stored};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::inspect::Page;
+use crate::observe::inspect::Page;
 use crate::schedule::{Missed, ScheduleFilter, ScheduleFire, ScheduleView};
 
 /// A schedule with everything resolved, ready to be stored.

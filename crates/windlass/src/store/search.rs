@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
-use crate::delivery::Status;
 use crate::error::Result;
-use crate::search::FoundEvent;
+use crate::event::delivery::Status;
+use crate::observe::search::FoundEvent;
 
 /// Where the events in some state are found.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::super::verdict::Run;
 use super::{Closed, Closing, TxFailure};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::publish::Published;
+use crate::queue::publish::Published;
 use crate::store::postgres::Tx;
 
 /// How long it may take to find out whether a connection still works.

@@ -15,8 +15,8 @@ use super::super::verdict::Run;
 use super::{Closed, Closing, TxFailure};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::publish::Published;
-use crate::wake::lock;
+use crate::queue::publish::Published;
+use crate::queue::wake::lock;
 
 /// The transaction that a handler runs in. Use it as the [`Connection`] that it is: `tx.execute(…)`.
 pub struct SqliteTx<'a> {

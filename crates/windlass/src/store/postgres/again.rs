@@ -6,8 +6,8 @@
 use sqlx::PgConnection;
 
 use super::error::from_sqlx;
-use crate::delivery::Live;
 use crate::error::Result;
+use crate::event::delivery::Live;
 
 pub(super) const LOCK: &str = "
 SELECT 1 FROM unnest($2::bigint[], $3::bigint[]) AS i(event_id, subscription_id)

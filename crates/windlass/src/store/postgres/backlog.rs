@@ -6,9 +6,9 @@ use sqlx::{Connection as _, PgConnection};
 use super::error::from_sqlx;
 use super::row::get;
 use super::{PgStore, read_pages};
-use crate::backlog::{LiveCount, PROCESSING_AGES};
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::observe::backlog::{LiveCount, PROCESSING_AGES};
 
 /// All that is live in a namespace.
 macro_rules! of_namespace {

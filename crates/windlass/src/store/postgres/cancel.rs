@@ -5,8 +5,8 @@ use chrono::DateTime;
 use super::PgStore;
 use super::error::from_sqlx;
 use super::row::{get, live};
-use crate::delivery::Live;
 use crate::error::Result;
+use crate::event::delivery::Live;
 use crate::store::FreePlace;
 
 // In the order of the hot index, lane by lane; in the first one from after a place.

@@ -11,11 +11,11 @@ use super::error::from_sqlx;
 use super::row::{Columns, get, json};
 use super::run::claim_runs;
 use crate::clock::{Timestamp, after, micros};
-use crate::delivery::{Delivery, Lease};
 use crate::error::Result;
 use crate::event::Event;
+use crate::event::delivery::{Delivery, Lease};
+use crate::queue::wake::lock;
 use crate::store::{BehindCheck, Claim, ClaimSource, Claimed, LaneSource, StreamPlace};
-use crate::wake::lock;
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 

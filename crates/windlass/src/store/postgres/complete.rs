@@ -4,8 +4,8 @@
 use super::enqueue::column;
 use super::transition::{Asked, Query, lease_of};
 use crate::clock::Timestamp;
-use crate::decide::Transition;
-use crate::outcome::Action;
+use crate::queue::decide::Transition;
+use crate::queue::outcome::Action;
 use crate::store::{Change, Guard};
 
 pub(super) fn is_plain(change: &Change) -> bool {
@@ -92,7 +92,7 @@ fn runs(asked: &[Asked<'_>]) -> Vec<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::{Lease, Live};
+    use crate::event::delivery::{Lease, Live};
     use crate::store::Record;
 
     fn change(event_id: i64, subscription_id: i64) -> Change {

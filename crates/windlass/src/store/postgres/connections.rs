@@ -14,8 +14,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::from_sqlx;
 use crate::error::{Error, Result};
-use crate::pool::PoolView;
-use crate::wake::lock;
+use crate::observe::pools::PoolView;
+use crate::queue::wake::lock;
 
 /// A connection unused for this long is tried before it is used: its server may have restarted.
 pub(super) const FRESH: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use super::row::{count, count_or_none, event, get};
 use super::{PgStore, topology};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
+use crate::observe::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
 use crate::store::NewDelivery;
 
 /// The condition of every statement on a filter; it binds $1 to $7.

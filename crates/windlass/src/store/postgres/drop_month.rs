@@ -8,7 +8,7 @@ use super::PgStore;
 use super::error::from_sqlx;
 use super::partitions::{BRIEFLY, LOOK_FOR_STRAYS, PAUSES_MS, TAKEN_OUT, is_busy, is_gone, is_refused, name};
 use crate::error::Result;
-use crate::months::{Kept, Month, Part};
+use crate::maintenance::months::{Kept, Month, Part};
 use crate::store::{Dropping, Over};
 
 /// As many rows can be put aside in a moment.

@@ -9,8 +9,8 @@ use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
-use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
+use crate::maintenance::task::{Duty, DutyRun, DutyView};
 
 // What lies further ahead than it can was written by a clock that has been put back since.
 const DUE: &str = "

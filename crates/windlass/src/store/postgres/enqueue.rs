@@ -10,9 +10,9 @@ use super::lanes::insert_lanes;
 use super::topology;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::lanes::{LaneKey, split_tags};
+use crate::queue::wake::ReadyLane;
 use crate::store::NewDelivery;
-use crate::wake::ReadyLane;
+use crate::topology::lanes::{LaneKey, split_tags};
 
 /// A delivery of a stored event.
 pub(super) struct Row<'a> {

@@ -10,11 +10,11 @@ use super::error::from_sqlx;
 use super::inspect::{SNAPSHOT, deliveries};
 use super::row::get;
 use super::{PgStore, to_json};
-use crate::askers::{Asker, AskerView};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
-use crate::lanes::split_tags;
+use crate::observe::consumers::{Asker, AskerView};
 use crate::store::{ExplainStore, GroupHead, Standing};
+use crate::topology::lanes::split_tags;
 
 // Of the group: the delivery that is ready or in progress, or else the first that waits (in a run, it may be in progress).
 pub(super) const STANDING: &str = "

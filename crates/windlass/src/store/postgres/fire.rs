@@ -12,8 +12,8 @@ use super::row::get;
 use super::schedule::changed_at;
 use crate::clock::Timestamp;
 use crate::error::Result;
+use crate::queue::wake::ReadyLane;
 use crate::store::{Fires, Firing, Moved, Prepared, Stored, Tick};
-use crate::wake::ReadyLane;
 
 /// A transaction of somebody else may hold a group for as long as it likes.
 const WAIT_BRIEFLY: &str = "SET LOCAL lock_timeout = '200ms'";

@@ -18,8 +18,8 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::{Timestamp, after};
 use crate::error::Result;
+use crate::queue::wake::ReadyLane;
 use crate::store::NewDelivery;
-use crate::wake::ReadyLane;
 
 /// Subscription and group id.
 pub(super) type Group = (String, String);

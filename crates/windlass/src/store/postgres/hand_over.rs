@@ -7,7 +7,7 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::hand_over::HandOver;
+use crate::schedule::pg_cron::HandOver;
 
 // Below version 1.5 it goes by GMT and has no setting for it. In another database than its own it would never look.
 const FIND: &str = "

@@ -16,13 +16,13 @@ use super::row::get;
 use super::transition::lease_of;
 use super::{COLD, PgStore, fix_planner, results, transition};
 use crate::clock::{Timestamp, from_micros};
-use crate::delivery::Live;
 use crate::error::{Error, Result};
-use crate::outcome::Attempt;
-use crate::pool::PoolView;
-use crate::results::InterimResult;
+use crate::event::delivery::Live;
+use crate::observe::pools::PoolView;
+use crate::queue::handler_results::InterimResult;
+use crate::queue::outcome::Attempt;
+use crate::queue::wake::lock;
 use crate::store::{Applied, Change, Closed, Closing};
-use crate::wake::lock;
 
 /// How long a new connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

@@ -10,12 +10,12 @@ use super::enqueue::{column, signed};
 use super::error::from_sqlx;
 use super::inspect::{SNAPSHOT, events};
 use super::row::{count, count_or_none, event, get, json};
-use crate::archive::{PastAttempt, PastEvent};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
-use crate::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
-use crate::retention::Ended;
+use crate::maintenance::archive::{PastAttempt, PastEvent};
+use crate::maintenance::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
+use crate::maintenance::retention::Ended;
 use crate::store::Imported;
 
 macro_rules! attempt_columns {

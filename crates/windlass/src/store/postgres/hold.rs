@@ -12,9 +12,9 @@ use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::{attempt, get, live};
 use crate::clock::{Timestamp, micros};
-use crate::delivery::Live;
 use crate::error::Result;
-use crate::outcome::Attempt;
+use crate::event::delivery::Live;
+use crate::queue::outcome::Attempt;
 use crate::store::{HeldBy, Holder};
 
 // Ranges that are one event, and their order: see `transition::END`.

@@ -10,13 +10,13 @@ use sqlx::{Connection as _, PgConnection};
 use super::error::from_sqlx;
 use super::row::{count, count_or_none, event, get, json};
 use super::{PgStore, backlog, read_pages};
-use crate::backlog::LiveCount;
 use crate::clock::{Timestamp, micros};
-use crate::decide::status_after;
-use crate::delivery::Status;
 use crate::error::Result;
 use crate::event::Event;
-use crate::inspect::{DeliveryView, EventView, LogEntry, StatRow, StuckDelivery, WorkerView};
+use crate::event::delivery::Status;
+use crate::observe::backlog::LiveCount;
+use crate::observe::inspect::{DeliveryView, EventView, LogEntry, StatRow, StuckDelivery, WorkerView};
+use crate::queue::decide::status_after;
 
 const EXISTS: &str = "
 SELECT EXISTS (SELECT FROM windlass.events e WHERE e.namespace = $1 AND e.id = i.id)

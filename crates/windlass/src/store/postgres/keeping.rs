@@ -4,13 +4,13 @@ use async_trait::async_trait;
 
 use super::again::despite_deadlocks;
 use super::{PgStore, drop_month, history, partitions, retain, seen};
-use crate::archive::PastEvent;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::history::HistoryFilter;
-use crate::months::Part;
-use crate::retention::{Ended, Leftover, Mark, Place, Walk};
-use crate::seen::Seen;
+use crate::maintenance::archive::PastEvent;
+use crate::maintenance::clock_check::Seen;
+use crate::maintenance::history::HistoryFilter;
+use crate::maintenance::months::Part;
+use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Walk};
 use crate::store::{AllRules, Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Taken};
 
 #[async_trait]

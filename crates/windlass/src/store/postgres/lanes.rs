@@ -10,7 +10,7 @@ use super::row::get;
 use super::{PgStore, topology};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
-use crate::lanes::{EMPTY_LANES_MIN, Lane, LaneKey, join_tags, split_tags};
+use crate::topology::lanes::{EMPTY_LANES_MIN, Lane, LaneKey, join_tags, split_tags};
 
 pub(super) async fn add_lanes(store: &PgStore, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
     let mut connection = store.writes.get().await?;

@@ -13,8 +13,8 @@ use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::live;
 use crate::clock::Timestamp;
-use crate::delivery::Live;
 use crate::error::Result;
+use crate::event::delivery::Live;
 use crate::store::Change;
 
 /// How many rows of the table of leases one statement checks.

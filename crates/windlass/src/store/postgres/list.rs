@@ -6,9 +6,9 @@ use super::PgStore;
 use super::error::from_sqlx;
 use super::inspect::{SNAPSHOT, views};
 use super::row::get;
-use crate::delivery::Status;
 use crate::error::Result;
-use crate::inspect::{EventView, ListFilter, Page};
+use crate::event::delivery::Status;
+use crate::observe::inspect::{EventView, ListFilter, Page};
 use crate::topology::MAIN;
 
 /// Where the events in some state are found: how many, and their ids, the newest first. They bind namespace,

@@ -7,9 +7,9 @@ use super::enqueue::{Row, column, enqueue};
 use super::error::from_sqlx;
 use super::row::{event, live};
 use crate::clock::Timestamp;
-use crate::delivery::Live;
 use crate::error::Result;
 use crate::event::Event;
+use crate::event::delivery::Live;
 use crate::store::{NewDelivery, Past};
 use crate::topology::Subscription;
 

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::connections::Connections;
 use super::error::from_sqlx;
 use crate::error::Result;
-use crate::wake::{ReadyLane, Wakes};
+use crate::queue::wake::{ReadyLane, Wakes};
 
 pub(super) const CHANNEL: &str = "windlass";
 /// The sender of notifications from transactions of the application. All processes receive them.

@@ -7,7 +7,7 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::overview::{Counts, DeadCount, Reasons};
+use crate::observe::overview::{Counts, DeadCount, Reasons};
 
 const DEAD: &str = "
 SELECT d.subscription, d.event_type,

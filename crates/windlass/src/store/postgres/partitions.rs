@@ -7,7 +7,7 @@ use super::error::from_sqlx;
 use super::migrate::MIGRATION_LOCK;
 use super::retain::{delete_events, lock};
 use crate::error::Result;
-use crate::months::{Kept, Month, Part, missing};
+use crate::maintenance::months::{Kept, Month, Part, missing};
 use crate::store::Over;
 
 /// While a table is changed, everyone who uses it waits: for as long as the change waits for others, and for as long as

@@ -16,8 +16,8 @@ use super::topology;
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, same_contents};
+use crate::queue::wake::ReadyLane;
 use crate::store::{NewDelivery, Prepared, Stored};
-use crate::wake::ReadyLane;
 
 pub(super) async fn publish(
     store: &PgStore,

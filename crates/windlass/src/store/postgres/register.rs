@@ -7,7 +7,7 @@ use super::error::from_sqlx;
 use super::row::{get, json};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::register::{NodeStatus, NodeView};
+use crate::node::registry::{NodeStatus, NodeView};
 use crate::store::PreparedNode;
 
 const REGISTER: &str = "

@@ -8,10 +8,10 @@ use super::error::from_sqlx;
 use super::hold::by_number;
 use super::row::get;
 use crate::clock::Timestamp;
-use crate::delivery::Live;
 use crate::error::Result;
-use crate::outcome::HandlerResult;
-use crate::results::{Clear, InterimResult};
+use crate::event::delivery::Live;
+use crate::queue::handler_results::{Clear, InterimResult};
+use crate::queue::outcome::HandlerResult;
 use crate::store::Change;
 
 /// For changes whose guard held, in their transaction.

@@ -11,8 +11,8 @@ use super::row::get;
 use super::{PgStore, topology};
 use crate::clock::{Timestamp, from_micros};
 use crate::error::{Error, Result};
+use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
-use crate::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
 use crate::store::{AllRules, EndedPage, Retain, Step, Taken};
 
 /// Some tens of milliseconds.

@@ -19,12 +19,12 @@ use super::row::{count_or_none, get};
 use crate::clock::{Timestamp, after, micros};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::lanes::LaneKey;
+use crate::queue::wake::ReadyLane;
 use crate::store::{
     Arrival, ArrivalsLook, Plan, Prepared, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
     Snapshot, Stored,
 };
-use crate::wake::ReadyLane;
+use crate::topology::lanes::LaneKey;
 
 // A crash that undoes a batch brings its arrivals back, so it need not be synced.
 const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";

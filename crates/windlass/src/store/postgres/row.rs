@@ -5,10 +5,10 @@ use sqlx::postgres::PgRow;
 use sqlx::{Row, ValueRef};
 
 use super::error::from_sqlx;
-use crate::delivery::{Lease, Live};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::outcome::Attempt;
+use crate::event::delivery::{Lease, Live};
+use crate::queue::outcome::Attempt;
 
 /// A column by its name.
 pub(super) fn get<'r, T>(row: &'r PgRow, column: &'static str) -> Result<T>

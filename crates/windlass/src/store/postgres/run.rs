@@ -7,8 +7,8 @@ use super::enqueue::column;
 use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::{Timestamp, micros};
-use crate::delivery::Delivery;
 use crate::error::Result;
+use crate::event::delivery::Delivery;
 use crate::store::{Claim, ClaimSource, RunHead};
 
 // Like a claim, it need not survive a crash of the server.

@@ -8,10 +8,10 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::samples::counter::Counter;
-use crate::samples::histogram::Histogram;
-use crate::samples::thin::{LEVELS, Level, merged};
-use crate::samples::{Points, SampleRow};
+use crate::observe::samples::counter::Counter;
+use crate::observe::samples::histogram::Histogram;
+use crate::observe::samples::thin::{LEVELS, Level, merged};
+use crate::observe::samples::{Points, SampleRow};
 
 // An array of arrays cannot be unnested by one level, so histograms come as text.
 const ADD: &str = "

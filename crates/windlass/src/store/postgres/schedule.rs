@@ -12,7 +12,7 @@ use super::hand_over;
 use super::row::{count, count_or_none, get, json};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::inspect::Page;
+use crate::observe::inspect::Page;
 use crate::schedule::{Runner, ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::store::{DueSchedules, Place, PreparedSchedule, Put};
 
@@ -170,7 +170,7 @@ async fn put_anew(
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     let replaced = match put(&mut tx, sql, namespace, new, now).await? {
         Some(Put::Done(view)) if view.runner == Runner::PgCron => {
-            hand_over::hand_in(&mut tx, namespace, &view.id, crate::hand_over::expression, now).await?;
+            hand_over::hand_in(&mut tx, namespace, &view.id, crate::schedule::pg_cron::expression, now).await?;
             let row = sqlx::query(ONE).bind(namespace).bind(&view.id).fetch_one(&mut *tx).await;
             Some(Put::Done(Box::new(self::view(&row.map_err(from_sqlx)?)?)))
         }

@@ -8,7 +8,7 @@ use super::again::despite_deadlocks;
 use super::{PgStore, fire, reschedule, schedule};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::inspect::Page;
+use crate::observe::inspect::Page;
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::store::{
     Ahead, DueSchedules, Fires, Firing, Place, Prepared, PreparedSchedule, Put, Rescheduled, ScheduleStore,

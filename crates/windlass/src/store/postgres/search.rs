@@ -11,7 +11,7 @@ use super::inspect::{SNAPSHOT, deliveries};
 use super::row::get;
 use super::{PgStore, fix_planner};
 use crate::error::Result;
-use crate::search::FoundEvent;
+use crate::observe::search::FoundEvent;
 use crate::store::{Contents, SearchStore, Source, Walked};
 
 const BY_INDEX: &str = concat!("BEGIN; ", fix_planner!("SET LOCAL"));

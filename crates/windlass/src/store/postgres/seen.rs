@@ -7,7 +7,7 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
-use crate::seen::Seen;
+use crate::maintenance::clock_check::Seen;
 
 const SEEN: &str = "
 SELECT at, id, subscription_id FROM windlass.retention_marks WHERE namespace = '' AND walk = 'clock' AND keep_ms = 0";

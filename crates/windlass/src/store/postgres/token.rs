@@ -5,11 +5,11 @@ use sqlx::postgres::PgRow;
 use super::PgStore;
 use super::error::from_sqlx;
 use super::row::get;
+use crate::admin::scopes::Scope;
+use crate::admin::tokens::{Hash, Token};
 use crate::clock::{Timestamp, micros};
 use crate::error::Result;
-use crate::scope::Scope;
 use crate::store::PreparedToken;
-use crate::token::{Hash, Token};
 
 const ADD: &str = "
 INSERT INTO windlass.api_tokens (token_id, name, secret_hash, scopes, namespaces, created_at, expires_at)

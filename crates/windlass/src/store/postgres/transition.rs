@@ -12,11 +12,11 @@ use super::group::{self, GroupChange, Groups, Stop};
 use super::results;
 use super::row::Columns;
 use crate::clock::{Timestamp, micros};
-use crate::decide::{Transition, When};
 use crate::error::Result;
-use crate::outcome::Attempt;
+use crate::queue::decide::{Transition, When};
+use crate::queue::outcome::Attempt;
+use crate::queue::wake::ReadyLane;
 use crate::store::{Applied, Change, Guard};
-use crate::wake::ReadyLane;
 
 pub(super) async fn transition(
     store: &PgStore,

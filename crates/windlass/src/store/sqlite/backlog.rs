@@ -3,9 +3,9 @@
 use rusqlite::{Connection, Row};
 
 use super::row::{self, INFINITY};
-use crate::backlog::{LiveCount, PROCESSING_AGES};
 use crate::clock::micros;
 use crate::error::Result;
+use crate::observe::backlog::{LiveCount, PROCESSING_AGES};
 
 // Deliveries that are ready or wait for their group may be many, and are counted in the index alone. Lanes without
 // deliveries are included: a type whose deliveries are all done has a depth of 0.

@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use super::row::{self, INFINITY};
-use crate::delivery::Live;
 use crate::error::Result;
+use crate::event::delivery::Live;
 use crate::store::FreePlace;
 
 const FREE: &str = "

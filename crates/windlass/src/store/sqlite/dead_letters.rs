@@ -10,9 +10,9 @@ use super::record::{self, Ended};
 use super::{results, row};
 use crate::error::Result;
 use crate::event::Event;
-use crate::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
-use crate::outcome::Action;
-use crate::results::Clear;
+use crate::observe::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
+use crate::queue::handler_results::Clear;
+use crate::queue::outcome::Action;
 use crate::store::NewDelivery;
 
 /// Patterns are compared by length, not with LIKE or GLOB: types may contain `%`, `_`, `?` and `[`.

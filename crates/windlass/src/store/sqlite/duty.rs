@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row;
 use crate::clock::micros;
-use crate::duty::{Duty, DutyRun, DutyView};
 use crate::error::Result;
+use crate::maintenance::task::{Duty, DutyRun, DutyView};
 use crate::topology::DEFAULT_NAMESPACE;
 
 // What lies further ahead than it can was written by a clock that has been put back since.

@@ -9,11 +9,11 @@ use super::row::{self, INFINITY};
 use super::topology::to_json;
 use super::writer::Durability;
 use super::{SqliteStore, inspect};
-use crate::askers::{Asker, AskerView};
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::error::Result;
-use crate::lanes::split_tags;
+use crate::observe::consumers::{Asker, AskerView};
 use crate::store::{ExplainStore, GroupHead, Standing};
+use crate::topology::lanes::split_tags;
 
 const HEAD: &str = "SELECT event_type, tags FROM events WHERE id = ?1 AND namespace = ?2";
 const LIVE: &str = "

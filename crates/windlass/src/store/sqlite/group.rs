@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row::INFINITY;
 use crate::error::Result;
-use crate::wake::ReadyLane;
+use crate::queue::wake::ReadyLane;
 
 /// The deliveries of one group to one subscription.
 #[derive(Debug, Clone, Copy)]

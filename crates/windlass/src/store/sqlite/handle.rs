@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use super::{SqliteStore, results, transition};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
+use crate::queue::wake::lock;
 use crate::store::{Closed, Closing};
-use crate::wake::lock;
 
 impl SqliteStore {
     /// Runs `work` in a transaction, adds to it what belongs to it, and commits it, unless `work` failed or the lease

@@ -5,11 +5,11 @@ use serde_json::value::RawValue;
 
 use super::error::from_json;
 use super::row;
-use crate::archive::{PastAttempt, PastEvent};
 use crate::error::Result;
 use crate::event::Event;
-use crate::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
-use crate::retention::Ended;
+use crate::maintenance::archive::{PastAttempt, PastEvent};
+use crate::maintenance::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
+use crate::maintenance::retention::Ended;
 use crate::store::Imported;
 
 /// Whether a delivery is over is asked as in `retain.rs`, but for the dead letters that will go with it.

@@ -6,11 +6,11 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row::{self, INFINITY};
 use crate::clock::{Timestamp, from_micros};
-use crate::decide::status_after;
-use crate::delivery::Status;
 use crate::error::Result;
-use crate::inspect::{DeliveryView, EventView, LogEntry};
-use crate::outcome::Action;
+use crate::event::delivery::Status;
+use crate::observe::inspect::{DeliveryView, EventView, LogEntry};
+use crate::queue::decide::status_after;
+use crate::queue::outcome::Action;
 
 const EXISTS: &str = "SELECT 1 FROM events WHERE id = ?1 AND namespace = ?2";
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use crate::clock::{Clock, micros};
-use crate::wake::lock;
+use crate::queue::wake::lock;
 
 /// The instants of this process, in microseconds: never one before another, whatever the system does.
 /// While the system's clock is behind, time goes on at its usual pace from where it was.

@@ -5,12 +5,12 @@ use rusqlite::Connection;
 
 use super::writer::Durability;
 use super::{SqliteStore, history, retain, seen};
-use crate::archive::PastEvent;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::history::HistoryFilter;
-use crate::retention::{Ended, Leftover, Mark, Place, Walk};
-use crate::seen::Seen;
+use crate::maintenance::archive::PastEvent;
+use crate::maintenance::clock_check::Seen;
+use crate::maintenance::history::HistoryFilter;
+use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Walk};
 use crate::store::{EndedPage, HistoryStore, Imported, Retain, Taken};
 
 #[async_trait]

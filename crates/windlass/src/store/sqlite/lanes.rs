@@ -8,8 +8,8 @@ use rusqlite::{Connection, OptionalExtension};
 use super::topology::grow_version;
 use crate::error::Result;
 use crate::event::Event;
-use crate::lanes::{Lane, LaneKey, join_tags, split_tags};
 use crate::store::NewDelivery;
+use crate::topology::lanes::{Lane, LaneKey, join_tags, split_tags};
 
 const LANE_ID: &str = "
 SELECT lane_id FROM lanes WHERE subscription_id = ?1 AND event_type = ?2 AND tags = ?3 AND priority = ?4";

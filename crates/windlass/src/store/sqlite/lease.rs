@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::group::{self, Group};
 use super::row;
 use crate::clock::{Timestamp, from_micros, micros};
-use crate::delivery::Live;
 use crate::error::Result;
+use crate::event::delivery::Live;
 use crate::store::{HeldBy, Holder};
 
 const HELD: &str = "

@@ -6,11 +6,11 @@ use rusqlite::types::Value;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Rows, params_from_iter};
 
 use super::{inspect, row};
-use crate::delivery::Status;
 use crate::error::Result;
-use crate::inspect::EventView;
-use crate::inspect::{ListFilter, Page};
-use crate::lanes::split_tags;
+use crate::event::delivery::Status;
+use crate::observe::inspect::EventView;
+use crate::observe::inspect::{ListFilter, Page};
+use crate::topology::lanes::split_tags;
 use crate::topology::{MAIN, wants};
 
 /// Where the events in some state are found: how many, and their ids, the newest first. The parameters

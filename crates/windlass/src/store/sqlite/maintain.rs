@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use super::row;
-use crate::delivery::Live;
 use crate::error::Result;
+use crate::event::delivery::Live;
 
 const EXPIRED_LEASES: &str = "
 SELECT event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count, max_retries,

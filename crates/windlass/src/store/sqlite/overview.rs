@@ -6,7 +6,7 @@ use super::row;
 use super::topology::to_json;
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::overview::{Counts, DeadCount, Reasons};
+use crate::observe::overview::{Counts, DeadCount, Reasons};
 
 const DEAD: &str = "
 SELECT d.subscription, d.event_type,

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::row;
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::outcome::{Action, Attempt};
+use crate::queue::outcome::{Action, Attempt};
 use crate::store::{HeldBy, Holder};
 
 /// An attempt that ended, as it is recorded.

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::row;
 use super::topology::to_json;
 use crate::error::Result;
-use crate::register::{NodeStatus, NodeView};
+use crate::node::registry::{NodeStatus, NodeView};
 use crate::store::PreparedNode;
 
 const REGISTER: &str = "

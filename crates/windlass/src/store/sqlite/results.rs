@@ -2,10 +2,10 @@
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use crate::delivery::Live;
 use crate::error::Result;
-use crate::outcome::HandlerResult;
-use crate::results::{Clear, InterimResult};
+use crate::event::delivery::Live;
+use crate::queue::handler_results::{Clear, InterimResult};
+use crate::queue::outcome::HandlerResult;
 use crate::store::Change;
 
 /// For a change whose guard held.
@@ -84,7 +84,7 @@ fn result(row: &Row) -> rusqlite::Result<HandlerResult> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::Lease;
+    use crate::event::delivery::Lease;
 
     const SCHEMA: &str = concat!(
         include_str!("migrations/0001_schema.sql"),

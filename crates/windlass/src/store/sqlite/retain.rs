@@ -6,8 +6,8 @@ use super::record;
 use super::results;
 use super::row::{self, INFINITY};
 use crate::error::Result;
-use crate::results::Clear;
-use crate::retention::{Ended, Leftover, Mark, Place, Walk};
+use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Walk};
+use crate::queue::handler_results::Clear;
 use crate::store::{EndedPage, Retain, Step, Taken};
 
 /// The writer has others to serve meanwhile.

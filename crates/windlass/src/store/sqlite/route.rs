@@ -14,12 +14,12 @@ use super::{SqliteStore, row};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::NewEvent;
-use crate::lanes::LaneKey;
+use crate::queue::wake::ReadyLane;
 use crate::store::{
     Arrival, ArrivalsLook, Prepared, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing, Snapshot,
 };
 use crate::topology::MAIN;
-use crate::wake::ReadyLane;
+use crate::topology::lanes::LaneKey;
 
 fn route(conn: &Connection, request: &RouteRequest, now: i64) -> Result<Routing> {
     if row::version(conn, &request.namespace)? != Some(request.version) {

@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use serde_json::value::RawValue;
 
 use crate::clock::{Timestamp, from_micros};
-use crate::delivery::{Lease, Live};
 use crate::error::Result;
 use crate::event::Event;
-use crate::outcome::Attempt;
+use crate::event::delivery::{Lease, Live};
+use crate::queue::outcome::Attempt;
 
 /// The instant that never comes: a delivery waits for its group.
 pub(super) const INFINITY: i64 = i64::MAX;

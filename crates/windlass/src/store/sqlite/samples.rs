@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql};
 use super::row;
 use super::topology::to_json;
 use crate::error::Result;
-use crate::samples::counter::Counter;
-use crate::samples::histogram::Histogram;
-use crate::samples::thin::{Level, merged};
-use crate::samples::{Points, SampleRow};
+use crate::observe::samples::counter::Counter;
+use crate::observe::samples::histogram::Histogram;
+use crate::observe::samples::thin::{Level, merged};
+use crate::observe::samples::{Points, SampleRow};
 
 const FIND: &str = "
 SELECT span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run

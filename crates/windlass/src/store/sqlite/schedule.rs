@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::row;
 use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
-use crate::inspect::Page;
+use crate::observe::inspect::Page;
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::store::{DueSchedules, Place, PreparedSchedule, Put};
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{SqliteStore, fire, reschedule, schedule};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::inspect::Page;
+use crate::observe::inspect::Page;
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::store::{
     Ahead, DueSchedules, Fires, Firing, Place, Prepared, PreparedSchedule, Put, Rescheduled, ScheduleStore,

@@ -6,9 +6,9 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{SqliteStore, inspect, row};
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::lanes::split_tags;
-use crate::search::FoundEvent;
+use crate::observe::search::FoundEvent;
 use crate::store::{Contents, SearchStore, Source, Walked};
+use crate::topology::lanes::split_tags;
 use crate::topology::wants;
 
 macro_rules! events_below {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::seen::Seen;
+use crate::maintenance::clock_check::Seen;
 
 const SEEN: &str = "
 SELECT at, id, subscription_id FROM retention_marks WHERE namespace = '' AND walk = 'clock' AND keep_ms = 0";

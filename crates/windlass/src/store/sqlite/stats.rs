@@ -7,9 +7,9 @@ use rusqlite::{Connection, Row};
 
 use super::row;
 use crate::clock::{from_micros, micros};
-use crate::delivery::Status;
 use crate::error::Result;
-use crate::inspect::{StatRow, StuckDelivery, WorkerView};
+use crate::event::delivery::Status;
+use crate::observe::inspect::{StatRow, StuckDelivery, WorkerView};
 
 const STUCK: &str = "
 SELECT q.event_id, q.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,

@@ -4,10 +4,10 @@ use rusqlite::{Connection, Row};
 
 use super::row;
 use super::topology::to_json;
+use crate::admin::tokens::{Hash, Token};
 use crate::clock::{after, from_micros};
 use crate::error::Result;
 use crate::store::PreparedToken;
-use crate::token::{Hash, Token};
 
 const ADD: &str = "
 INSERT INTO api_tokens (token_id, name, secret_hash, scopes, namespaces, created_at, expires_at)

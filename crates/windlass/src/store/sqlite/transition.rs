@@ -7,12 +7,12 @@ use super::record::{self, Ended};
 use super::results;
 use super::row::INFINITY;
 use crate::clock::micros;
-use crate::decide::{Transition, When};
-use crate::delivery::{Live, Status};
 use crate::error::Result;
-use crate::outcome::Attempt;
+use crate::event::delivery::{Live, Status};
+use crate::queue::decide::{Transition, When};
+use crate::queue::outcome::Attempt;
+use crate::queue::wake::ReadyLane;
 use crate::store::{Applied, Change, Guard};
-use crate::wake::ReadyLane;
 
 pub(super) fn transition(conn: &Connection, namespace: &str, changes: &[Change], now: i64) -> Result<Applied> {
     let (mut applied, mut usual) = (Applied::default(), Usual::prepare(conn)?);

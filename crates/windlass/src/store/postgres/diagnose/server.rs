@@ -7,10 +7,12 @@ use sqlx::postgres::PgRow;
 
 use super::{all, number, row, rows, unseen};
 use crate::clock::{Clock, Timestamp};
-use crate::diagnose::schema::Amiss;
-use crate::diagnose::server::{Connected, Dirt, Durability, Freeze, Pin, Pins, Release, Sizes, Skew, TableDirt};
 use crate::error::Result;
-use crate::months::Part;
+use crate::maintenance::months::Part;
+use crate::observe::diagnose::schema::Amiss;
+use crate::observe::diagnose::server::{
+    Connected, Dirt, Durability, Freeze, Pin, Pins, Release, Sizes, Skew, TableDirt,
+};
 use crate::store::Told;
 use crate::store::postgres::row::get;
 use crate::store::postgres::{CLAIMS, PgStore, READS, RENEWALS, SWEEPS, WRITES, notify, partitions};

@@ -7,15 +7,15 @@ use rusqlite::Connection;
 use super::super::{lanes, look, maintain, migrate, publish, row, transition};
 use super::{choose, lease};
 use crate::clock::from_micros;
-use crate::decide::{Transition, When};
-use crate::delivery::Lease;
 use crate::event::NewEvent;
-use crate::lanes::LaneKey;
-use crate::outcome::Action;
+use crate::event::delivery::Lease;
+use crate::queue::decide::{Transition, When};
+use crate::queue::outcome::Action;
 use crate::store::{
     Change, Claim, ClaimSlot, ClaimSource, Claimed, Guard, LaneSource, LeaseTimes, Look, LookRequest, NewDelivery,
     Prepared, Record, StreamPlace,
 };
+use crate::topology::lanes::LaneKey;
 
 const NAMESPACE: &str = "default";
 /// The id of the `main` subscription of the first namespace.
@@ -76,7 +76,7 @@ impl Fixture {
         claimed
     }
 
-    fn apply(&self, delivery: &crate::delivery::Delivery, action: Action, transition: Transition, now: i64) {
+    fn apply(&self, delivery: &crate::event::delivery::Delivery, action: Action, transition: Transition, now: i64) {
         let change = Change {
             live: delivery.live(),
             guard: Guard::Lease(delivery.lease),
@@ -90,7 +90,7 @@ impl Fixture {
         assert!(applied.attempts[0].is_some());
     }
 
-    fn release(&self, delivery: &crate::delivery::Delivery, now: i64) {
+    fn release(&self, delivery: &crate::event::delivery::Delivery, now: i64) {
         let transition = Transition::Requeue { when: When::Unchanged, failed: false, free: true, pass_group: false };
         self.apply(delivery, Action::Released, transition, now);
     }
@@ -98,7 +98,7 @@ impl Fixture {
     /// All lanes, as single streams.
     fn lanes(&self) -> ClaimSource {
         let lanes = lanes::lanes_after(&self.0, NAMESPACE, 0).unwrap();
-        let source = |lane: &crate::lanes::Lane| LaneSource {
+        let source = |lane: &crate::topology::lanes::Lane| LaneSource {
             lane_id: lane.lane_id,
             priority: lane.key.priority,
             after: (from_micros(0), 0),

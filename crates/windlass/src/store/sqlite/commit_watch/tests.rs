@@ -4,8 +4,8 @@ use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 
 use super::*;
+use crate::queue::wake::Registration;
 use crate::store::sqlite::connection::{in_memory, open_writer};
-use crate::wake::Registration;
 
 /// Longer than any test waits: what is detected was not detected by a poll.
 const NEVER: Duration = Duration::from_secs(3600);

@@ -10,8 +10,8 @@ use rusqlite::{Connection, ErrorCode};
 use super::super::connection::{WAL_BYTES_MAX, is_in_memory, open_reader};
 use super::super::writer::Durability;
 use super::super::{SqliteStore, blocking};
-use crate::diagnose::file::{Integrity, Pages, Settings, holders, kind_of};
 use crate::error::Result;
+use crate::observe::diagnose::file::{Integrity, Pages, Settings, holders, kind_of};
 use crate::store::Told;
 
 const JOURNAL_MODE: &str = "PRAGMA journal_mode";

@@ -1,0 +1,123 @@
+//! Tables of facts, and what is thought of them.
+
+use super::*;
+use crate::admin::scopes::Scope;
+use crate::admin::tokens::Hash;
+use crate::maintenance::task::Duty;
+
+fn now() -> Timestamp {
+    "2026-01-01T12:00:00Z".parse().unwrap()
+}
+
+fn fact(late_s: i64, held_s: Option<i64>, error: Option<&str>) -> DutyFact {
+    let duty = DutyView {
+        duty: Duty::Sweep,
+        every_ms: 10_000,
+        next_at: now() - TimeDelta::seconds(late_s),
+        worker_id: "w".to_owned(),
+        runs: 1,
+        last_run_at: None,
+        took_ms: None,
+        done: None,
+        error: error.map(str::to_owned),
+    };
+    let held_until = held_s.map(|seconds| now() + TimeDelta::seconds(seconds));
+    DutyFact { namespace: "shop".to_owned(), duty, held_until }
+}
+
+#[test]
+fn a_duty_may_be_late_by_a_turn_and_two_minutes() {
+    let table = [
+        (fact(-5, None, None), Level::Ok),
+        (fact(130, None, None), Level::Ok),
+        (fact(131, None, None), Level::Warning),
+        (fact(131, Some(1), None), Level::Ok),
+        (fact(131, Some(-1), None), Level::Warning),
+        (fact(3_601, None, None), Level::Problem),
+        (fact(-5, None, Some("no space")), Level::Warning),
+        // Written by a clock that was ahead.
+        (fact(-86_400, None, None), Level::Ok),
+    ];
+    for (fact, level) in table {
+        assert_eq!(upkeep(std::slice::from_ref(&fact), &[], now()).level, level, "{fact:?}");
+    }
+    let found = upkeep(&[fact(720, None, Some("no space"))], &[], now());
+    assert_eq!(found.summary, "sweep of 'shop' fails: no space, sweep of 'shop' is overdue by 12 min");
+}
+
+#[test]
+fn a_namespace_that_nobody_ever_saw_to_is_told() {
+    let used =
+        |name: &str, old_s: i64| InUse { namespace: name.to_owned(), created_at: now() - TimeDelta::seconds(old_s) };
+    assert_eq!(upkeep(&[], &[used("shop", 300)], now()).level, Level::Ok);
+    assert_eq!(upkeep(&[fact(0, None, None)], &[used("shop", 301)], now()).level, Level::Ok);
+    let found = upkeep(&[fact(0, None, None)], &[used("other", 301)], now());
+    assert_eq!((found.level, &*found.summary), (Level::Warning, "nobody ever saw to 'other'"));
+}
+
+#[test]
+fn ticks_are_late_or_fail() {
+    let late = |late_s: i64| LateSchedule {
+        namespace: "shop".to_owned(),
+        name: "report".to_owned(),
+        next_at: now() - TimeDelta::seconds(late_s),
+    };
+    let failed = FailedTick {
+        namespace: "shop".to_owned(),
+        schedule_id: "a-b".to_owned(),
+        tick_at: now(),
+        error: "payload: too deep".to_owned(),
+    };
+    assert_eq!(schedules(&[], &[], now()).level, Level::Ok);
+    assert_eq!(schedules(&[late(120)], &[], now()).level, Level::Warning);
+    assert_eq!(schedules(&[late(901), late(120)], &[], now()).level, Level::Problem);
+    let found = schedules(&[late(120)], &[failed], now());
+    assert_eq!(
+        found.summary,
+        "1 late: 'report' in 'shop' by 2 min; 1 tick without an event within the hour: 12:00:00Z of a-b in 'shop': \
+         payload: too deep"
+    );
+}
+
+#[test]
+fn many_dead_letters_are_a_warning() {
+    let pair = |name: &str, dead: u64| (name.to_owned(), dead);
+    assert_eq!(dead_letters(&[]).level, Level::Ok);
+    assert_eq!(dead_letters(&[pair("shop", 0)]).level, Level::Ok);
+    assert_eq!(dead_letters(&[pair("shop", 99)]).level, Level::Notice);
+    let found = dead_letters(&[pair("a", 2), pair("shop", 1_000)]);
+    assert_eq!(found.level, Level::Warning);
+    assert_eq!(found.summary, "given up within the hour: 2 in 'a', at least 1,000 in 'shop'");
+    assert!(found.advice.unwrap().contains("list --namespace shop"));
+}
+
+#[test]
+fn very_many_lanes_are_a_notice() {
+    for (count, level) in [(99_999, Level::Ok), (100_000, Level::Notice)] {
+        assert_eq!(lanes(&[("shop".to_owned(), count)]).level, level, "{count}");
+    }
+    assert_eq!(lanes(&[("shop".to_owned(), 123_456)]).summary, "123,456 in 'shop'");
+    assert_eq!(lanes(&[]).summary, "no namespace has more than 0");
+}
+
+#[test]
+fn tokens_that_end_soon_are_told_before_those_that_have_ended() {
+    let token = |id: &str, left: Option<TimeDelta>| Token {
+        token_id: id.to_owned(),
+        name: "shop".to_owned(),
+        scopes: vec![Scope::Read],
+        namespaces: Vec::new(),
+        created_at: now() - TimeDelta::days(90),
+        expires_at: left.map(|left| now() + left),
+        hash: Hash(Vec::new()),
+    };
+    let (forever, far) = (token("a", None), token("b", Some(TimeDelta::days(8))));
+    let (soon, over) = (token("c", Some(TimeDelta::days(7))), token("d", Some(TimeDelta::seconds(-1))));
+    let fine = tokens(&[forever.clone(), far], now());
+    assert_eq!(fine, Verdict::ok("2 tokens, none about to expire"));
+    let found = tokens(&[forever, over.clone()], now());
+    assert_eq!((found.level, &*found.summary), (Level::Notice, "1 of 2 tokens expired: d \"shop\""));
+    let found = tokens(&[over, soon], now());
+    assert_eq!((found.level, &*found.summary), (Level::Warning, "1 expires soon: c \"shop\" in 7 days"));
+    assert!(found.advice.unwrap().ends_with("`windlass token revoke c`"));
+}

@@ -1,0 +1,136 @@
+//! Calling off what has not begun.
+
+use std::collections::BTreeSet;
+
+use crate::error::{Error, Result};
+use crate::event::delivery::{Live, Status};
+use crate::observe::inspect::check_filter;
+use crate::queue::Queue;
+use crate::queue::change::{apply_counted, change};
+use crate::queue::decide::Transition;
+use crate::queue::outcome::Action;
+use crate::store::Guard;
+use crate::topology::Topology;
+use crate::topology::lanes::LaneFilter;
+
+/// How many deliveries one transaction calls off.
+const BATCH: usize = 500;
+
+/// Which waiting deliveries to call off; what is empty or `None` does not filter.
+#[derive(Debug, Clone, Default)]
+pub struct CancelFilter {
+    /// Of these events.
+    pub event_ids: Vec<i64>,
+    /// Of any of these types, by exact name or prefix ending in `*`.
+    pub types: Vec<String>,
+    /// With any of these tags.
+    pub tags: Vec<String>,
+    /// Of this subscription.
+    pub subscription: Option<String>,
+    /// Of events with no larger id: what was published after somebody looked is not meant.
+    pub up_to: Option<i64>,
+}
+
+impl Queue {
+    /// Calls off the event's waiting deliveries: of one subscription, or of all. How many; an error if
+    /// there is none.
+    pub async fn cancel(&self, event_id: i64, subscription: Option<&str>) -> Result<usize> {
+        match subscription {
+            Some(name) => self.topology_with(name).await?,
+            None => self.topology().await?,
+        };
+        let mut meant = self.get(event_id).await?.deliveries;
+        meant.retain(|delivery| subscription.is_none_or(|name| name == delivery.subscription));
+        let holders: Vec<_> = meant.iter().map(|delivery| self.anyone(event_id, &delivery.subscription)).collect();
+        let found = self.store().held(self.namespace(), &holders).await?;
+        let waiting = found.into_iter().flatten().filter(|live| live.lease.is_none());
+        match self.cancel_waiting(waiting).await? {
+            0 => {
+                let status = meant.first().map_or(Status::Completed, |delivery| delivery.status);
+                let (action, allowed) = ("cancelled", "PENDING");
+                Err(Error::WrongStatus { event_id, status: status.as_str(), action, allowed })
+            }
+            cancelled => Ok(cancelled),
+        }
+    }
+
+    /// Calls off every waiting delivery that matches, of those that were there when it began; how many.
+    pub async fn cancel_all(&self, filter: CancelFilter) -> Result<usize> {
+        let (ids, max) = (filter.event_ids.len(), self.limits().page_max);
+        if ids > max {
+            return Err(Error::invalid("event_ids", format!("has {ids} entries; the limit is {max}")));
+        }
+        check_filter(&filter.types, &filter.tags, self.limits())?;
+        self.check_subscription_filter(filter.subscription.as_deref()).await?;
+        if !self.route_arrivals().await? {
+            let detail = "another process is routing events that were published in transactions".to_owned();
+            return Err(Error::DatabaseLocked { detail });
+        }
+        let topology = self.reload().await?;
+        if !filter.event_ids.is_empty() {
+            return self.cancel_named(&topology, &filter).await;
+        }
+        let lanes: Vec<i64> = self.lanes_of(&topology, &filter).await?.into_iter().collect();
+        let newest = self.store().newest_event(self.namespace()).await?;
+        let newest = filter.up_to.map_or(newest, |up_to| up_to.min(newest));
+        let mut cancelled = 0;
+        // Where the first of a group goes, the next takes a place that may have been passed.
+        loop {
+            match self.cancel_in(&lanes, newest).await? {
+                0 => return Ok(cancelled),
+                more => cancelled += more,
+            }
+        }
+    }
+
+    async fn cancel_named(&self, topology: &Topology, filter: &CancelFilter) -> Result<usize> {
+        let meant = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
+        let names = topology.subscriptions.iter().map(|found| found.subscription.as_str());
+        let names: Vec<&str> = names.filter(|name| meant(name)).collect();
+        let of_event = |event_id: &i64| names.iter().map(|name| self.anyone(*event_id, name)).collect::<Vec<_>>();
+        let meant = filter.event_ids.iter().filter(|event_id| filter.up_to.is_none_or(|up_to| **event_id <= up_to));
+        // Each is called off once, however often it is named.
+        let event_ids: BTreeSet<&i64> = meant.collect();
+        let holders: Vec<_> = event_ids.into_iter().flat_map(of_event).collect();
+        let lanes = self.lanes_of(topology, filter).await?;
+        let mut cancelled = 0;
+        for holders in holders.chunks(BATCH) {
+            let found = self.store().held(self.namespace(), holders).await?.into_iter().flatten();
+            let waiting = found.filter(|live| live.lease.is_none() && lanes.contains(&live.lane_id));
+            cancelled += self.cancel_waiting(waiting).await?;
+        }
+        Ok(cancelled)
+    }
+
+    /// The ids of the lanes that match the filter, in order.
+    async fn lanes_of(&self, topology: &Topology, filter: &CancelFilter) -> Result<BTreeSet<i64>> {
+        self.core().list_lanes(topology).await?;
+        let (types, tags) = (&filter.types[..], &filter.tags[..]);
+        let wanted = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
+        let subscriptions = topology.subscriptions.iter().filter(|found| wanted(&found.subscription));
+        let lanes = subscriptions.flat_map(|found| {
+            let of_subscription = LaneFilter { subscription_id: found.subscription_id, types, tags };
+            self.core().lanes.select(topology, &of_subscription, 0).0
+        });
+        Ok(lanes.map(|lane| lane.lane_id).collect())
+    }
+
+    /// Goes once through these lanes; how many it called off.
+    async fn cancel_in(&self, mut lanes: &[i64], newest: i64) -> Result<usize> {
+        let (mut after, mut cancelled) = (None, 0);
+        while !lanes.is_empty() {
+            let found = self.store().free(self.namespace(), lanes, after, newest, BATCH).await?;
+            let Some((last, place)) = found.last() else { break };
+            let lane = lanes.iter().position(|lane_id| *lane_id == last.lane_id);
+            (lanes, after) = (&lanes[lane.unwrap_or(lanes.len())..], Some(*place));
+            cancelled += self.cancel_waiting(found.into_iter().map(|(live, _)| live)).await?;
+        }
+        Ok(cancelled)
+    }
+
+    async fn cancel_waiting(&self, waiting: impl Iterator<Item = Live>) -> Result<usize> {
+        let decided = || (Action::Cancelled, Transition::End { forget: false });
+        let changes: Vec<_> = waiting.map(|live| change(live, Guard::Free, decided())).collect();
+        apply_counted(self.core(), self.namespace(), &changes).await
+    }
+}
