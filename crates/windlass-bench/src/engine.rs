@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use windlass::{ClaimRequest, Held, Queue, Report};
+use windlass::{ClaimRequest, LeasedEvent, Queue, Report};
 
 use crate::AnyError;
 use crate::order::{PAID, order};
@@ -144,7 +144,7 @@ pub async fn drain(queue: &Queue, callers: usize, batch: usize, events: usize) -
                     return Ok::<_, windlass::Error>(drained);
                 }
                 drained += claimed.len();
-                let reports = claimed.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+                let reports = claimed.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
                 for finished in queue.finish_all(reports).await? {
                     assert!(!finished?.is_lost(), "a lease was lost");
                 }

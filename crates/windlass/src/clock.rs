@@ -25,7 +25,7 @@ pub struct Clock(Option<Arc<AtomicI64>>);
 
 /// Moves a test clock.
 #[derive(Debug, Clone)]
-pub struct ClockHand(Arc<AtomicI64>);
+pub struct TestClock(Arc<AtomicI64>);
 
 impl Clock {
     /// The real time: the server's on PostgreSQL, the process's on SQLite.
@@ -34,9 +34,9 @@ impl Clock {
     }
 
     /// A clock that stands still until its hand is moved.
-    pub fn test(start: Timestamp) -> (Clock, ClockHand) {
+    pub fn test(start: Timestamp) -> (Clock, TestClock) {
         let micros = Arc::new(AtomicI64::new(start.timestamp_micros()));
-        (Clock(Some(micros.clone())), ClockHand(micros))
+        (Clock(Some(micros.clone())), TestClock(micros))
     }
 
     /// The present instant, as this process sees it.
@@ -50,7 +50,7 @@ impl Clock {
     }
 }
 
-impl ClockHand {
+impl TestClock {
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(micros(by), Ordering::SeqCst);

@@ -72,7 +72,7 @@ pub use admin::scopes::Scope;
 pub use admin::subscriptions::SubscriptionSpec;
 pub use admin::tokens::{CreatedToken, NewToken, Token};
 pub use claim::{ClaimRequest, WAIT_MAX};
-pub use clock::{Clock, ClockHand, Timestamp};
+pub use clock::{Clock, TestClock, Timestamp};
 pub use error::{Error, Result};
 pub use event::delivery::{Delivery, Lease, Status};
 pub use event::names::NAME_BYTES_MAX;
@@ -80,8 +80,8 @@ pub use event::typed::EventType;
 pub use event::{Event, NewEvent};
 pub use maintenance::history::{ExportedHistory, HistoryFilter, ImportedHistory};
 pub use maintenance::partitions::Partitions;
-pub use maintenance::retain::Retained;
-pub use maintenance::task::{Duty, DutyRun, DutyView};
+pub use maintenance::retain::RetentionReport;
+pub use maintenance::task::{MaintenanceRun, MaintenanceTask, MaintenanceTaskView};
 #[cfg(feature = "postgres")]
 pub use node::PgTx;
 #[cfg(feature = "sqlite")]
@@ -90,31 +90,33 @@ pub use node::registry::{HEARTBEAT, NewNode, NodeStatus, NodeView};
 pub use node::{Context, Envelope, Handled, Handler, HandlerError, Node, RunningNode, shutdown_signal};
 pub use observe::activity::{Activity, ActivityCursor, ActivityPage};
 pub use observe::backlog::{Backlog, PROCESSING_AGES};
-pub use observe::consumers::AskerView;
-pub use observe::diagnose::{Finding, Level};
+pub use observe::consumers::ConsumerView;
+pub use observe::diagnose::{Finding, FindingLevel};
 pub use observe::explain::{Explanation, WaitReason};
 pub use observe::inspect::{
     DeadLetter, DeadLetterFilter, DeadLetterGroup, DeliveryView, EventView, ListFilter, LogEntry, Page, StatRow,
     StuckDelivery, WorkerView,
 };
 pub use observe::metrics::DeadReason;
-pub use observe::overview::{DeadLetterCount, DutyOverview, NamespaceOverview, Overview, QueueOverview};
+pub use observe::overview::{DeadLetterCount, MaintenanceOverview, NamespaceOverview, Overview, QueueOverview};
 pub use observe::pools::PoolView;
 pub use observe::samples::{Quantiles, Sample, SampleFilter};
-pub use observe::search::{Found, FoundEvent, SearchFilter};
+pub use observe::search::{SearchFilter, SearchPage, SearchResult};
 pub use policy::backoff::Backoff;
 pub use policy::limits::Limits;
 pub use policy::{
-    Exhausted, GroupFailure, HandlerResultStorage, History, NamespacePolicy, PRESETS, Policy, PolicyOverrides,
-    Unhandled, Unrecoverable,
+    ExhaustedPolicy, GroupFailurePolicy, HandlerResultStorage, History, NamespacePolicy, PRESETS, Policy,
+    PolicyOverrides, UnhandledPolicy, UnrecoverablePolicy,
 };
 pub use queue::cancel::CancelFilter;
-pub use queue::finish::Held;
+pub use queue::finish::LeasedEvent;
 pub use queue::outcome::{Action, Attempt, Finished, HandlerResult, Outcome, Report};
 pub use queue::publish::Published;
 pub use queue::publish_in::PublishIn;
 pub use queue::{OpenOptions, Queue, SchemaVersion, schema_version};
-pub use schedule::{Fired, Missed, NewSchedule, PREVIEW_MAX, Runner, ScheduleFilter, ScheduleFire, ScheduleView};
+pub use schedule::{
+    FireReport, MissedPolicy, NewSchedule, PREVIEW_MAX, ScheduleFilter, ScheduleFire, ScheduleRunner, ScheduleView,
+};
 pub use topology::{DEFAULT_NAMESPACE, MAIN, Namespace, Subscription};
 
 /// The driver of SQLite, in the version that [`Queue::publish_in`] takes transactions of.

@@ -36,7 +36,7 @@ use std::fmt::Debug;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::clock::{Clock, ClockHand, Timestamp, from_micros};
+use crate::clock::{Clock, TestClock, Timestamp, from_micros};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::event::delivery::Status;
@@ -52,7 +52,7 @@ const START_MICROS: i64 = 1_735_689_600_000_000;
 /// A queue with a clock that stands still until the test moves it. It can be used as the [`Queue`] that it is.
 pub struct TestQueue {
     queue: Queue,
-    hand: ClockHand,
+    hand: TestClock,
 }
 
 impl Deref for TestQueue {

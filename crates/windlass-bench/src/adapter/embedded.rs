@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use windlass::{
-    ClaimRequest, Envelope, Handled, Handler, HandlerError, Held, NewEvent, Node, Outcome, Queue, Report, RunningNode,
-    Status, SubscriptionSpec, Timestamp,
+    ClaimRequest, Envelope, Handled, Handler, HandlerError, LeasedEvent, NewEvent, Node, Outcome, Queue, Report,
+    RunningNode, Status, SubscriptionSpec, Timestamp,
 };
 
 use super::payload::{Numbered, Shape, TYPE};
@@ -178,7 +178,7 @@ async fn claim_and_finish(
                 true => Report::done(),
                 false => Report::new(Outcome::Retry { after: Some(Duration::ZERO) }),
             };
-            reports.push((Held::from(delivery), report));
+            reports.push((LeasedEvent::from(delivery), report));
         }
         for finished in queue.finish_all(reports).await? {
             if finished?.is_lost() {

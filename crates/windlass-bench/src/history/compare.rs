@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use windlass::{ClaimRequest, Held, Queue, Report};
+use windlass::{ClaimRequest, LeasedEvent, Queue, Report};
 
 use crate::AnyError;
 use crate::order::{PAID, order};
@@ -61,7 +61,7 @@ async fn measure(queue: &Queue, batch: usize, events: usize) -> Result<[f64; 3],
     assert_eq!(claims.iter().map(Vec::len).sum::<usize>(), events, "all that was published");
     let begun = Instant::now();
     for claim in claims {
-        let reports = claim.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+        let reports = claim.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
         for finished in queue.finish_all(reports).await? {
             assert!(!finished?.is_lost(), "a lease was lost");
         }

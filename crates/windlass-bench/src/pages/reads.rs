@@ -126,11 +126,11 @@ async fn others(queue: &Queue, rounds: u16, times: &mut Vec<Percentiles>) -> Res
     time!(times, rounds, "stats of a day", queue.stats(now - TimeDelta::hours(24)));
     time!(times, rounds, "samples of a day", queue.samples(day.clone()));
     time!(times, rounds, "workers", queue.workers(silence));
-    time!(times, rounds, "askers", queue.askers());
+    time!(times, rounds, "consumers", queue.consumers());
     time!(times, rounds, "nodes", queue.nodes());
     time!(times, rounds, "schedules", queue.schedules(ScheduleFilter::default()));
     time!(times, rounds, "subscriptions", queue.subscriptions());
     time!(times, rounds, "stuck", queue.stuck(silence, 20));
-    time!(times, rounds, "duties", queue.duties());
+    time!(times, rounds, "tasks", queue.maintenance_tasks());
     Ok(())
 }

@@ -41,34 +41,34 @@ pub struct Doctor {
 /// The answer of `/doctor`.
 #[derive(Serialize, Deserialize)]
 struct Report {
-    level: Level,
+    level: FindingLevel,
     findings: Vec<Finding>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Finding {
     check: String,
-    level: Level,
+    level: FindingLevel,
     summary: String,
     advice: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Level {
+enum FindingLevel {
     Ok,
     Notice,
     Warning,
     Problem,
 }
 
-impl From<windlass::Level> for Level {
-    fn from(level: windlass::Level) -> Level {
+impl From<windlass::FindingLevel> for FindingLevel {
+    fn from(level: windlass::FindingLevel) -> FindingLevel {
         match level {
-            windlass::Level::Ok => Level::Ok,
-            windlass::Level::Notice => Level::Notice,
-            windlass::Level::Warning => Level::Warning,
-            windlass::Level::Problem => Level::Problem,
+            windlass::FindingLevel::Ok => FindingLevel::Ok,
+            windlass::FindingLevel::Notice => FindingLevel::Notice,
+            windlass::FindingLevel::Warning => FindingLevel::Warning,
+            windlass::FindingLevel::Problem => FindingLevel::Problem,
         }
     }
 }
@@ -84,7 +84,7 @@ impl Doctor {
     pub async fn run(self) -> Result {
         match self.examine().await {
             Ok((report, text)) => {
-                let code = u8::from(report.level > Level::Notice);
+                let code = u8::from(report.level > FindingLevel::Notice);
                 self.tell(&report, &text, code)
             }
             Err(error) => match self.unreached(&*error) {
@@ -119,18 +119,18 @@ impl Doctor {
             Some(error) => windlass::Finding::unopened(&self.at.place.database.url, error).into(),
             None => Finding {
                 check: "server".to_owned(),
-                level: Level::Problem,
+                level: FindingLevel::Problem,
                 summary: error.downcast_ref::<Unreachable>()?.to_string(),
                 advice: Some("see that `windlass serve` runs there, and that --server names it".to_owned()),
             },
         };
-        Some(Report { level: Level::Problem, findings: vec![finding] })
+        Some(Report { level: FindingLevel::Problem, findings: vec![finding] })
     }
 
     fn tell(&self, report: &Report, text: &str, code: u8) -> Result {
         let printed = if self.at.json {
             print_json(text)
-        } else if !self.quiet || report.level > Level::Ok {
+        } else if !self.quiet || report.level > FindingLevel::Ok {
             print(&shown(report, &self.at.place.shown(), self.quiet, width()))
         } else {
             Ok(())
@@ -166,30 +166,30 @@ impl Report {
     fn replace(&mut self, new: Finding) -> Result {
         let old = self.findings.iter_mut().find(|old| old.check == new.check);
         *old.ok_or("there is no such check")? = new;
-        self.level = self.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
+        self.level = self.findings.iter().map(|finding| finding.level).max().unwrap_or(FindingLevel::Ok);
         Ok(())
     }
 }
 
 /// In singular and plural, and its colour; the worst comes first.
-const LEVELS: [(Level, &str, Style); 4] = [
-    (Level::Problem, "problem", BAD),
-    (Level::Warning, "warning", WARN),
-    (Level::Notice, "notice", BUSY),
-    (Level::Ok, "ok", GOOD),
+const LEVELS: [(FindingLevel, &str, Style); 4] = [
+    (FindingLevel::Problem, "problem", BAD),
+    (FindingLevel::Warning, "warning", WARN),
+    (FindingLevel::Notice, "notice", BUSY),
+    (FindingLevel::Ok, "ok", GOOD),
 ];
 
 fn shown(report: &Report, place: &str, quiet: bool, width: Option<usize>) -> String {
-    let of = |level: Level| report.findings.iter().filter(move |finding| finding.level == level);
-    let some = LEVELS.iter().filter(|(level, ..)| *level > Level::Ok);
+    let of = |level: FindingLevel| report.findings.iter().filter(move |finding| finding.level == level);
+    let some = LEVELS.iter().filter(|(level, ..)| *level > FindingLevel::Ok);
     let counts = some.map(|(level, name, _)| (of(*level).count() as u64, name)).filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, name)| counted(count, name)).collect();
     let all = counted(report.findings.len() as u64, "check");
     let verdict = if counts.is_empty() { "all is well".to_owned() } else { counts.join(", ") };
     let mut text = format!("{}: {all}, {verdict}", paint(&clean(place), HEADING));
-    let names = report.findings.iter().filter(|finding| !quiet || finding.level > Level::Ok);
+    let names = report.findings.iter().filter(|finding| !quiet || finding.level > FindingLevel::Ok);
     let indent = names.map(|finding| finding.check.chars().count()).max().unwrap_or(0) + 4;
-    for (level, name, style) in LEVELS.iter().filter(|(level, ..)| !quiet || *level > Level::Ok) {
+    for (level, name, style) in LEVELS.iter().filter(|(level, ..)| !quiet || *level > FindingLevel::Ok) {
         if of(*level).next().is_none() {
             continue;
         }
@@ -215,7 +215,7 @@ fn hanging(text: &str, indent: usize, width: Option<usize>) -> String {
 mod tests {
     use super::*;
 
-    fn finding(check: &str, level: Level, advice: Option<&str>) -> Finding {
+    fn finding(check: &str, level: FindingLevel, advice: Option<&str>) -> Finding {
         let advice = advice.map(str::to_owned);
         Finding { check: check.to_owned(), level, summary: format!("{check} is so"), advice }
     }
@@ -227,12 +227,12 @@ mod tests {
     #[test]
     fn the_worst_comes_first_and_lines_fit() {
         let findings = vec![
-            finding("a", Level::Ok, None),
-            finding("longer", Level::Warning, Some("do this and that and then something else")),
-            finding("c", Level::Problem, Some("call \u{1b}[31m")),
-            finding("d", Level::Warning, None),
+            finding("a", FindingLevel::Ok, None),
+            finding("longer", FindingLevel::Warning, Some("do this and that and then something else")),
+            finding("c", FindingLevel::Problem, Some("call \u{1b}[31m")),
+            finding("d", FindingLevel::Warning, None),
         ];
-        let report = Report { level: Level::Problem, findings };
+        let report = Report { level: FindingLevel::Problem, findings };
         let head = "db: 4 checks, 1 problem, 2 warnings\n\nproblem\n  c       c is so\n          → call ";
         let all = plain(&report, false, None);
         assert!(all.starts_with(head) && !all.contains('\u{1b}'), "{all}");
@@ -245,11 +245,11 @@ mod tests {
 
     #[test]
     fn a_finding_takes_the_place_of_another() {
-        let findings = vec![finding("a", Level::Ok, None), finding("integrity", Level::Problem, None)];
-        let mut report = Report { level: Level::Problem, findings };
-        report.replace(finding("integrity", Level::Ok, None)).unwrap();
-        assert_eq!((report.level, report.findings.len()), (Level::Ok, 2));
-        assert!(report.replace(finding("b", Level::Ok, None)).is_err());
+        let findings = vec![finding("a", FindingLevel::Ok, None), finding("integrity", FindingLevel::Problem, None)];
+        let mut report = Report { level: FindingLevel::Problem, findings };
+        report.replace(finding("integrity", FindingLevel::Ok, None)).unwrap();
+        assert_eq!((report.level, report.findings.len()), (FindingLevel::Ok, 2));
+        assert!(report.replace(finding("b", FindingLevel::Ok, None)).is_err());
         assert_eq!(plain(&report, true, None), "db: 2 checks, all is well");
     }
 }

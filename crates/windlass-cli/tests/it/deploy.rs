@@ -154,8 +154,9 @@ fn the_dashboard_asks_its_own_data_source_about_the_namespaces_chosen() {
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
         for target in panel["targets"].as_array().unwrap() {
             let expr = target["expr"].as_str().unwrap();
-            let of_all =
-                ["windlass_http", "windlass_database", "windlass_duty_duration"].iter().any(|name| expr.contains(name));
+            let of_all = ["windlass_http", "windlass_database", "windlass_maintenance_duration"]
+                .iter()
+                .any(|name| expr.contains(name));
             assert!(of_all || expr.contains("namespace=~\"$namespace\""), "{}: {expr}", panel["title"]);
         }
     }

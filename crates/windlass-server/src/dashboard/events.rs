@@ -6,7 +6,7 @@ use askama::Template;
 use axum::Router;
 use axum::routing::{get, post};
 use serde::Deserialize;
-use windlass::{CancelFilter, FoundEvent, ListFilter, MAIN, SearchFilter, Status};
+use windlass::{CancelFilter, ListFilter, MAIN, SearchFilter, SearchResult, Status};
 
 use super::Answer;
 use super::confirm::Confirm;
@@ -143,7 +143,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(visit: &Visit, found: FoundEvent) -> Row {
+    fn new(visit: &Visit, found: SearchResult) -> Row {
         let events = visit.path("events");
         let to = |name: &'static str, value: &str| link(&events, [(name, Some(value.to_owned().into()))]);
         let delivery = &found.delivery;

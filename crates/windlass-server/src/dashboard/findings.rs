@@ -4,7 +4,7 @@
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
-use windlass::{Finding, Level};
+use windlass::{Finding, FindingLevel};
 
 use super::Answer;
 use super::format::{Badge, counted};
@@ -57,23 +57,24 @@ async fn show(visit: Visit) -> Answer {
 /// How many of the checks came to something.
 fn verdict(found: &[Finding]) -> String {
     let of = |level| found.iter().filter(|finding| finding.level == level).count();
-    let told: Vec<String> = [(Level::Problem, "problem", "problems"), (Level::Warning, "warning", "warnings")]
-        .into_iter()
-        .filter(|(level, ..)| of(*level) > 0)
-        .map(|(level, one, many)| counted(of(level), one, many))
-        .collect();
+    let told: Vec<String> =
+        [(FindingLevel::Problem, "problem", "problems"), (FindingLevel::Warning, "warning", "warnings")]
+            .into_iter()
+            .filter(|(level, ..)| of(*level) > 0)
+            .map(|(level, one, many)| counted(of(level), one, many))
+            .collect();
     match told.is_empty() {
         true => format!("All is well: {}", counted(found.len(), "check", "checks")),
         false => format!("{} in {}", told.join(" and "), counted(found.len(), "check", "checks")),
     }
 }
 
-fn badge(level: Level) -> Badge {
+fn badge(level: FindingLevel) -> Badge {
     match level {
-        Level::Ok => Badge::new("good", "ok"),
-        Level::Notice => Badge::new("calm", "notice"),
-        Level::Warning => Badge::new("warn", "warning"),
-        Level::Problem => Badge::new("bad", "problem"),
+        FindingLevel::Ok => Badge::new("good", "ok"),
+        FindingLevel::Notice => Badge::new("calm", "notice"),
+        FindingLevel::Warning => Badge::new("warn", "warning"),
+        FindingLevel::Problem => Badge::new("bad", "problem"),
     }
 }
 
@@ -85,10 +86,13 @@ mod tests {
     fn the_verdict_counts_what_is_bad() {
         let finding = |level| Finding { check: "a", level, summary: String::new(), advice: None };
         let table = [
-            (vec![Level::Ok], "All is well: 1 check"),
-            (vec![Level::Ok, Level::Notice], "All is well: 2 checks"),
-            (vec![Level::Warning, Level::Ok], "1 warning in 2 checks"),
-            (vec![Level::Problem, Level::Problem, Level::Warning], "2 problems and 1 warning in 3 checks"),
+            (vec![FindingLevel::Ok], "All is well: 1 check"),
+            (vec![FindingLevel::Ok, FindingLevel::Notice], "All is well: 2 checks"),
+            (vec![FindingLevel::Warning, FindingLevel::Ok], "1 warning in 2 checks"),
+            (
+                vec![FindingLevel::Problem, FindingLevel::Problem, FindingLevel::Warning],
+                "2 problems and 1 warning in 3 checks",
+            ),
         ];
         for (levels, words) in table {
             assert_eq!(verdict(&levels.into_iter().map(finding).collect::<Vec<_>>()), words);

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
-use windlass::{Duty, DutyView};
+use windlass::{MaintenanceTask, MaintenanceTaskView};
 
 use super::Answer;
 use super::format::{Badge, When, count, span};
@@ -19,13 +19,13 @@ pub(super) fn routes() -> Router<App> {
 #[template(path = "health.html")]
 struct Health {
     shell: Shell,
-    duties: Vec<Row>,
+    tasks: Vec<Row>,
     /// Whether the visitor may know of all namespaces.
     may_examine: bool,
 }
 
 struct Row {
-    view: DutyView,
+    view: MaintenanceTaskView,
     what: &'static str,
     badge: Badge,
     every: String,
@@ -36,9 +36,9 @@ struct Row {
 }
 
 async fn show(visit: Visit) -> Answer {
-    let duties = visit.queue.duties().await?;
-    let row = |view: DutyView| Row {
-        what: what(view.duty),
+    let tasks = visit.queue.maintenance_tasks().await?;
+    let row = |view: MaintenanceTaskView| Row {
+        what: what(view.task),
         badge: state(&view, visit.now),
         every: span(view.every_ms),
         last: view.last_run_at.map(|at| When::new(at, visit.now)),
@@ -49,12 +49,12 @@ async fn show(visit: Visit) -> Answer {
     };
     page(&Health {
         shell: visit.shell(Tab::Health, "Health"),
-        duties: duties.into_iter().map(row).collect(),
+        tasks: tasks.into_iter().map(row).collect(),
         may_examine: visit.caller.is_for_all(),
     })
 }
 
-fn state(view: &DutyView, now: windlass::Timestamp) -> Badge {
+fn state(view: &MaintenanceTaskView, now: windlass::Timestamp) -> Badge {
     let late = chrono::TimeDelta::milliseconds(3 * view.every_ms as i64).max(chrono::TimeDelta::minutes(3));
     match &view.error {
         Some(_) => Badge::new("bad", "failed"),
@@ -64,17 +64,17 @@ fn state(view: &DutyView, now: windlass::Timestamp) -> Badge {
     }
 }
 
-fn what(duty: Duty) -> &'static str {
-    match duty {
-        Duty::Sweep => "Brings back what run-out leases hold",
-        Duty::Expire => "Buries what is past its deadline",
-        Duty::Backfill => "Gives new subscriptions their past",
-        Duty::Prune => "Clears away what nobody needs",
-        Duty::Reschedule => "Puts schedules right after a clock was put back",
-        Duty::Partitions => "Makes months of history ahead, and drops old ones",
-        Duty::Retain => "Deletes history that is kept no longer",
-        Duty::Sample => "Counts, for charts",
-        Duty::ThinSamples => "Puts old counts together",
+fn what(task: MaintenanceTask) -> &'static str {
+    match task {
+        MaintenanceTask::ReleaseExpired => "Brings back what run-out leases hold",
+        MaintenanceTask::Expire => "Buries what is past its deadline",
+        MaintenanceTask::Backfill => "Gives new subscriptions their past",
+        MaintenanceTask::Prune => "Clears away what nobody needs",
+        MaintenanceTask::Reschedule => "Puts schedules right after a clock was put back",
+        MaintenanceTask::Partitions => "Makes months of history ahead, and drops old ones",
+        MaintenanceTask::Retain => "Deletes history that is kept no longer",
+        MaintenanceTask::Sample => "Counts, for charts",
+        MaintenanceTask::ThinSamples => "Puts old counts together",
         _ => "",
     }
 }

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use chrono::TimeDelta;
 use serde::Deserialize;
-use windlass::{AskerView, NodeStatus, NodeView, StuckDelivery, WorkerView};
+use windlass::{ConsumerView, NodeStatus, NodeView, StuckDelivery, WorkerView};
 
 use super::Answer;
 use super::confirm::Confirm;
@@ -49,7 +49,7 @@ struct Nodes {
     workers_total: String,
     stuck: Vec<Stuck>,
     minutes: u64,
-    askers: Vec<Asker>,
+    consumers: Vec<Asker>,
 }
 
 struct Node {
@@ -73,7 +73,7 @@ struct Stuck {
 
 /// What is asked for. One that was noted within a minute still asks.
 struct Asker {
-    of: AskerView,
+    of: ConsumerView,
     seen: When,
     asks: bool,
 }
@@ -84,10 +84,10 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
     let nodes = visit.queue.nodes().await?;
     let workers = visit.app.workers.get(&visit.queue).await?;
     let stuck = visit.queue.stuck(older_than, SHOWN).await?;
-    let mut askers = visit.queue.askers().await?;
-    askers.sort_by_key(|asker| std::cmp::Reverse(asker.seen_at));
+    let mut consumers = visit.queue.consumers().await?;
+    consumers.sort_by_key(|consumer| std::cmp::Reverse(consumer.seen_at));
     let when = |at| When::new(at, visit.now);
-    let asker = |of: AskerView| Asker { seen: when(of.seen_at), asks: visit.now - of.seen_at < STILL_ASKS, of };
+    let consumer = |of: ConsumerView| Asker { seen: when(of.seen_at), asks: visit.now - of.seen_at < STILL_ASKS, of };
     let node = |view: NodeView| Node {
         badge: liveness(view.status),
         heard: when(view.last_heartbeat),
@@ -105,7 +105,7 @@ async fn show(visit: Visit, Args(args): Args<ShowArgs>) -> Answer {
         workers: workers.iter().take(SHOWN).cloned().map(worker).collect(),
         stuck: stuck.into_iter().map(held).collect(),
         minutes,
-        askers: askers.into_iter().take(SHOWN).map(asker).collect(),
+        consumers: consumers.into_iter().take(SHOWN).map(consumer).collect(),
     })
 }
 

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use serde_json::value::RawValue;
-use windlass::{Missed, NewEvent, NewSchedule, ScheduleView};
+use windlass::{MissedPolicy, NewEvent, NewSchedule, ScheduleView};
 
 use super::Answer;
 use super::cron::in_words;
@@ -98,7 +98,7 @@ struct Fields {
 
 impl Fields {
     fn of_new() -> Fields {
-        Fields { timezone: "UTC".into(), missed: Missed::default().as_str().into(), ..Fields::default() }
+        Fields { timezone: "UTC".into(), missed: MissedPolicy::default().as_str().into(), ..Fields::default() }
     }
 
     fn of_form(form: &Form) -> Fields {

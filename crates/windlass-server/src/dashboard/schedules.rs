@@ -4,7 +4,7 @@ use askama::Template;
 use axum::Router;
 use axum::routing::get;
 use serde::Deserialize;
-use windlass::{Runner, ScheduleFilter, ScheduleView};
+use windlass::{ScheduleFilter, ScheduleRunner, ScheduleView};
 
 use super::Answer;
 use super::cron::in_words;
@@ -84,7 +84,7 @@ fn row(visit: &Visit, view: ScheduleView) -> Row {
 pub(super) fn state(view: &ScheduleView) -> Badge {
     match (view.active, view.runner) {
         (false, _) => Badge::new("warn", "paused"),
-        (true, Runner::PgCron) => Badge::new("good", "by pg_cron"),
+        (true, ScheduleRunner::PgCron) => Badge::new("good", "by pg_cron"),
         (true, _) => Badge::new("good", "active"),
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn database(text: &mut Exposition, overview: &Overview) {
     processing(text, all);
     dead_letters(text, all);
     namespaces(text, all);
-    duties(text, all);
+    tasks(text, all);
 }
 
 fn queues(all: &[NamespaceOverview]) -> impl Iterator<Item = (&str, &QueueOverview)> {
@@ -130,26 +130,26 @@ fn namespaces(text: &mut Exposition, all: &[NamespaceOverview]) {
     }
 }
 
-fn duties(text: &mut Exposition, all: &[NamespaceOverview]) {
-    let duties = || all.iter().flat_map(|of| of.duties.iter().map(move |duty| (of, duty)));
-    let labels = |of: &NamespaceOverview, duty: &windlass::DutyOverview| {
-        [("namespace", of.namespace.clone()), ("duty", duty.view.duty.as_str().to_owned())]
+fn tasks(text: &mut Exposition, all: &[NamespaceOverview]) {
+    let tasks = || all.iter().flat_map(|of| of.tasks.iter().map(move |task| (of, task)));
+    let labels = |of: &NamespaceOverview, task: &windlass::MaintenanceOverview| {
+        [("namespace", of.namespace.clone()), ("task", task.view.task.as_str().to_owned())]
     };
     let mut family =
-        text.gauge("windlass_duty_overdue_seconds", "For how long upkeep has been due; 0 where it is not.");
-    for (of, duty) in duties() {
-        add(&mut family, &labels(of, duty), duty.overdue.as_secs_f64());
+        text.gauge("windlass_maintenance_overdue_seconds", "For how long upkeep has been due; 0 where it is not.");
+    for (of, task) in tasks() {
+        add(&mut family, &labels(of, task), task.overdue.as_secs_f64());
     }
     let help = "When upkeep was last done by any process, well or not.";
-    let mut family = text.gauge("windlass_duty_last_run_timestamp_seconds", help);
-    for (of, duty) in duties() {
-        if let Some(at) = duty.view.last_run_at {
-            add(&mut family, &labels(of, duty), at.timestamp_micros() as f64 / 1e6);
+    let mut family = text.gauge("windlass_maintenance_last_run_timestamp_seconds", help);
+    for (of, task) in tasks() {
+        if let Some(at) = task.view.last_run_at {
+            add(&mut family, &labels(of, task), at.timestamp_micros() as f64 / 1e6);
         }
     }
-    let mut family = text.gauge("windlass_duty_last_run_failed", "Whether upkeep failed when it was last done.");
-    for (of, duty) in duties() {
-        add(&mut family, &labels(of, duty), f64::from(u8::from(duty.view.error.is_some())));
+    let mut family = text.gauge("windlass_maintenance_last_run_failed", "Whether upkeep failed when it was last done.");
+    for (of, task) in tasks() {
+        add(&mut family, &labels(of, task), f64::from(u8::from(task.view.error.is_some())));
     }
 }
 

@@ -174,7 +174,7 @@ mod tests {
     fn the_namespace_of_a_line_is_found() {
         let table = [
             ("up{namespace=\"a\"} 1", Some("a")),
-            ("up{duty=\"x\",namespace=\"b\",type=\"y\"} 1", Some("b")),
+            ("up{task=\"x\",namespace=\"b\",type=\"y\"} 1", Some("b")),
             ("up{type=\"x,namespace=\\\"c\\\"\",namespace=\"d\"} 1", Some("d")),
             ("up{my_namespace=\"a\"} 1", None),
             ("up 1", None),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Finding, Level};
+use windlass::{Finding, FindingLevel};
 
 use crate::app::App;
 use crate::auth::{Access, Caller};
@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Serialize, ToSchema)]
 struct DoctorBody {
     /// The worst of all findings.
-    level: Level,
+    level: FindingLevel,
     /// One for each check, whatever it came to.
     findings: Vec<Finding>,
 }
@@ -38,7 +38,7 @@ struct DoctorBody {
 )]
 async fn diagnose(State(app): State<App>, Extension(caller): Extension<Caller>) -> Result<Json<DoctorBody>, ApiError> {
     let findings = findings(&app, &caller).await?;
-    let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
+    let level = findings.iter().map(|finding| finding.level).max().unwrap_or(FindingLevel::Ok);
     Ok(Json(DoctorBody { level, findings }))
 }
 
@@ -64,29 +64,29 @@ fn access(access: Access, address: SocketAddr, tls: bool, tokens: usize) -> Find
     };
     match (access, beyond) {
         (Access::Open, true) => found(
-            Level::Problem,
+            FindingLevel::Problem,
             format!("whoever reaches {address} may do everything: no token is asked for"),
             Some("make a token (`windlass token create --scope admin`) and start the server without --insecure"),
         ),
         (Access::Open, false) => found(
-            Level::Warning,
+            FindingLevel::Warning,
             format!("every program and web page on this machine may do everything at {address}: no token is asked for"),
             Some("start the server without --insecure"),
         ),
         (Access::Tokens, _) if tokens == 0 => found(
-            Level::Problem,
+            FindingLevel::Problem,
             format!("nobody can use the server at {address}: there is no token"),
             Some("`windlass token create --scope admin` makes one"),
         ),
         (Access::Tokens, true) if !tls => found(
-            Level::Notice,
+            FindingLevel::Notice,
             format!("tokens are asked for at {address}, but they and all events can be read on the way"),
             Some("speak TLS (--tls-cert, --tls-key), unless a proxy before the server does"),
         ),
         (Access::Local, _) if tokens == 0 => {
-            found(Level::Ok, format!("only this machine reaches {address}; no token is asked for"), None)
+            found(FindingLevel::Ok, format!("only this machine reaches {address}; no token is asked for"), None)
         }
-        _ => found(Level::Ok, format!("tokens are asked for at {address}"), None),
+        _ => found(FindingLevel::Ok, format!("tokens are asked for at {address}"), None),
     }
 }
 
@@ -98,21 +98,21 @@ mod tests {
     fn a_server_that_others_reach_asks_for_tokens_and_speaks_tls() {
         let (here, there) = ("127.0.0.1:7700", "10.0.0.1:7700");
         let table = [
-            (Access::Local, here, false, 0, Level::Ok),
-            (Access::Local, here, false, 1, Level::Ok),
-            (Access::Tokens, here, false, 1, Level::Ok),
-            (Access::Tokens, there, true, 1, Level::Ok),
-            (Access::Tokens, there, false, 1, Level::Notice),
-            (Access::Tokens, there, true, 0, Level::Problem),
-            (Access::Open, here, false, 0, Level::Warning),
-            (Access::Open, there, true, 5, Level::Problem),
-            (Access::Open, "[::ffff:127.0.0.1]:7700", false, 0, Level::Warning),
-            (Access::Open, "0.0.0.0:7700", false, 0, Level::Problem),
+            (Access::Local, here, false, 0, FindingLevel::Ok),
+            (Access::Local, here, false, 1, FindingLevel::Ok),
+            (Access::Tokens, here, false, 1, FindingLevel::Ok),
+            (Access::Tokens, there, true, 1, FindingLevel::Ok),
+            (Access::Tokens, there, false, 1, FindingLevel::Notice),
+            (Access::Tokens, there, true, 0, FindingLevel::Problem),
+            (Access::Open, here, false, 0, FindingLevel::Warning),
+            (Access::Open, there, true, 5, FindingLevel::Problem),
+            (Access::Open, "[::ffff:127.0.0.1]:7700", false, 0, FindingLevel::Warning),
+            (Access::Open, "0.0.0.0:7700", false, 0, FindingLevel::Problem),
         ];
         for (who, address, tls, tokens, level) in table {
             let found = access(who, address.parse().unwrap(), tls, tokens);
             assert_eq!(found.level, level, "{who:?} {address} {tls} {tokens}: {found:?}");
-            assert_eq!(found.advice.is_some(), level > Level::Ok, "{found:?}");
+            assert_eq!(found.advice.is_some(), level > FindingLevel::Ok, "{found:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Action, Attempt, Finished, Held, Outcome, Queue, Report};
+use windlass::{Action, Attempt, Finished, LeasedEvent, Outcome, Queue, Report};
 
 use super::hold::{Holder, HolderRequest};
 use super::list::List;
@@ -410,7 +410,7 @@ impl FinishItem {
     }
 
     /// Who reports, the proof of holding the event, and what is reported.
-    fn into_report(self) -> Result<(Holder, Held, Report), ApiError> {
+    fn into_report(self) -> Result<(Holder, LeasedEvent, Report), ApiError> {
         let mut report = Report::new(self.outcome()?);
         if let Some(ms) = self.execution_time_ms {
             report = report.execution_time_ms(ms);

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Runner, ScheduleView};
+use windlass::{ScheduleRunner, ScheduleView};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -19,7 +19,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields, expecting = "an object")]
 struct RunnerRequest {
     /// `windlass`, or on PostgreSQL `pg_cron`, where that extension is installed.
-    runner: Runner,
+    runner: ScheduleRunner,
 }
 
 /// Say who runs a schedule
@@ -41,8 +41,8 @@ async fn hand_over(
     JsonBody(request, _room): JsonBody<RunnerRequest>,
 ) -> Result<Json<ScheduleView>, ApiError> {
     match request.runner {
-        Runner::PgCron => queue.hand_to_pg_cron(&id).await?,
-        Runner::Windlass => queue.take_from_pg_cron(&id).await?,
+        ScheduleRunner::PgCron => queue.hand_to_pg_cron(&id).await?,
+        ScheduleRunner::Windlass => queue.take_from_pg_cron(&id).await?,
     }
     Ok(Json(queue.schedule(&id).await?))
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Action, Held, MAIN};
+use windlass::{Action, LeasedEvent, MAIN};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -28,10 +28,10 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    pub fn held(&self) -> Result<Held, ApiError> {
+    pub fn held(&self) -> Result<LeasedEvent, ApiError> {
         let held = match (&self.lease, &self.worker_id) {
-            (Some(lease), _) => Held::by_lease(self.event_id, lease.parse()?),
-            (None, Some(worker_id)) => Held::by_worker(self.event_id, worker_id),
+            (Some(lease), _) => LeasedEvent::by_lease(self.event_id, lease.parse()?),
+            (None, Some(worker_id)) => LeasedEvent::by_worker(self.event_id, worker_id),
             (None, None) => {
                 return Err(ApiError::invalid("worker_id", "is required: who held the event; or its lease"));
             }

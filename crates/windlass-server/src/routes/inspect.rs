@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{AskerView, DutyView, EventView, Limits, ListFilter, MAIN, StatRow, Status, StuckDelivery, WorkerView};
+use windlass::{
+    ConsumerView, EventView, Limits, ListFilter, MAIN, MaintenanceTaskView, StatRow, Status, StuckDelivery, WorkerView,
+};
 
 use super::event::EventBody;
 use super::names::Names;
@@ -170,14 +172,14 @@ async fn list_events(
     Ok(Json(EventsBody { events, total: page.total, limit, offset }))
 }
 
-/// Held for longer than this, or silent for longer: the source document's 30 seconds.
+/// LeasedEvent for longer than this, or silent for longer: the source document's 30 seconds.
 const LONG_SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct StuckArgs {
-    /// Held for longer than this; 30000 if absent.
+    /// LeasedEvent for longer than this; 30000 if absent.
     older_than_ms: Option<u64>,
     /// How many; 20 if absent, at most 1000.
     limit: Option<usize>,
@@ -214,7 +216,7 @@ struct WorkersArgs {
     stale_after_ms: Option<u64>,
     /// Whether to add who asks for events.
     #[serde(default)]
-    include_askers: bool,
+    include_consumers: bool,
 }
 
 /// Who works.
@@ -223,7 +225,7 @@ struct WorkersBody {
     workers: Vec<WorkerView>,
     /// Who asked for events within the last hour, and for which. Those who still ask were seen within a minute.
     #[serde(skip_serializing_if = "Option::is_none")]
-    askers: Option<Vec<AskerView>>,
+    consumers: Option<Vec<ConsumerView>>,
 }
 
 /// List workers
@@ -242,8 +244,8 @@ async fn list_workers(
     Args(args): Args<WorkersArgs>,
 ) -> Result<Json<WorkersBody>, ApiError> {
     let stale_after = args.stale_after_ms.map_or(LONG_SILENCE, Duration::from_millis);
-    let askers = if args.include_askers { Some(queue.askers().await?) } else { None };
-    Ok(Json(WorkersBody { workers: queue.workers(stale_after).await?, askers }))
+    let consumers = if args.include_consumers { Some(queue.consumers().await?) } else { None };
+    Ok(Json(WorkersBody { workers: queue.workers(stale_after).await?, consumers }))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -289,20 +291,20 @@ async fn count_events(
 struct MaintenanceBody {
     namespace: String,
     /// By name: what was done last, and when it is due again. That of the whole database is shown with `default`.
-    duties: Vec<DutyView>,
+    tasks: Vec<MaintenanceTaskView>,
 }
 
 /// Show upkeep
 ///
-/// What the servers and nodes do by themselves: when each duty was done last, by whom, how long it took, and what came
+/// What the servers and nodes do by themselves: when each task was done last, by whom, how long it took, and what came
 /// of it.
 #[utoipa::path(
     get, path = "/stats/maintenance", tag = "inspect", security(("token" = ["read"])),
     responses(
-        (status = 200, description = "The duties.", body = MaintenanceBody),
+        (status = 200, description = "The tasks.", body = MaintenanceBody),
         (status = 404, description = "No such namespace."),
     )
 )]
 async fn show_maintenance(InNamespace(queue): InNamespace) -> Result<Json<MaintenanceBody>, ApiError> {
-    Ok(Json(MaintenanceBody { namespace: queue.namespace().to_owned(), duties: queue.duties().await? }))
+    Ok(Json(MaintenanceBody { namespace: queue.namespace().to_owned(), tasks: queue.maintenance_tasks().await? }))
 }

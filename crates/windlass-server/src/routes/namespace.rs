@@ -12,8 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{
-    Backoff, Error, Exhausted, GroupFailure, HandlerResultStorage, History, Namespace, NamespacePolicy, Policy,
-    PolicyOverrides, Queue, Unhandled, Unrecoverable,
+    Backoff, Error, ExhaustedPolicy, GroupFailurePolicy, HandlerResultStorage, History, Namespace, NamespacePolicy,
+    Policy, PolicyOverrides, Queue, UnhandledPolicy, UnrecoverablePolicy,
 };
 
 use crate::app::App;
@@ -56,17 +56,17 @@ pub(crate) struct PolicyBody {
     /// How long a failed event waits before it is tried again.
     backoff: Backoff,
     /// What becomes of an event that failed for good.
-    exhausted: Exhausted,
+    exhausted: ExhaustedPolicy,
     /// Whether an unrecoverable error of one handler ends the event although other handlers want to be retried.
-    unrecoverable: Unrecoverable,
+    unrecoverable: UnrecoverablePolicy,
     /// What becomes of an event that no handler knows.
-    unhandled: Unhandled,
+    unhandled: UnhandledPolicy,
     /// How many times an event may be handed out, crashes included.
     max_attempts: u32,
     /// Whether completed events are kept.
     history: History,
     /// Whether a group waits while its first event is being retried.
-    group_failure: GroupFailure,
+    group_failure: GroupFailurePolicy,
     /// Whether the handlers of an event on a node share one database transaction.
     share_transaction: bool,
     /// When a node stores the results of an event's handlers, if it has several.
@@ -190,17 +190,17 @@ pub(crate) struct PolicyRequest {
     /// How long a failed event waits before it is tried again.
     backoff: Option<Backoff>,
     /// What becomes of an event that failed for good.
-    exhausted: Option<Exhausted>,
+    exhausted: Option<ExhaustedPolicy>,
     /// Whether an unrecoverable error of one handler ends the event although other handlers want to be retried.
-    unrecoverable: Option<Unrecoverable>,
+    unrecoverable: Option<UnrecoverablePolicy>,
     /// What becomes of an event that no handler knows.
-    unhandled: Option<Unhandled>,
+    unhandled: Option<UnhandledPolicy>,
     /// How many times an event may be handed out, crashes included.
     max_attempts: Option<u32>,
     /// Whether completed events are kept.
     history: Option<History>,
     /// Whether a group waits while its first event is being retried.
-    group_failure: Option<GroupFailure>,
+    group_failure: Option<GroupFailurePolicy>,
     /// Whether the handlers of an event on a node share one database transaction.
     share_transaction: Option<bool>,
     /// When a node stores the results of an event's handlers, if it has several.

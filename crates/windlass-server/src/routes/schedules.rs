@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Missed, NewEvent, NewSchedule, ScheduleFilter, ScheduleFire, ScheduleView};
+use windlass::{MissedPolicy, NewEvent, NewSchedule, ScheduleFilter, ScheduleFire, ScheduleView};
 
 use super::event::{EventBody, fitting};
 use super::inspect::limit;
@@ -71,7 +71,7 @@ struct ScheduleRequest {
     expires_in_ms: Option<u64>,
     /// What becomes of ticks that were missed; `once` if absent.
     #[serde(default)]
-    missed: Missed,
+    missed: MissedPolicy,
     /// Whether it fires; it does if absent.
     active: Option<bool>,
 }

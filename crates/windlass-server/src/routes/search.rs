@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Found, SearchFilter, Status};
+use windlass::{SearchFilter, SearchPage, Status};
 
 use super::inspect::limit;
 use super::names::Names;
@@ -57,11 +57,14 @@ struct SearchArgs {
     get, path = "/events/search", tag = "inspect", security(("token" = ["read"])),
     params(SearchArgs),
     responses(
-        (status = 200, description = "A page of what was found.", body = Found),
+        (status = 200, description = "A page of what was found.", body = SearchPage),
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
-async fn search_events(InNamespace(queue): InNamespace, Args(args): Args<SearchArgs>) -> Result<Json<Found>, ApiError> {
+async fn search_events(
+    InNamespace(queue): InNamespace,
+    Args(args): Args<SearchArgs>,
+) -> Result<Json<SearchPage>, ApiError> {
     let filter = SearchFilter {
         limit: limit(args.limit, queue.limits())?,
         status: args.status.as_deref().map(str::parse).transpose()?,

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use windlass::{Clock, ClockHand, Queue};
+use windlass::{Clock, Queue, TestClock};
 use windlass_server::{ServeOptions, serve};
 
 use crate::http::{Response, head, request};
@@ -106,7 +106,7 @@ fn execute(url: &str, sql: String) {
 pub struct Server {
     pub address: SocketAddr,
     pub queue: Queue,
-    pub hand: ClockHand,
+    pub hand: TestClock,
     /// For the next start.
     pub options: ServeOptions,
     clock: Clock,
@@ -122,7 +122,7 @@ impl Server {
         Server::start_at(url, clock, hand, options).await
     }
 
-    async fn start_at(url: &str, clock: Clock, hand: ClockHand, options: ServeOptions) -> Server {
+    async fn start_at(url: &str, clock: Clock, hand: TestClock, options: ServeOptions) -> Server {
         let queue = Queue::options(url).clock(clock.clone()).open().await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

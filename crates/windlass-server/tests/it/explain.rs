@@ -19,16 +19,16 @@ on_each_database! {
         let reason = async || server.get(&format!("/events/{id}/explain")).await.expect(200)["reason"].clone();
         assert_eq!(reason().await, "no_worker");
         server.claim(&json!({ "worker_id": "w:1", "types": "user.*" })).await;
-        server.queue.note_askers_once().await.unwrap();
+        server.queue.record_consumers_once().await.unwrap();
         assert_eq!(reason().await, "no_worker");
-        let workers = server.get("/workers?include_askers=true").await.expect(200);
-        let asker = &workers["askers"][0];
-        assert_eq!((&asker["worker_id"], &asker["types"], &asker["tags"]), (&json!("w:1"), &json!(["user.*"]), &json!([])));
-        assert_eq!((&asker["subscription"], &asker["seen_at"]), (&json!("main"), &json!("2025-12-24T10:30:00Z")));
-        assert_eq!(server.get("/workers").await.expect(200)["askers"], Value::Null);
+        let workers = server.get("/workers?include_consumers=true").await.expect(200);
+        let consumer = &workers["consumers"][0];
+        assert_eq!((&consumer["worker_id"], &consumer["types"], &consumer["tags"]), (&json!("w:1"), &json!(["user.*"]), &json!([])));
+        assert_eq!((&consumer["subscription"], &consumer["seen_at"]), (&json!("main"), &json!("2025-12-24T10:30:00Z")));
+        assert_eq!(server.get("/workers").await.expect(200)["consumers"], Value::Null);
         server.claim(&json!({ "worker_id": "w:2", "types": "order.*", "tags": "sms,email" })).await;
         server.post(&format!("/events/{id}/release"), &json!({ "worker_id": "w:2" })).await.expect(200);
-        server.queue.note_askers_once().await.unwrap();
+        server.queue.record_consumers_once().await.unwrap();
         assert_eq!(reason().await, "about_to_run");
     }
 

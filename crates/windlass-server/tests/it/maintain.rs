@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::bed::{Server, actions, until};
 
-/// Time goes on meanwhile, so that every duty becomes due.
+/// Time goes on meanwhile, so that every task becomes due.
 async fn until_maintained<T>(server: &Server, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     until(async || {
         let found = attempt().await;
@@ -48,8 +48,8 @@ on_each_database! {
     async fn what_was_done_can_be_seen(server) {
         let swept = until_maintained(server, async || {
             let shown = server.get("/stats/maintenance").await.expect(200);
-            let duties = shown["duties"].as_array()?.clone();
-            duties.into_iter().find(|duty| duty["duty"] == "sweep" && duty["runs"] != 0)
+            let tasks = shown["tasks"].as_array()?.clone();
+            tasks.into_iter().find(|task| task["task"] == "sweep" && task["runs"] != 0)
         })
         .await;
         assert_eq!((&swept["every_ms"], &swept["done"], &swept["error"]), (&json!(10_000), &json!(0), &json!(null)));

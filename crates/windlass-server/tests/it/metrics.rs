@@ -64,7 +64,7 @@ async fn let_go(server: &Server, held: &[Delivery]) {
     finish(queue, &taken[1], Report::new(Outcome::Release)).await;
     queue.cancel(taken[0].event.id, None).await.unwrap();
     server.advance_secs(61);
-    queue.sweep_once().await.unwrap();
+    queue.release_expired_once().await.unwrap();
     queue.expire_once().await.unwrap();
     let again = claim(queue, "a", 1).await;
     assert_eq!(again[0].event.id, held[0].event.id);
@@ -215,24 +215,24 @@ on_each_database! {
     }
 
     async fn upkeep_is_counted_and_its_state_is_shown(server) {
-        let sweep = [("namespace", "default"), ("duty", "sweep")];
-        let last_run = "windlass_duty_last_run_timestamp_seconds";
+        let sweep = [("namespace", "default"), ("task", "sweep")];
+        let last_run = "windlass_maintenance_last_run_timestamp_seconds";
         // Those that are due are done by the server itself, and each is on record in the database.
         let seen = until(async || {
-            let runs: u64 = server.queue.duties().await.unwrap().iter().map(|duty| duty.runs).sum();
+            let runs: u64 = server.queue.maintenance_tasks().await.unwrap().iter().map(|task| task.runs).sum();
             let seen = scrape(server).await;
-            let all = runs >= 8 && seen.0.contains_key("windlass_duty_runs_total") && seen.sum(last_run, &sweep) > 0.0;
-            (all && seen.sum("windlass_duty_runs_total", &[("result", "ok")]) == runs as f64).then_some(seen)
+            let all = runs >= 8 && seen.0.contains_key("windlass_maintenance_runs_total") && seen.sum(last_run, &sweep) > 0.0;
+            (all && seen.sum("windlass_maintenance_runs_total", &[("result", "ok")]) == runs as f64).then_some(seen)
         })
         .await;
-        assert_eq!(seen.sum("windlass_duty_runs_total", &[("result", "failed")]), 0.0);
-        assert_eq!(seen.sum("windlass_duty_duration_seconds_count", &sweep[1..]), 1.0);
+        assert_eq!(seen.sum("windlass_maintenance_runs_total", &[("result", "failed")]), 0.0);
+        assert_eq!(seen.sum("windlass_maintenance_duration_seconds_count", &sweep[1..]), 1.0);
         let now = server.queue.clock().now().timestamp() as f64;
-        for name in ["windlass_duty_last_success_timestamp_seconds", last_run] {
+        for name in ["windlass_maintenance_last_success_timestamp_seconds", last_run] {
             assert_eq!(seen.sum(name, &sweep), now, "{name}");
         }
-        assert_eq!(seen.sum("windlass_duty_overdue_seconds", &[]), 0.0);
-        assert_eq!(seen.sum("windlass_duty_last_run_failed", &[]), 0.0);
+        assert_eq!(seen.sum("windlass_maintenance_overdue_seconds", &[]), 0.0);
+        assert_eq!(seen.sum("windlass_maintenance_last_run_failed", &[]), 0.0);
     }
 
     async fn requests_are_counted_by_path_and_not_by_what_is_in_it(server) {

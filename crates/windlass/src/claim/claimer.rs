@@ -31,7 +31,7 @@ use crate::event::delivery::{Delivery, Lease};
 use crate::maintenance::release_expired::release_expired;
 use crate::queue::Core;
 use crate::queue::route::{self, route_arrivals};
-use crate::queue::wake::{News, Registration, lock};
+use crate::queue::wake::{Registration, WakeReasons, lock};
 use crate::store::{Claim, ClaimSlot, LeaseTimes};
 use crate::topology::Topology;
 use crate::topology::lanes::LaneKey;
@@ -440,7 +440,7 @@ impl Claimer {
             () = until_shutdown(&mut self.shutting_down) => {}
         }
         long_polls &= self.admit_all();
-        let News { ready, seen_by_watcher, lanes_changed, failed } = self.registration.waiter.news();
+        let WakeReasons { ready, seen_by_watcher, lanes_changed, failed } = self.registration.waiter.news();
         if let Some(error) = failed {
             self.fail_all(&error);
             return Phase::Idle;

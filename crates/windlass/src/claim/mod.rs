@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::event::delivery::Delivery;
 use crate::event::names;
-use crate::observe::consumers::Asker;
+use crate::observe::consumers::Consumer;
 use crate::observe::inspect::{check_filter, check_types};
 use crate::observe::trace;
 use crate::policy::LEASE_MAX;
@@ -164,9 +164,9 @@ pub(crate) struct Filter {
 
 impl Filter {
     /// The filter as it is recorded for diagnosis.
-    pub fn into_asker(self, worker_id: String) -> Asker {
+    pub fn into_consumer(self, worker_id: String) -> Consumer {
         let Filter { subscription, types, except_types, tags, .. } = self;
-        Asker { subscription, types, except_types, tags, worker_id }
+        Consumer { subscription, types, except_types, tags, worker_id }
     }
 
     #[cfg(test)]
@@ -290,7 +290,7 @@ impl Queue {
         let claimer = ClaimerHandle::start(self.core().clone(), filter.clone());
         by_filter.insert(filter, &claimer);
         drop(by_filter);
-        self.note_askers_later();
+        self.record_consumers_later();
         Ok(claimer)
     }
 }

@@ -8,7 +8,7 @@ use super::positions::{Positions, ReadyStream};
 use crate::clock::Timestamp;
 use crate::event::names;
 use crate::queue::Core;
-use crate::queue::wake::Interest;
+use crate::queue::wake::ClaimInterest;
 use crate::store::{ClaimSource, LaneSource, ReadyPosition};
 use crate::topology::Topology;
 use crate::topology::lanes::{LaneFilter, LaneKey};
@@ -111,15 +111,15 @@ impl Selection {
         matches!(self.kind, Selected::Lanes { .. }).then_some(self.newest_lane)
     }
 
-    pub fn interest(&self) -> Interest {
+    pub fn interest(&self) -> ClaimInterest {
         let subscription_id = self.subscription_id;
         match &self.kind {
-            Selected::Nothing => Interest::Nothing,
-            Selected::Everything => Interest::Subscription { subscription_id, lanes: None },
+            Selected::Nothing => ClaimInterest::Nothing,
+            Selected::Everything => ClaimInterest::Subscription { subscription_id, lanes: None },
             Selected::Lanes { ids, .. } if ids.len() > LANES_READ_MAX => {
-                Interest::Subscription { subscription_id, lanes: Some(ids.clone()) }
+                ClaimInterest::Subscription { subscription_id, lanes: Some(ids.clone()) }
             }
-            Selected::Lanes { ids, .. } => Interest::Lanes { subscription_id, lanes: ids.clone() },
+            Selected::Lanes { ids, .. } => ClaimInterest::Lanes { subscription_id, lanes: ids.clone() },
         }
     }
 }

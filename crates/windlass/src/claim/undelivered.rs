@@ -7,7 +7,7 @@ use crate::queue::Core;
 use crate::queue::change::{apply_counted, change};
 use crate::queue::decide::give_back;
 use crate::queue::outcome::Action;
-use crate::store::{Change, Guard};
+use crate::store::{ChangeGuard, DeliveryChange};
 use crate::topology::Topology;
 
 /// Claimed deliveries that the caller has not received yet. Dropped before that, they are released.
@@ -39,9 +39,10 @@ impl Drop for Undelivered {
 }
 
 async fn release(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
-    let released =
-        |delivery: &Delivery| change(delivery.live(), Guard::Lease(delivery.lease), (Action::Released, give_back()));
-    let changes: Vec<Change> = deliveries.iter().map(released).collect();
+    let released = |delivery: &Delivery| {
+        change(delivery.live(), ChangeGuard::Lease(delivery.lease), (Action::Released, give_back()))
+    };
+    let changes: Vec<DeliveryChange> = deliveries.iter().map(released).collect();
     if let Err(error) = apply_counted(&core, &topology.namespace.namespace, &changes).await {
         tracing::warn!(%error, "could not release deliveries that no caller received; their leases will expire");
     }

@@ -17,7 +17,7 @@ use crate::queue::wake::ReadyLane;
 pub enum Status {
     /// Waiting: to be taken, for its time, or for its group.
     Pending,
-    /// Held by a worker.
+    /// LeasedEvent by a worker.
     Processing,
     /// Done.
     Completed,
@@ -154,8 +154,8 @@ impl Delivery {
         self.attempts
     }
 
-    pub(crate) fn live(&self) -> Live {
-        Live {
+    pub(crate) fn live(&self) -> LiveDelivery {
+        LiveDelivery {
             event_id: self.event.id,
             subscription_id: self.subscription_id,
             lane_id: self.lane_id,
@@ -174,7 +174,7 @@ impl Delivery {
 
 /// What a decision about a live delivery needs to know. Nobody but the lease's holder changes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct LiveDelivery {
     pub event_id: i64,
     pub subscription_id: i64,
     pub lane_id: i64,
@@ -192,7 +192,7 @@ pub(crate) struct Live {
     pub picked_at: Option<Timestamp>,
 }
 
-impl Live {
+impl LiveDelivery {
     /// Its lane. `rewind`: see [`ReadyLane`].
     pub fn ready_lane(&self, rewind: bool) -> ReadyLane {
         ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id, rewind }

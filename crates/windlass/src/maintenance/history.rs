@@ -67,7 +67,7 @@ pub(crate) struct StoredEvent {
 
 /// Where an event belongs that comes from a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ImportTarget {
     New,
     /// It is here already.
     Known,
@@ -75,17 +75,17 @@ pub(crate) enum Place {
     Taken,
 }
 
-impl Place {
-    pub fn of(event: &Event, stored: Option<&StoredEvent>) -> Place {
+impl ImportTarget {
+    pub fn of(event: &Event, stored: Option<&StoredEvent>) -> ImportTarget {
         match stored {
-            None => Place::New,
+            None => ImportTarget::New,
             Some(stored)
                 if (&stored.namespace, &stored.event_type, stored.created_at)
                     == (&event.namespace, &event.event_type, event.created_at) =>
             {
-                Place::Known
+                ImportTarget::Known
             }
-            Some(_) => Place::Taken,
+            Some(_) => ImportTarget::Taken,
         }
     }
 }
@@ -263,14 +263,14 @@ mod tests {
         let stored = StoredEvent { namespace: "ns".into(), event_type: "t".into(), created_at: at };
         let later = at + chrono::TimeDelta::microseconds(1);
         let cases = [
-            (None, Place::New),
-            (Some(stored.clone()), Place::Known),
-            (Some(StoredEvent { namespace: "other".into(), ..stored.clone() }), Place::Taken),
-            (Some(StoredEvent { event_type: "u".into(), ..stored.clone() }), Place::Taken),
-            (Some(StoredEvent { created_at: later, ..stored }), Place::Taken),
+            (None, ImportTarget::New),
+            (Some(stored.clone()), ImportTarget::Known),
+            (Some(StoredEvent { namespace: "other".into(), ..stored.clone() }), ImportTarget::Taken),
+            (Some(StoredEvent { event_type: "u".into(), ..stored.clone() }), ImportTarget::Taken),
+            (Some(StoredEvent { created_at: later, ..stored }), ImportTarget::Taken),
         ];
         for (stored, place) in cases {
-            assert_eq!(Place::of(&event, stored.as_ref()), place, "{stored:?}");
+            assert_eq!(ImportTarget::of(&event, stored.as_ref()), place, "{stored:?}");
         }
         let past = PastEvent { event, attempts: Vec::new() };
         assert_eq!(past.ends(), [(7, MAIN.to_owned(), at)]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::maintenance::task::{Duty, DutyRun};
+use crate::maintenance::task::{MaintenanceRun, MaintenanceTask};
 use crate::queue::Queue;
 
 pub(crate) mod archive;
@@ -44,19 +44,19 @@ impl Queue {
 
     async fn keep_up(&self, namespace: Option<&str>, every: Duration) {
         tokio::join!(
-            self.repeat(namespace, Duty::QUICK, every),
-            self.repeat(namespace, Duty::SLOW, every),
+            self.repeat(namespace, MaintenanceTask::QUICK, every),
+            self.repeat(namespace, MaintenanceTask::SLOW, every),
             self.tick(namespace, every.min(TICKS_UNSEEN_MAX)),
             self.route(namespace, every.min(ARRIVALS_UNSEEN_MAX)),
         );
     }
 
     /// At once, and then again and again.
-    async fn repeat(&self, namespace: Option<&str>, duties: &[Duty], every: Duration) {
+    async fn repeat(&self, namespace: Option<&str>, tasks: &[MaintenanceTask], every: Duration) {
         let mut wait = every;
         loop {
-            let done = self.do_due(namespace, duties).await;
-            let unfinished = |runs: &Vec<DutyRun>| runs.iter().any(|run| run.more);
+            let done = self.do_due(namespace, tasks).await;
+            let unfinished = |runs: &Vec<MaintenanceRun>| runs.iter().any(|run| run.more);
             wait = next_wait(wait, done.map(|runs| if unfinished(&runs) { every.min(GO_ON) } else { every }));
             sleep_about(wait).await;
         }

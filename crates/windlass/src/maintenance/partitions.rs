@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::maintenance::months::{self, Kept, Month, before_all, is_ahead, missing};
 use crate::maintenance::retention::{longest_ms, over_before};
 use crate::queue::Queue;
-use crate::store::{Dropping, MonthStore, Over};
+use crate::store::{DropOutcome, ExpiredMonths, MonthStore};
 
 /// What became of the months of history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +47,7 @@ impl Queue {
             // What is archived goes row by row.
             let spared = rules.of.into_iter().filter(|(_, rules)| rules.archives()).map(|(namespace, _)| namespace);
             let (before, spared) = (over_before(now, longest_ms), spared.collect());
-            drop_months(store, &Over { before, spared, version: rules.version }, &mut done).await?;
+            drop_months(store, &ExpiredMonths { before, spared, version: rules.version }, &mut done).await?;
             done.dropped += store.finish_dropping().await?;
         }
         if done != Partitions::default() {
@@ -58,13 +58,13 @@ impl Queue {
     }
 }
 
-async fn drop_months(store: &dyn MonthStore, over: &Over, done: &mut Partitions) -> Result<()> {
+async fn drop_months(store: &dyn MonthStore, over: &ExpiredMonths, done: &mut Partitions) -> Result<()> {
     let found = store.months().await?;
     let mut put_off = Vec::new();
     for month in months::over(&found, Kept::Events, over.before) {
         if !matches!(
             drop_month(store, Kept::Events, month, over, done).await?,
-            Dropping::Dropped | Dropping::TooMuchStays
+            DropOutcome::Dropped | DropOutcome::TooMuchStays
         ) {
             put_off.push(month);
         }
@@ -84,16 +84,16 @@ async fn drop_month(
     store: &dyn MonthStore,
     kept: Kept,
     month: Month,
-    over: &Over,
+    over: &ExpiredMonths,
     done: &mut Partitions,
-) -> Result<Dropping> {
+) -> Result<DropOutcome> {
     let dropping = store.drop_month((kept, month), over).await?;
     let why = match dropping {
-        Dropping::Dropped => return Ok(dropping),
-        Dropping::Busy => "in use",
-        Dropping::TooMuchStays => "much of them must stay; the rest is deleted row by row",
-        Dropping::Outdated => "the rules have changed just now",
-        Dropping::Refused => "only the owner of the tables may do that",
+        DropOutcome::Dropped => return Ok(dropping),
+        DropOutcome::Busy => "in use",
+        DropOutcome::TooMuchStays => "much of them must stay; the rest is deleted row by row",
+        DropOutcome::Outdated => "the rules have changed just now",
+        DropOutcome::Refused => "only the owner of the tables may do that",
     };
     tracing::info!("{} of {month} are not dropped now: {why}", kept.as_str());
     done.put_off += 1;

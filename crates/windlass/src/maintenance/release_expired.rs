@@ -9,7 +9,7 @@ use crate::queue::decide::{decide_abandoned, decide_expired};
 use crate::queue::publish::route_to;
 use crate::queue::wake::ReadyLane;
 use crate::queue::{Core, Queue};
-use crate::store::{Guard, NewDelivery};
+use crate::store::{ChangeGuard, NewDelivery};
 use crate::topology::Subscription;
 
 /// How long a node is remembered that is not heard of.
@@ -20,7 +20,7 @@ const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 const FIRES_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How long it is remembered that somebody asked for events.
-const ASKERS_KEPT: Duration = Duration::from_secs(3600);
+const CONSUMERS_KEPT: Duration = Duration::from_secs(3600);
 
 /// How long an empty lane stays after it was created.
 const EMPTY_LANE_KEPT: Duration = Duration::from_secs(600);
@@ -32,7 +32,7 @@ const LANES_BATCH: usize = 20_000;
 
 impl Queue {
     /// Releases every delivery whose lease has expired, and dead-letters those that were claimed too often; how many.
-    pub async fn sweep_once(&self) -> Result<usize> {
+    pub async fn release_expired_once(&self) -> Result<usize> {
         self.reload().await?;
         release_expired(self.core(), self.namespace()).await
     }
@@ -44,7 +44,7 @@ impl Queue {
         loop {
             let found = self.store().expired(self.namespace(), BATCH, self.now()).await?;
             let last = found.len() < BATCH;
-            let changes = found.into_iter().map(|live| change(live, Guard::Free, decide_expired()));
+            let changes = found.into_iter().map(|live| change(live, ChangeGuard::Free, decide_expired()));
             expired += apply_counted(self.core(), self.namespace(), &changes.collect::<Vec<_>>()).await?;
             if last {
                 return Ok(expired);
@@ -70,9 +70,9 @@ impl Queue {
         loop {
             let batch = self.store().prune(self.namespace(), NODE_KEPT, BATCH, self.now()).await?;
             let fires = self.store().prune_fires(self.namespace(), FIRES_KEPT, BATCH, self.now()).await?;
-            let askers = self.store().prune_askers(self.namespace(), ASKERS_KEPT, BATCH, self.now()).await?;
-            pruned += batch + fires + askers;
-            if batch < BATCH && fires < BATCH && askers < BATCH {
+            let consumers = self.store().prune_consumers(self.namespace(), CONSUMERS_KEPT, BATCH, self.now()).await?;
+            pruned += batch + fires + consumers;
+            if batch < BATCH && fires < BATCH && consumers < BATCH {
                 return Ok(pruned);
             }
         }
@@ -155,7 +155,7 @@ pub(crate) async fn release_expired(core: &Core, namespace: &str) -> Result<usiz
         let leased = expired.into_iter().filter_map(|live| live.lease.map(|lease| (live, lease)));
         let changes = leased.map(|(live, lease)| {
             let decided = decide_abandoned(&live);
-            change(live, Guard::RunOut(lease), decided)
+            change(live, ChangeGuard::ExpiredLease(lease), decided)
         });
         released += apply_counted(core, namespace, &changes.collect::<Vec<_>>()).await?;
     }

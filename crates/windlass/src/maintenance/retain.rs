@@ -9,15 +9,15 @@ use crate::maintenance::archive::{Archive, blocking};
 use crate::maintenance::clock_check::Seen;
 use crate::maintenance::history::write;
 use crate::maintenance::retention::{
-    Ended, Leftover, Mark, Place, Rules, Walk, longest_ms, over_at, over_before, row_wise_after_ms,
+    Ended, Leftover, Mark, Rules, Walk, WalkPosition, longest_ms, over_at, over_before, row_wise_after_ms,
 };
 use crate::queue::Queue;
-use crate::store::{EndedPage, Retain, Step, Taken};
+use crate::store::{DeletedHistory, EndedPage, MarkStep, Retain};
 use crate::topology::Topology;
 
 /// What retention deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Retained {
+pub struct RetentionReport {
     /// Deliveries whose attempts were deleted.
     pub deliveries: usize,
     /// Dead letters that were deleted.
@@ -31,8 +31,8 @@ pub struct Retained {
     pub withheld: bool,
 }
 
-impl Retained {
-    fn add(&mut self, taken: Taken) {
+impl RetentionReport {
+    fn add(&mut self, taken: DeletedHistory) {
         self.deliveries += taken.deliveries;
         self.dead_letters += taken.dead_letters;
         self.events += taken.events;
@@ -52,7 +52,7 @@ impl Queue {
     /// Deletes from this namespace's history what its policy no longer keeps: completed and cancelled deliveries, dead
     /// letters that are kept for a time, and events once nothing refers to them. Never a live event, and never a dead
     /// letter that is kept until somebody acts. Harmless when several processes do it at once.
-    pub async fn retain_once(&self) -> Result<Retained> {
+    pub async fn retain_once(&self) -> Result<RetentionReport> {
         let topology = self.reload().await?;
         let now = self.store().now(self.now()).await?;
         let rules = Rules::of(&topology);
@@ -63,17 +63,17 @@ impl Queue {
                 "nothing is deleted: history must be archived first, and this process was not told where to; \
                  start a server with --archive-dir, or open the queue with archive_to"
             );
-            return Ok(Retained { withheld: true, ..Retained::default() });
+            return Ok(RetentionReport { withheld: true, ..RetentionReport::default() });
         }
         if !self.believes(now).await? {
-            return Ok(Retained { withheld: true, ..Retained::default() });
+            return Ok(RetentionReport { withheld: true, ..RetentionReport::default() });
         }
         // What is archived is read row by row, and may as well be deleted so.
         let longest_ms = match self.store().by_months() {
             Some(months) if !rules.archives() => longest_ms(&months.rules().await?.of),
             _ => None,
         };
-        let (pending, done) = (Vec::new(), Retained::default());
+        let (pending, done) = (Vec::new(), RetentionReport::default());
         let mut round = Round { queue: self, topology, rules, hash, now, longest_ms, pages: 0, pending, done };
         round.leftovers().await?;
         for walk in [Walk::DeadLetters, Walk::Attempts] {
@@ -109,7 +109,7 @@ struct Round<'a> {
     pages: usize,
     /// What is to be done, in order, once it is in the archive.
     pending: Vec<Retain>,
-    done: Retained,
+    done: RetentionReport,
 }
 
 impl Round<'_> {
@@ -130,7 +130,7 @@ impl Round<'_> {
     async fn walk_for(&mut self, walk: Walk, keep_ms: u64, mut mark: Option<Mark>) -> Result<()> {
         let until = over_before(self.now, row_wise_after_ms(walk, keep_ms, self.longest_ms));
         let is_good = |mark: &Mark| mark.rules == self.hash && mark.place.at <= self.now.timestamp_micros();
-        let mut place = mark.filter(is_good).map_or(Place::default(), |mark| mark.place);
+        let mut place = mark.filter(is_good).map_or(WalkPosition::default(), |mark| mark.place);
         let mut empty = 0;
         while !self.is_over() {
             let page = self.page(walk, place, until).await?;
@@ -143,7 +143,7 @@ impl Round<'_> {
             }
             let to = Mark { keep_ms, rules: self.hash, place };
             if mark != Some(to) {
-                let step = Some(Step { walk, from: mark, to });
+                let step = Some(MarkStep { walk, from: mark, to });
                 self.plan(step, due, Vec::new(), later);
                 mark = Some(to);
                 if self.is_enough() && !self.carry_out().await? {
@@ -157,7 +157,7 @@ impl Round<'_> {
         self.carry_out().await.map(drop)
     }
 
-    async fn page(&mut self, walk: Walk, place: Place, until: Timestamp) -> Result<EndedPage> {
+    async fn page(&mut self, walk: Walk, place: WalkPosition, until: Timestamp) -> Result<EndedPage> {
         self.pages += 1;
         let (store, namespace) = (self.queue.store(), self.queue.namespace());
         store.ended(namespace, walk, place, until, store.retain_batch(), self.now).await
@@ -239,7 +239,7 @@ impl Round<'_> {
 
     fn plan(
         &mut self,
-        step: Option<Step>,
+        step: Option<MarkStep>,
         due: Vec<Ended>,
         settled: Vec<Leftover>,
         later: Vec<(Leftover, Option<Timestamp>)>,

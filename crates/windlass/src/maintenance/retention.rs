@@ -31,7 +31,7 @@ impl Walk {
 
 /// Where a walk is: an instant in microseconds, and what tells rows of one instant apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Place {
+pub(crate) struct WalkPosition {
     pub at: i64,
     pub id: i64,
     pub subscription_id: i64,
@@ -42,7 +42,7 @@ pub(crate) struct Place {
 pub(crate) struct Mark {
     pub keep_ms: u64,
     pub rules: i64,
-    pub place: Place,
+    pub place: WalkPosition,
 }
 
 /// An end that a walk came by.

@@ -1,4 +1,4 @@
-//! Upkeep that recurs. All processes on a database are equal: whoever finds a duty due takes it by its row, and what
+//! Upkeep that recurs. All processes on a database are equal: whoever finds a task due takes it by its row, and what
 //! came of it is written there for everyone to see.
 
 use std::pin::pin;
@@ -16,9 +16,9 @@ use crate::queue::Queue;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Duty {
-    /// Brings back deliveries whose lease ran out: [`Queue::sweep_once`].
-    Sweep,
+pub enum MaintenanceTask {
+    /// Brings back deliveries whose lease ran out: [`Queue::release_expired_once`].
+    ReleaseExpired,
     /// Buries waiting deliveries past their deadline: [`Queue::expire_once`].
     Expire,
     /// Goes on giving new subscriptions their past: [`Queue::backfill_once`].
@@ -40,44 +40,44 @@ pub enum Duty {
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-impl Duty {
+impl MaintenanceTask {
     /// Done at once wherever they are due: others wait for what they bring.
-    pub(crate) const QUICK: &[Duty] = &[Duty::Sweep, Duty::Expire];
+    pub(crate) const QUICK: &[MaintenanceTask] = &[MaintenanceTask::ReleaseExpired, MaintenanceTask::Expire];
     /// Done beside the quick ones, which they must not hold up, in this order: what may take long comes last.
-    pub(crate) const SLOW: &[Duty] = &[
-        Duty::Sample,
-        Duty::Partitions,
-        Duty::Reschedule,
-        Duty::Prune,
-        Duty::ThinSamples,
-        Duty::Retain,
-        Duty::Backfill,
+    pub(crate) const SLOW: &[MaintenanceTask] = &[
+        MaintenanceTask::Sample,
+        MaintenanceTask::Partitions,
+        MaintenanceTask::Reschedule,
+        MaintenanceTask::Prune,
+        MaintenanceTask::ThinSamples,
+        MaintenanceTask::Retain,
+        MaintenanceTask::Backfill,
     ];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
-            Duty::Sweep => "sweep",
-            Duty::Expire => "expire",
-            Duty::Backfill => "backfill",
-            Duty::Prune => "prune",
-            Duty::Reschedule => "reschedule",
-            Duty::Partitions => "partitions",
-            Duty::Retain => "retain",
-            Duty::Sample => "sample",
-            Duty::ThinSamples => "thin_samples",
+            MaintenanceTask::ReleaseExpired => "release_expired",
+            MaintenanceTask::Expire => "expire",
+            MaintenanceTask::Backfill => "backfill",
+            MaintenanceTask::Prune => "prune",
+            MaintenanceTask::Reschedule => "reschedule",
+            MaintenanceTask::Partitions => "partitions",
+            MaintenanceTask::Retain => "retain",
+            MaintenanceTask::Sample => "sample",
+            MaintenanceTask::ThinSamples => "thin_samples",
         }
     }
 
     /// How often it is done, give or take a tenth.
     pub(crate) fn every(self) -> Duration {
         match self {
-            Duty::Sweep | Duty::Expire => 10 * SECOND,
-            Duty::Backfill => 30 * SECOND,
-            Duty::Sample | Duty::Reschedule => MINUTE,
-            Duty::Prune | Duty::Retain => 5 * MINUTE,
-            Duty::ThinSamples => 10 * MINUTE,
-            Duty::Partitions => 60 * MINUTE,
+            MaintenanceTask::ReleaseExpired | MaintenanceTask::Expire => 10 * SECOND,
+            MaintenanceTask::Backfill => 30 * SECOND,
+            MaintenanceTask::Sample | MaintenanceTask::Reschedule => MINUTE,
+            MaintenanceTask::Prune | MaintenanceTask::Retain => 5 * MINUTE,
+            MaintenanceTask::ThinSamples => 10 * MINUTE,
+            MaintenanceTask::Partitions => 60 * MINUTE,
         }
     }
 
@@ -87,44 +87,46 @@ impl Duty {
 
     /// Whether it is done for the whole database rather than for each namespace. Its row is in `default`.
     pub(crate) fn is_of_database(self) -> bool {
-        self == Duty::Partitions
+        self == MaintenanceTask::Partitions
     }
 
     /// How much there was to do, and whether there is more that could not be done in one go.
     async fn once(self, queue: &Queue) -> Result<(usize, bool)> {
         let done = match self {
-            Duty::Sweep => queue.sweep_once().await,
-            Duty::Expire => queue.expire_once().await,
-            Duty::Backfill => queue.backfill_once().await,
-            Duty::Prune => queue.prune_once().await,
-            Duty::Reschedule => queue.reschedule_once().await,
-            Duty::Partitions => queue.partitions_once().await.map(|done| done.made + done.dropped + done.strays),
-            Duty::Retain => {
+            MaintenanceTask::ReleaseExpired => queue.release_expired_once().await,
+            MaintenanceTask::Expire => queue.expire_once().await,
+            MaintenanceTask::Backfill => queue.backfill_once().await,
+            MaintenanceTask::Prune => queue.prune_once().await,
+            MaintenanceTask::Reschedule => queue.reschedule_once().await,
+            MaintenanceTask::Partitions => {
+                queue.partitions_once().await.map(|done| done.made + done.dropped + done.strays)
+            }
+            MaintenanceTask::Retain => {
                 let done = queue.retain_once().await?;
                 return Ok((done.deliveries + done.dead_letters + done.events, done.more));
             }
-            Duty::Sample => queue.sample_once().await,
-            Duty::ThinSamples => queue.thin_samples_once().await,
+            MaintenanceTask::Sample => queue.sample_once().await,
+            MaintenanceTask::ThinSamples => queue.thin_samples_once().await,
         };
         Ok((done?, false))
     }
 }
 
-impl FromStr for Duty {
+impl FromStr for MaintenanceTask {
     type Err = Error;
 
-    fn from_str(name: &str) -> Result<Duty> {
-        let all = Duty::QUICK.iter().chain(Duty::SLOW);
-        let found = all.copied().find(|duty| duty.as_str() == name);
-        found.ok_or_else(|| Error::invalid("duty", format!("'{name}' is not a duty")))
+    fn from_str(name: &str) -> Result<MaintenanceTask> {
+        let all = MaintenanceTask::QUICK.iter().chain(MaintenanceTask::SLOW);
+        let found = all.copied().find(|task| task.as_str() == name);
+        found.ok_or_else(|| Error::invalid("task", format!("'{name}' is not a task")))
     }
 }
 
-/// A duty that was done, or tried, just now.
+/// A task that was done, or tried, just now.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DutyRun {
+pub struct MaintenanceRun {
     /// Which.
-    pub duty: Duty,
+    pub task: MaintenanceTask,
     /// How much there was to do: deliveries, rows, files.
     pub done: usize,
     /// How long it took.
@@ -135,20 +137,20 @@ pub struct DutyRun {
     pub error: Option<Error>,
 }
 
-impl DutyRun {
+impl MaintenanceRun {
     /// Jittered, so that what began together does not stay together.
     pub(crate) fn next_in(&self) -> Duration {
-        let every = if self.more { SECOND } else { self.duty.every() };
+        let every = if self.more { SECOND } else { self.task.every() };
         every.mul_f64(0.9 + 0.2 * fastrand::f64())
     }
 }
 
-/// What is known of a duty.
+/// What is known of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DutyView {
+pub struct MaintenanceTaskView {
     /// Which.
-    pub duty: Duty,
+    pub task: MaintenanceTask,
     /// How often it is done, give or take a tenth.
     pub every_ms: u64,
     /// When it is due again.
@@ -170,28 +172,32 @@ pub struct DutyView {
 impl Queue {
     /// Does what is due of this namespace's upkeep, and of the whole database's; what that was. `windlass serve` and
     /// every running [`Node`](crate::Node) do this by themselves. Whoever only claims calls it now and then.
-    pub async fn maintain_once(&self) -> Result<Vec<DutyRun>> {
-        let mut runs = self.do_due(Some(self.namespace()), Duty::QUICK).await?;
-        runs.append(&mut self.do_due(Some(self.namespace()), Duty::SLOW).await?);
+    pub async fn maintain_once(&self) -> Result<Vec<MaintenanceRun>> {
+        let mut runs = self.do_due(Some(self.namespace()), MaintenanceTask::QUICK).await?;
+        runs.append(&mut self.do_due(Some(self.namespace()), MaintenanceTask::SLOW).await?);
         Ok(runs)
     }
 
     /// What is known of this namespace's upkeep. That of the whole database is shown with `default`.
-    pub async fn duties(&self) -> Result<Vec<DutyView>> {
+    pub async fn maintenance_tasks(&self) -> Result<Vec<MaintenanceTaskView>> {
         self.topology().await?;
-        self.store().duties(self.namespace()).await
+        self.store().maintenance_tasks(self.namespace()).await
     }
 
-    /// Does those of these duties that are due and that nobody else is at: of one namespace, or of all. One that fails
+    /// Does those of these tasks that are due and that nobody else is at: of one namespace, or of all. One that fails
     /// does not keep the others from theirs.
-    pub(crate) async fn do_due(&self, namespace: Option<&str>, duties: &[Duty]) -> Result<Vec<DutyRun>> {
-        let mut due = self.store().due_duties(namespace, duties, self.now()).await?;
-        due.sort_by_cached_key(|(namespace, duty)| order(namespace, *duty));
+    pub(crate) async fn do_due(
+        &self,
+        namespace: Option<&str>,
+        tasks: &[MaintenanceTask],
+    ) -> Result<Vec<MaintenanceRun>> {
+        let mut due = self.store().due_maintenance_tasks(namespace, tasks, self.now()).await?;
+        due.sort_by_cached_key(|(namespace, task)| order(namespace, *task));
         let (mut runs, mut failed) = (Vec::new(), None);
         for of_one in due.chunk_by(|one, next| one.0 == next.0 && is_quick(one.1) && is_quick(next.1)) {
             let queue = self.in_namespace(&of_one[0].0)?;
-            let duties: Vec<Duty> = of_one.iter().map(|(_, duty)| *duty).collect();
-            match queue.take_and_do(&duties).await {
+            let tasks: Vec<MaintenanceTask> = of_one.iter().map(|(_, task)| *task).collect();
+            match queue.take_and_do(&tasks).await {
                 Ok(mut done) => runs.append(&mut done),
                 Err(error) => failed = Some(error),
             }
@@ -199,48 +205,53 @@ impl Queue {
         failed.map_or(Ok(runs), Err)
     }
 
-    async fn take_and_do(&self, duties: &[Duty]) -> Result<Vec<DutyRun>> {
+    async fn take_and_do(&self, tasks: &[MaintenanceTask]) -> Result<Vec<MaintenanceRun>> {
         let worker_id = &*self.core().process;
-        let taken = self.store().take_duties(self.namespace(), duties, worker_id, self.now()).await?;
+        let taken = self.store().acquire_maintenance_tasks(self.namespace(), tasks, worker_id, self.now()).await?;
         let mut runs = Vec::with_capacity(taken.len());
-        for duty in taken {
-            runs.push(self.do_one(duty).await);
+        for task in taken {
+            runs.push(self.do_one(task).await);
         }
         if !runs.is_empty() {
-            self.store().note_duties(self.namespace(), &runs, worker_id, self.now()).await?;
+            self.store().record_maintenance_runs(self.namespace(), &runs, worker_id, self.now()).await?;
         }
         Ok(runs)
     }
 
-    async fn do_one(&self, duty: Duty) -> DutyRun {
+    async fn do_one(&self, task: MaintenanceTask) -> MaintenanceRun {
         let begun = Instant::now();
-        let (namespace, name) = (self.namespace(), duty.as_str());
-        let ((done, more), error) = match self.hold_while(duty, duty.once(self)).await {
+        let (namespace, name) = (self.namespace(), task.as_str());
+        let ((done, more), error) = match self.hold_while(task, task.once(self)).await {
             Ok(done) => (done, None),
             Err(error) => ((0, false), Some(error)),
         };
         let took = begun.elapsed();
         match &error {
-            Some(error) => tracing::warn!(%error, namespace, duty = name, "upkeep failed"),
+            Some(error) => tracing::warn!(%error, namespace, task = name, "upkeep failed"),
             // Samples are taken every minute, and change nothing.
-            None if done > 0 && duty != Duty::Sample => tracing::info!(namespace, duty = name, done, ?took, "upkeep"),
-            None => tracing::debug!(namespace, duty = name, ?took, "upkeep: nothing to do"),
+            None if done > 0 && task != MaintenanceTask::Sample => {
+                tracing::info!(namespace, task = name, done, ?took, "upkeep")
+            }
+            None => tracing::debug!(namespace, task = name, ?took, "upkeep: nothing to do"),
         }
-        let run = DutyRun { duty, done, took, more, error };
-        self.core().meter.duty(namespace, &run, self.clock().now());
+        let run = MaintenanceRun { task, done, took, more, error };
+        self.core().metrics.task(namespace, &run, self.clock().now());
         run
     }
 
-    /// Goes on holding the duty for as long as the work takes.
-    async fn hold_while<T>(&self, duty: Duty, work: impl Future<Output = T>) -> T {
+    /// Goes on holding the task for as long as the work takes.
+    async fn hold_while<T>(&self, task: MaintenanceTask, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
-            match tokio::time::timeout(Duty::PATIENCE / 3, &mut work).await {
+            match tokio::time::timeout(MaintenanceTask::PATIENCE / 3, &mut work).await {
                 Ok(done) => return done,
                 Err(_) => {
-                    let held = self.store().hold_duty(self.namespace(), duty, &self.core().process, self.now()).await;
+                    let held = self
+                        .store()
+                        .extend_maintenance_task(self.namespace(), task, &self.core().process, self.now())
+                        .await;
                     if let Err(error) = held {
-                        tracing::debug!(%error, duty = duty.as_str(), "could not hold a duty for longer");
+                        tracing::debug!(%error, task = task.as_str(), "could not hold a task for longer");
                     }
                 }
             }
@@ -249,13 +260,13 @@ impl Queue {
 }
 
 /// Quick ones of one namespace together; of the others first each one's turn in all namespaces, then the next one's.
-fn order(namespace: &str, duty: Duty) -> (usize, String, Duty) {
-    let turn = Duty::SLOW.iter().position(|slow| *slow == duty);
-    (turn.map_or(0, |turn| turn + 1), namespace.to_owned(), duty)
+fn order(namespace: &str, task: MaintenanceTask) -> (usize, String, MaintenanceTask) {
+    let turn = MaintenanceTask::SLOW.iter().position(|slow| *slow == task);
+    (turn.map_or(0, |turn| turn + 1), namespace.to_owned(), task)
 }
 
-fn is_quick(duty: Duty) -> bool {
-    Duty::QUICK.contains(&duty)
+fn is_quick(task: MaintenanceTask) -> bool {
+    MaintenanceTask::QUICK.contains(&task)
 }
 
 #[cfg(test)]
@@ -264,11 +275,11 @@ mod tests {
 
     #[test]
     fn every_duty_is_found_by_its_name() {
-        for duty in Duty::QUICK.iter().chain(Duty::SLOW) {
-            assert_eq!(duty.as_str().parse(), Ok(*duty));
-            assert_eq!(serde_json::to_string(duty).unwrap(), format!("\"{}\"", duty.as_str()));
+        for task in MaintenanceTask::QUICK.iter().chain(MaintenanceTask::SLOW) {
+            assert_eq!(task.as_str().parse(), Ok(*task));
+            assert_eq!(serde_json::to_string(task).unwrap(), format!("\"{}\"", task.as_str()));
         }
-        assert!("idle".parse::<Duty>().is_err());
+        assert!("idle".parse::<MaintenanceTask>().is_err());
     }
 
     #[cfg(feature = "sqlite")]
@@ -277,24 +288,29 @@ mod tests {
         let (clock, hand) = crate::Clock::test("2026-01-01T00:00:00Z".parse().unwrap());
         let queue = Queue::options("sqlite::memory:").clock(clock).open().await.unwrap();
         let take = async |worker_id: &str| {
-            queue.store().take_duties("default", &[Duty::Prune], worker_id, queue.now()).await.unwrap()
+            queue
+                .store()
+                .acquire_maintenance_tasks("default", &[MaintenanceTask::Prune], worker_id, queue.now())
+                .await
+                .unwrap()
         };
-        assert_eq!(take(&queue.core().process).await, [Duty::Prune]);
+        assert_eq!(take(&queue.core().process).await, [MaintenanceTask::Prune]);
         let work = async {
-            hand.advance(Duty::PATIENCE - SECOND);
-            tokio::time::sleep(Duty::PATIENCE / 2).await;
+            hand.advance(MaintenanceTask::PATIENCE - SECOND);
+            tokio::time::sleep(MaintenanceTask::PATIENCE / 2).await;
         };
-        queue.hold_while(Duty::Prune, work).await;
-        hand.advance(Duty::PATIENCE - SECOND);
+        queue.hold_while(MaintenanceTask::Prune, work).await;
+        hand.advance(MaintenanceTask::PATIENCE - SECOND);
         assert_eq!(take("other").await, []);
         hand.advance(SECOND);
-        assert_eq!(take("other").await, [Duty::Prune]);
+        assert_eq!(take("other").await, [MaintenanceTask::Prune]);
     }
 
     #[test]
     fn a_duty_comes_again_about_when_it_should() {
-        for (more, every) in [(false, Duty::Retain.every()), (true, SECOND)] {
-            let run = DutyRun { duty: Duty::Retain, done: 0, took: Duration::ZERO, more, error: None };
+        for (more, every) in [(false, MaintenanceTask::Retain.every()), (true, SECOND)] {
+            let run =
+                MaintenanceRun { task: MaintenanceTask::Retain, done: 0, took: Duration::ZERO, more, error: None };
             assert!((0..1_000).all(|_| (every.mul_f64(0.9)..=every.mul_f64(1.1)).contains(&run.next_in())));
         }
     }

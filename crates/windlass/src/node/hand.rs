@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::event::delivery::{Delivery, Lease};
 use crate::queue::Queue;
-use crate::queue::finish::Held;
+use crate::queue::finish::LeasedEvent;
 use crate::queue::wake::lock;
 
 /// A lease is renewed when one part in this many of it has passed. The rest is for a database that is away.
@@ -153,7 +153,7 @@ impl Hand {
 
     /// For as long as they were taken: the policy may have changed since, and we would come too late for a shorter one.
     async fn renew_all(&self, queue: &Queue, lease: Duration, due: &[Arc<Grip>]) {
-        let held = due.iter().map(|grip| Held::from(&*grip.delivery)).collect();
+        let held = due.iter().map(|grip| LeasedEvent::from(&*grip.delivery)).collect();
         match queue.extend_all(held, Some(lease)).await {
             Ok(extended) => {
                 for (grip, extended) in due.iter().zip(extended) {

@@ -15,7 +15,7 @@ use crate::event::names;
 use crate::event::typed::EventType;
 use crate::node::registry::{HEARTBEAT, NewNode};
 use crate::queue::Queue;
-use crate::queue::busy::Busy;
+use crate::queue::busy::InFlight;
 use crate::queue::publish::Published;
 
 mod attempt;
@@ -333,7 +333,7 @@ impl Node {
             stopping: watch::Sender::new(false),
             abandoned: watch::Sender::new(false),
             changed: watch::Sender::new(()),
-            busy: Busy::new(),
+            busy: InFlight::new(),
         }))
     }
 
@@ -411,7 +411,7 @@ impl RunningNode {
     /// Adds a handler for events of this type – an exact name, or a prefix ending in `*` – and begins to consume them.
     ///
     /// What came before it was added and waits still gets to it, unless this or another node has taken it as
-    /// [unhandled](crate::Unhandled) meanwhile. There is no way to take a handler away again but to stop the node.
+    /// [unhandled](crate::UnhandledPolicy) meanwhile. There is no way to take a handler away again but to stop the node.
     pub async fn on<F, Fut>(&self, event_type: impl Into<String>, work: F) -> Result<()>
     where
         F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::claim::WAIT_MAX;
 use crate::error::{Error, Result};
 use crate::event::delivery::Delivery;
-use crate::queue::busy::Piece;
+use crate::queue::busy::InFlightGuard;
 use crate::queue::outcome::HandlerResult;
 
 /// What was handled within this much time is taken ahead: enough that fast handlers never wait for the database, and
@@ -51,7 +51,7 @@ pub(super) struct Load {
 }
 
 /// A delivery counts as in hand until this is dropped.
-pub(super) struct InHand(Arc<Pool>, #[expect(dead_code, reason = "held until the end")] Piece);
+pub(super) struct InHand(Arc<Pool>, #[expect(dead_code, reason = "held until the end")] InFlightGuard);
 
 impl Drop for InHand {
     fn drop(&mut self) {

@@ -14,14 +14,14 @@ use super::hand::Grip;
 use super::pause::Pause;
 use super::pool::InHand;
 use super::shared::Shared;
-use crate::queue::finish::Held;
+use crate::queue::finish::LeasedEvent;
 use crate::queue::outcome::{Finished, Outcome, Report};
 
 /// Handles a run. Its deliveries are first attempts, so no handler has finished before.
 pub(super) async fn attend_run(in_hand: InHand, run: Vec<Envelope>) {
     let node = in_hand.node().clone();
     let grips: Vec<Arc<Grip>> = run.iter().map(|event| Grip::new(event.0.clone())).collect();
-    // Held for as long as the run is handled, since the lease must not expire before the last delivery is.
+    // LeasedEvent for as long as the run is handled, since the lease must not expire before the last delivery is.
     let holds: Vec<_> = grips.iter().map(|grip| node.hand.hold(grip)).collect();
     let (mut completions, mut begun) = (Completions::new(&node), 0);
     for (event, grip) in run.iter().zip(&grips) {
@@ -108,7 +108,7 @@ impl Completions {
 async fn commit(node: &Shared, batch: Vec<(Envelope, Report)>) -> bool {
     let mut pause = Pause::after_a_failed_report();
     loop {
-        let reports = batch.iter().map(|(event, report)| (Held::from(&*event.0), report.clone())).collect();
+        let reports = batch.iter().map(|(event, report)| (LeasedEvent::from(&*event.0), report.clone())).collect();
         let answers = match node.queue.finish_all(reports).await {
             Ok(answers) => answers,
             Err(error) if error.is_temporary() => {

@@ -17,7 +17,7 @@ use crate::event::names;
 use crate::node::registry::NewNode;
 use crate::policy::Policy;
 use crate::queue::Queue;
-use crate::queue::busy::Busy;
+use crate::queue::busy::InFlight;
 use crate::queue::wake::lock;
 
 /// What a pool claims: a subscription, and the type pattern if the pool has a concurrency limit of its own.
@@ -49,7 +49,7 @@ pub(super) struct Shared {
     /// Handlers came.
     pub changed: watch::Sender<()>,
     /// What is in hand, or about to be.
-    pub busy: Busy,
+    pub busy: InFlight,
 }
 
 impl Shared {
@@ -71,7 +71,7 @@ impl Shared {
     /// Counts how handlers ended.
     pub fn count_handled(&self, event: &Envelope, runs: &[Run]) {
         let ends = runs.iter().map(|run| (run.handler.as_str(), run.end()));
-        self.queue.core().meter.handled(&event.0, ends);
+        self.queue.core().metrics.handled(&event.0, ends);
     }
 
     /// Whether a handler of the event commits by itself.

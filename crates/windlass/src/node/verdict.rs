@@ -10,7 +10,7 @@ use super::error::Failure;
 use crate::clock::SPAN_MAX;
 use crate::error::panic_text;
 use crate::observe::metrics::HandlerEnd;
-use crate::policy::Unrecoverable;
+use crate::policy::UnrecoverablePolicy;
 use crate::policy::limits::Limits;
 use crate::queue::finish::fit;
 use crate::queue::outcome::{HandlerResult, Outcome, Report};
@@ -48,7 +48,7 @@ impl Run {
 pub(super) fn report(
     runs: &[Run],
     known: &[HandlerResult],
-    unrecoverable: Unrecoverable,
+    unrecoverable: UnrecoverablePolicy,
     already_stored: bool,
 ) -> Report {
     let outcome = outcome(runs, known, unrecoverable);
@@ -73,7 +73,7 @@ pub(super) fn put_back(event: &Envelope, runs: &[Run]) -> Report {
     Report::new(Outcome::Snooze { delay }).handler_results(runs.iter().filter_map(result).collect())
 }
 
-fn outcome(runs: &[Run], known: &[HandlerResult], unrecoverable: Unrecoverable) -> Outcome {
+fn outcome(runs: &[Run], known: &[HandlerResult], unrecoverable: UnrecoverablePolicy) -> Outcome {
     let (mut retries, mut after, mut snooze, mut dead) =
         (false, None, None, known.iter().any(|known| !known.succeeded));
     for run in runs {
@@ -87,7 +87,7 @@ fn outcome(runs: &[Run], known: &[HandlerResult], unrecoverable: Unrecoverable) 
         }
     }
     match (retries, snooze, dead) {
-        (.., true) if unrecoverable == Unrecoverable::Finish => Outcome::dead(),
+        (.., true) if unrecoverable == UnrecoverablePolicy::Finish => Outcome::dead(),
         (true, ..) => Outcome::Retry { after },
         (_, Some(delay), _) => Outcome::Snooze { delay },
         (.., true) => Outcome::dead(),
@@ -211,7 +211,7 @@ mod tests {
         for (failures, known, retry_others, finish) in table {
             let runs: Vec<Run> = failures.into_iter().map(|failure| run("h", failure)).collect();
             let outcome = |unrecoverable| report(&runs, &known, unrecoverable, false).outcome;
-            let both = (outcome(Unrecoverable::RetryOthers), outcome(Unrecoverable::Finish));
+            let both = (outcome(UnrecoverablePolicy::RetryOthers), outcome(UnrecoverablePolicy::Finish));
             assert_eq!(both, (retry_others, finish), "{runs:?} {known:?}");
         }
     }
@@ -220,13 +220,13 @@ mod tests {
     fn many_long_errors_fit_into_the_record() {
         let wordy = || Some(Failure::Retry { after: None, error: "\u{1}".repeat(100_000) });
         let runs: Vec<Run> = (0..100).map(|n| run(&format!("{n}"), wordy())).collect();
-        let detail = report(&runs, &[], Unrecoverable::RetryOthers, false).detail.unwrap();
+        let detail = report(&runs, &[], UnrecoverablePolicy::RetryOthers, false).detail.unwrap();
         assert!((32 << 10..=64 << 10).contains(&detail.get().len()), "{}", detail.get().len());
     }
 
     #[test]
     fn only_what_need_not_run_again_is_remembered() {
-        let report = |runs: &[Run]| report(runs, &[], Unrecoverable::RetryOthers, false);
+        let report = |runs: &[Run]| report(runs, &[], UnrecoverablePolicy::RetryOthers, false);
         let reported = report(&[run("a", None), run("b", retry(None)), run("c", never())]);
         let remembered: Vec<_> = reported.handler_results.iter().map(|r| (r.handler.as_str(), r.succeeded)).collect();
         assert_eq!(remembered, [("a", true), ("c", false)]);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_completed_delivery_names_its_results_if_they_were_stored() {
         let runs = [run("a", None), run("b", None)];
-        let named = |stored| report(&runs, &[], Unrecoverable::RetryOthers, stored).handler_results.len();
+        let named = |stored| report(&runs, &[], UnrecoverablePolicy::RetryOthers, stored).handler_results.len();
         assert_eq!((named(false), named(true)), (0, 2));
     }
 }

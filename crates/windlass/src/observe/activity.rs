@@ -13,7 +13,7 @@ use crate::observe::inspect::check_page;
 use crate::queue::Queue;
 use crate::queue::decide::status_led_to;
 use crate::queue::outcome::{Action, Attempt};
-use crate::store::{Head, Recent, Since};
+use crate::store::{ActivitySince, EventHead, RecentActivity};
 use crate::topology::{MAIN, wants};
 
 /// What a transaction did is seen if it commits at most this long after it began: ids and instants are
@@ -119,14 +119,14 @@ impl Queue {
         });
         let ids: Vec<i64> = of_attempts.collect::<BTreeSet<i64>>().into_iter().collect();
         let found = if ids.is_empty() { Vec::new() } else { self.store().heads(self.namespace(), &ids).await? };
-        let heads: HashMap<i64, Head> = found.into_iter().map(|head| (head.event_id, head)).collect();
+        let heads: HashMap<i64, EventHead> = found.into_iter().map(|head| (head.event_id, head)).collect();
         Ok(new.into_iter().map(|happening| happening.describe(&heads)).collect())
     }
 }
 
 /// Something that happened, as the database tells it.
 enum Happening {
-    Published(Head),
+    Published(EventHead),
     Ended(Attempt),
 }
 
@@ -139,7 +139,7 @@ impl Happening {
         }
     }
 
-    fn describe(self, heads: &HashMap<i64, Head>) -> Activity {
+    fn describe(self, heads: &HashMap<i64, EventHead>) -> Activity {
         match self {
             Happening::Published(head) => Activity {
                 event_id: head.event_id,
@@ -180,13 +180,13 @@ impl ActivityCursor {
         ActivityCursor { published: Track::default(), ended }
     }
 
-    fn since(&self) -> Since {
-        Since { event_id: self.published.floor.0, ended: self.ended.floor }
+    fn since(&self) -> ActivitySince {
+        ActivitySince { event_id: self.published.floor.0, ended: self.ended.floor }
     }
 
     /// Those that are new among what was read, the oldest first. As much as `rows_max` of a kind may not
     /// have been all of it.
-    fn take(&mut self, recent: Recent, rows_max: usize, horizon: Timestamp) -> Vec<Happening> {
+    fn take(&mut self, recent: RecentActivity, rows_max: usize, horizon: Timestamp) -> Vec<Happening> {
         let ended = recent.ended.into_iter().map(|(id, attempt)| {
             let at = attempt.finished_at;
             ((at.timestamp_micros(), id), at, Happening::Ended(attempt))

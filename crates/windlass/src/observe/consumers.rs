@@ -18,12 +18,12 @@ use crate::topology::wants;
 const FIRST_NOTE: Duration = Duration::from_secs(1);
 const NOTE_EVERY: Duration = Duration::from_secs(20);
 /// How many different wishes of one namespace a process notes.
-const ASKERS_MAX: usize = 1_000;
+const CONSUMERS_MAX: usize = 1_000;
 
 /// What somebody asks for, or asked for lately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AskerView {
+pub struct ConsumerView {
     /// The process through which it is asked: a node's or a server's.
     pub process: String,
     /// Who asked so last.
@@ -40,7 +40,7 @@ pub struct AskerView {
     pub seen_at: DateTime<Utc>,
 }
 
-impl AskerView {
+impl ConsumerView {
     /// Whether it may take events of this kind.
     fn asks_for(&self, subscription: &str, event_type: &str, tags: &[String]) -> bool {
         let excepted = self.except_types.iter().any(|pattern| names::type_matches(pattern, event_type));
@@ -52,7 +52,7 @@ impl AskerView {
 
 /// A wish to be noted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Asker {
+pub(crate) struct Consumer {
     /// Empty: there are more.
     pub subscription: String,
     pub types: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Asker {
     pub worker_id: String,
 }
 
-impl Asker {
+impl Consumer {
     /// Of what is asked for, whoever does.
     pub fn filter_id(&self) -> i64 {
         let mut hasher = DefaultHasher::new();
@@ -71,31 +71,36 @@ impl Asker {
 }
 
 /// When somebody last asked for events of this kind.
-pub(crate) fn last_asked(askers: &[AskerView], from: &str, event_type: &str, tags: &[String]) -> Option<Timestamp> {
-    let asking = askers.iter().filter(|asker| asker.asks_for(from, event_type, tags));
-    asking.map(|asker| asker.seen_at).max()
+pub(crate) fn last_requested(
+    consumers: &[ConsumerView],
+    from: &str,
+    event_type: &str,
+    tags: &[String],
+) -> Option<Timestamp> {
+    let asking = consumers.iter().filter(|consumer| consumer.asks_for(from, event_type, tags));
+    asking.map(|consumer| consumer.seen_at).max()
 }
 
 impl Queue {
     /// Who asked for events within the last hour, and for which. Those who still ask were seen within a minute.
-    pub async fn askers(&self) -> Result<Vec<AskerView>> {
+    pub async fn consumers(&self) -> Result<Vec<ConsumerView>> {
         self.topology().await?;
-        self.store().askers(self.namespace()).await
+        self.store().consumers(self.namespace()).await
     }
 
     /// Notes what this process is asked for, in all namespaces; how many different wishes. Done by itself while somebody
     /// claims, except under a test clock.
-    pub async fn note_askers_once(&self) -> Result<usize> {
+    pub async fn record_consumers_once(&self) -> Result<usize> {
         let mut noted = 0;
-        for (namespace, askers) in of_namespaces(self.claimers().filters_in_use()) {
-            self.store().note_askers(&namespace, &self.core().process, &askers, self.now()).await?;
-            noted += askers.len();
+        for (namespace, consumers) in of_namespaces(self.claimers().filters_in_use()) {
+            self.store().record_consumers(&namespace, &self.core().process, &consumers, self.now()).await?;
+            noted += consumers.len();
         }
         Ok(noted)
     }
 
     /// Sees to it that those who ask are noted from now on.
-    pub(crate) fn note_askers_later(&self) {
+    pub(crate) fn record_consumers_later(&self) {
         if self.now().is_none() && self.claimers().start_recording() {
             tokio::spawn(note(self.downgrade()));
         }
@@ -103,24 +108,25 @@ impl Queue {
 }
 
 /// The different wishes in each namespace, no more than can be noted.
-fn of_namespaces(asked: Vec<(Filter, String)>) -> BTreeMap<String, Vec<Asker>> {
-    let mut all: BTreeMap<String, BTreeMap<i64, Asker>> = BTreeMap::new();
+fn of_namespaces(asked: Vec<(Filter, String)>) -> BTreeMap<String, Vec<Consumer>> {
+    let mut all: BTreeMap<String, BTreeMap<i64, Consumer>> = BTreeMap::new();
     for (filter, worker_id) in asked {
         let namespace = filter.namespace.clone();
-        let asker = filter.into_asker(worker_id);
-        all.entry(namespace).or_default().insert(asker.filter_id(), asker);
+        let consumer = filter.into_consumer(worker_id);
+        all.entry(namespace).or_default().insert(consumer.filter_id(), consumer);
     }
-    let bounded = |askers: BTreeMap<i64, Asker>| {
-        let more = askers.len() > ASKERS_MAX;
-        let mut askers: Vec<Asker> = askers.into_values().take(ASKERS_MAX).collect();
-        if let (true, Some(last)) = (more, askers.last_mut()) {
+    let bounded = |consumers: BTreeMap<i64, Consumer>| {
+        let more = consumers.len() > CONSUMERS_MAX;
+        let mut consumers: Vec<Consumer> = consumers.into_values().take(CONSUMERS_MAX).collect();
+        if let (true, Some(last)) = (more, consumers.last_mut()) {
             let worker_id = std::mem::take(&mut last.worker_id);
             let none = Vec::new;
-            *last = Asker { subscription: String::new(), types: none(), except_types: none(), tags: none(), worker_id };
+            *last =
+                Consumer { subscription: String::new(), types: none(), except_types: none(), tags: none(), worker_id };
         }
-        askers
+        consumers
     };
-    all.into_iter().map(|(namespace, askers)| (namespace, bounded(askers))).collect()
+    all.into_iter().map(|(namespace, consumers)| (namespace, bounded(consumers))).collect()
 }
 
 /// Notes until nobody asks any more. It does not keep the queue alive.
@@ -129,7 +135,7 @@ async fn note(queue: WeakQueue) {
     loop {
         tokio::time::sleep(pause).await;
         let Some(queue) = queue.upgrade() else { return };
-        match queue.note_askers_once().await {
+        match queue.record_consumers_once().await {
             Ok(0) if queue.claimers().stop_recording_if_unused() => return,
             Ok(_) => {}
             Err(Error::Closed) => return,
@@ -147,8 +153,8 @@ mod tests {
         items.iter().map(ToString::to_string).collect()
     }
 
-    fn view(subscription: Option<&str>, types: &[&str], except: &[&str], tags: &[&str]) -> AskerView {
-        AskerView {
+    fn view(subscription: Option<&str>, types: &[&str], except: &[&str], tags: &[&str]) -> ConsumerView {
+        ConsumerView {
             process: "p".into(),
             worker_id: "w".into(),
             subscription: subscription.map(str::to_owned),
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn whoever_could_take_an_event_asks_for_it() {
-        for (asker, expected) in [
+        for (consumer, expected) in [
             (view(Some("main"), &[], &[], &[]), true),
             (view(None, &[], &[], &[]), true),
             (view(Some("audit"), &[], &[], &[]), false),
@@ -172,7 +178,7 @@ mod tests {
             (view(Some("main"), &[], &[], &["email", "sms"]), true),
             (view(Some("main"), &[], &[], &["sms"]), false),
         ] {
-            assert_eq!(asker.asks_for("main", "order.paid", &list(&["email"])), expected, "{asker:?}");
+            assert_eq!(consumer.asks_for("main", "order.paid", &list(&["email"])), expected, "{consumer:?}");
         }
     }
 
@@ -181,12 +187,15 @@ mod tests {
         let asked =
             |count: usize| (0..count).map(|n| (Filter::new("ns").tag(&n.to_string()), "w".to_owned())).collect();
         assert_eq!(
-            of_namespaces(asked(ASKERS_MAX))["ns"].iter().filter(|asker| asker.subscription.is_empty()).count(),
+            of_namespaces(asked(CONSUMERS_MAX))["ns"]
+                .iter()
+                .filter(|consumer| consumer.subscription.is_empty())
+                .count(),
             0
         );
-        let most = of_namespaces(asked(ASKERS_MAX + 1));
-        assert_eq!(most["ns"].len(), ASKERS_MAX);
-        assert_eq!(most["ns"].iter().filter(|asker| asker.subscription.is_empty()).count(), 1);
+        let most = of_namespaces(asked(CONSUMERS_MAX + 1));
+        assert_eq!(most["ns"].len(), CONSUMERS_MAX);
+        assert_eq!(most["ns"].iter().filter(|consumer| consumer.subscription.is_empty()).count(), 1);
         let twice = vec![(Filter::new("ns"), "a".to_owned()), (Filter::new("ns"), "b".to_owned())];
         assert_eq!(of_namespaces(twice)["ns"].len(), 1);
     }

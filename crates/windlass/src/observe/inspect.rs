@@ -15,7 +15,7 @@ use crate::observe::backlog::LiveCount;
 use crate::policy::limits::Limits;
 use crate::queue::Queue;
 use crate::queue::outcome::Action;
-use crate::store::{HeldBy, Holder};
+use crate::store::{HeldBy, HeldDelivery};
 
 /// An event and how it stands with each subscription.
 #[derive(Debug, Clone, Serialize)]
@@ -381,7 +381,7 @@ impl Queue {
         view.delivery(subscription).map(|delivery| delivery.status).ok_or_else(|| self.no_event(event_id))
     }
 
-    pub(crate) fn anyone(&self, event_id: i64, subscription: &str) -> Holder {
-        Holder { event_id, subscription: subscription.to_owned(), by: HeldBy::Anyone }
+    pub(crate) fn anyone(&self, event_id: i64, subscription: &str) -> HeldDelivery {
+        HeldDelivery { event_id, subscription: subscription.to_owned(), by: HeldBy::Anyone }
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
-use crate::maintenance::task::DutyView;
+use crate::maintenance::task::MaintenanceTaskView;
 use crate::node::registry::NodeStatus;
 use crate::observe::backlog::LiveCount;
 use crate::observe::metrics::DeadReason;
@@ -43,7 +43,7 @@ pub struct NamespaceOverview {
     /// For how long the oldest event that was published in a transaction has waited to be routed; zero where none waits.
     pub oldest_arrival: Duration,
     /// What is known of its upkeep.
-    pub duties: Vec<DutyOverview>,
+    pub tasks: Vec<MaintenanceOverview>,
 }
 
 /// The live deliveries of one subscription and type.
@@ -59,7 +59,7 @@ pub struct QueueOverview {
     pub delayed: u64,
     /// Behind others of their group.
     pub waiting_for_group: u64,
-    /// Held by a worker.
+    /// LeasedEvent by a worker.
     pub processing: u64,
     /// Of those, by how long they have been held: less than each of [`PROCESSING_AGES`](crate::PROCESSING_AGES), and
     /// longer. Each is counted once.
@@ -83,9 +83,9 @@ pub struct DeadLetterCount {
 
 /// A piece of upkeep, and whether it is done in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DutyOverview {
+pub struct MaintenanceOverview {
     /// What is on record of it.
-    pub view: DutyView,
+    pub view: MaintenanceTaskView,
     /// For how long it has been due; zero where it is not.
     pub overdue: Duration,
 }
@@ -142,7 +142,7 @@ impl Queue {
         let counts = self.store().counts(self.namespace(), &reasons, self.now()).await?;
         let statuses: Vec<NodeStatus> = self.nodes().await?.iter().map(|node| node.status).collect();
         let nodes = |status| statuses.iter().filter(|found| **found == status).count() as u64;
-        let duties = self.store().duties(self.namespace()).await?.into_iter();
+        let tasks = self.store().maintenance_tasks(self.namespace()).await?.into_iter();
         Ok(NamespaceOverview {
             paused: namespace.paused,
             queues: self.queues(&live, counts.at),
@@ -151,7 +151,7 @@ impl Queue {
             nodes_stale: nodes(NodeStatus::Stale),
             schedule_late: counts.next_tick.map_or(Duration::ZERO, |tick| since(tick, counts.at)),
             oldest_arrival: counts.oldest_arrival.map_or(Duration::ZERO, |arrival| since(arrival, counts.at)),
-            duties: duties.map(|view| DutyOverview { overdue: since(view.next_at, counts.at), view }).collect(),
+            tasks: tasks.map(|view| MaintenanceOverview { overdue: since(view.next_at, counts.at), view }).collect(),
             namespace: namespace.namespace,
         })
     }
@@ -159,7 +159,7 @@ impl Queue {
     fn queues(&self, live: &[LiveCount], at: Timestamp) -> Vec<QueueOverview> {
         let mut queues: BTreeMap<(&str, &str), QueueOverview> = BTreeMap::new();
         for live in live {
-            let event_type = self.core().meter.name_of(self.namespace(), &live.event_type);
+            let event_type = self.core().metrics.name_of(self.namespace(), &live.event_type);
             queues.entry((&live.subscription, event_type)).or_default().add(live, at);
         }
         let named = queues.into_iter().map(|((subscription, event_type), queue)| QueueOverview {
@@ -173,7 +173,7 @@ impl Queue {
     fn dead_letter_counts(&self, dead: &[DeadCount]) -> Vec<DeadLetterCount> {
         let mut counts: BTreeMap<(&str, &str, DeadReason), u64> = BTreeMap::new();
         for dead in dead {
-            let event_type = self.core().meter.name_of(self.namespace(), &dead.event_type);
+            let event_type = self.core().metrics.name_of(self.namespace(), &dead.event_type);
             let key = (dead.subscription.as_str(), event_type, DeadReason::from_text(&dead.reason));
             *counts.entry(key).or_default() += dead.count;
         }

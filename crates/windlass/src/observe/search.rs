@@ -12,7 +12,7 @@ use crate::event::names;
 use crate::observe::inspect::{DeliveryView, check_filter, check_page};
 use crate::policy::limits::Limits;
 use crate::queue::Queue;
-use crate::store::{Contents, Source, Walked};
+use crate::store::{EventFilter, SearchStep, Source};
 use crate::topology::MAIN;
 
 /// Which events to search for; what is empty or `None` does not filter.
@@ -46,7 +46,7 @@ pub struct SearchFilter {
 /// An event that was found, without its payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FoundEvent {
+pub struct SearchResult {
     /// Its number.
     pub event_id: i64,
     /// What kind of event it is.
@@ -67,9 +67,9 @@ pub struct FoundEvent {
 /// A page of what was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Found {
+pub struct SearchPage {
     /// The newest first.
-    pub events: Vec<FoundEvent>,
+    pub events: Vec<SearchResult>,
     /// Where the next page begins: its `before`. `None`: that was all.
     pub next: Option<i64>,
     /// How many events or deliveries were looked at for this page.
@@ -87,7 +87,7 @@ const LOOK_MAX: usize = 2_000;
 impl Queue {
     /// Events that match, the newest first. A page looks at a bounded number of them: it may hold fewer than the limit,
     /// or none, and still have a `next`.
-    pub async fn search(&self, mut filter: SearchFilter) -> Result<Found> {
+    pub async fn search(&self, mut filter: SearchFilter) -> Result<SearchPage> {
         check(&mut filter, self.limits())?;
         self.check_subscription_filter(filter.subscription.as_deref()).await?;
         let mut search = Search::new(self, &filter);
@@ -100,7 +100,7 @@ impl Queue {
         let mut events = self.store().found(self.namespace(), search.source.subscription(), &search.ids).await?;
         // It may have changed meanwhile.
         events.retain(|found| filter.status.is_none_or(|status| found.delivery.status == status));
-        Ok(Found { events, next: search.next, looked_at: search.looked_at as u64 })
+        Ok(SearchPage { events, next: search.next, looked_at: search.looked_at as u64 })
     }
 }
 
@@ -128,7 +128,7 @@ struct Search<'a> {
     queue: &'a Queue,
     source: Source,
     /// `None`: every event of the source will do.
-    contents: Option<Contents>,
+    contents: Option<EventFilter>,
     /// The event whose number was given as the text. It is found first, and not again.
     named: Option<i64>,
     limit: usize,
@@ -143,7 +143,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn new<'a>(queue: &'a Queue, filter: &SearchFilter) -> Search<'a> {
-        let (source, contents) = (Source::of(filter), Contents::of(filter));
+        let (source, contents) = (Source::of(filter), EventFilter::of(filter));
         // Without a condition that each has to be looked at for, so many are enough.
         let exact = contents.is_none() && !matches!(source, Source::Told { .. } | Source::Ended { .. });
         Search {
@@ -163,7 +163,7 @@ impl Search<'_> {
     async fn add_named(&mut self, filter: &SearchFilter) -> Result<()> {
         if let (Some(named), None) = (self.named, filter.before) {
             let others = SearchFilter { text: None, ..filter.clone() };
-            self.ids = self.matching(Contents::of(&others).as_ref(), vec![named]).await?;
+            self.ids = self.matching(EventFilter::of(&others).as_ref(), vec![named]).await?;
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Search<'_> {
         while self.goes_on() {
             let (these, others) = live.split_at(self.look.min(live.len()));
             let next = these.last().copied().filter(|_| !others.is_empty());
-            self.add(Walked { ids: these.to_vec(), looked_at: these.len(), next }).await?;
+            self.add(SearchStep { ids: these.to_vec(), looked_at: these.len(), next }).await?;
             live = others;
         }
         Ok(())
@@ -215,7 +215,7 @@ impl Search<'_> {
     }
 
     /// Adds those that match, as far as there is room.
-    async fn add(&mut self, mut walked: Walked) -> Result<()> {
+    async fn add(&mut self, mut walked: SearchStep) -> Result<()> {
         walked.ids.retain(|id| Some(*id) != self.named);
         let ids = self.matching(self.contents.as_ref(), walked.ids).await?;
         let room = self.limit - self.ids.len();
@@ -229,7 +229,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    async fn matching(&self, contents: Option<&Contents>, ids: Vec<i64>) -> Result<Vec<i64>> {
+    async fn matching(&self, contents: Option<&EventFilter>, ids: Vec<i64>) -> Result<Vec<i64>> {
         match contents {
             Some(contents) if !ids.is_empty() => {
                 self.queue.store().matching(self.queue.namespace(), contents, ids).await
@@ -268,10 +268,10 @@ impl Source {
     }
 }
 
-impl Contents {
+impl EventFilter {
     /// `None`: every event will do.
-    fn of(filter: &SearchFilter) -> Option<Contents> {
-        let contents = Contents {
+    fn of(filter: &SearchFilter) -> Option<EventFilter> {
+        let contents = EventFilter {
             types: filter.types.clone(),
             tags: filter.tags.clone(),
             text: filter.text.clone(),
@@ -280,6 +280,6 @@ impl Contents {
             created_from: filter.created_from,
             created_before: filter.created_before,
         };
-        Some(contents).filter(|contents| *contents != Contents::default())
+        Some(contents).filter(|contents| *contents != EventFilter::default())
     }
 }

@@ -47,7 +47,7 @@ pub struct Limits {
     pub node_types_max: usize,
     /// The most schedules in a namespace. Several processes that add some at once may pass it by a few thousand.
     pub schedules_max: usize,
-    /// The most ticks that a schedule makes up for under `Missed::All`; the latest.
+    /// The most ticks that a schedule makes up for under `MissedPolicy::All`; the latest.
     pub missed_ticks_max: usize,
     /// The most samples in one answer.
     pub samples_max: usize,

@@ -32,18 +32,18 @@ pub struct Policy {
     /// How long a failed delivery waits before it is tried again.
     pub backoff: Backoff,
     /// What becomes of a delivery that failed for good.
-    pub exhausted: Exhausted,
+    pub exhausted: ExhaustedPolicy,
     /// Whether an unrecoverable error of one handler ends the delivery although other handlers want to be retried.
     #[serde(default)]
-    pub unrecoverable: Unrecoverable,
+    pub unrecoverable: UnrecoverablePolicy,
     /// What becomes of an event that no handler knows.
-    pub unhandled: Unhandled,
+    pub unhandled: UnhandledPolicy,
     /// How many times a delivery may be acquired, crashes included.
     pub max_attempts: u32,
     /// Whether completed events are kept.
     pub history: History,
     /// Whether a group waits while its first event is being retried.
-    pub group_failure: GroupFailure,
+    pub group_failure: GroupFailurePolicy,
     /// Whether all handlers of an event on a node that run in a transaction run in the same one: all that they write is
     /// committed together with the completion, or nothing is. Else each has its own.
     #[serde(default)]
@@ -87,7 +87,7 @@ fn half_a_year() -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Exhausted {
+pub enum ExhaustedPolicy {
     /// FAILED, and kept as a dead letter.
     DeadLetter,
     /// COMPLETED_WITH_ERRORS, in the history only.
@@ -97,11 +97,11 @@ pub enum Exhausted {
 /// What an unrecoverable error of one handler means for a delivery that has several handlers.
 ///
 /// A delivery with a single handler ends at an unrecoverable error in either case. How it ends is decided by
-/// [`Exhausted`].
+/// [`ExhaustedPolicy`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Unrecoverable {
+pub enum UnrecoverablePolicy {
     /// Handlers with a transient error are retried, and snoozed ones run later. The delivery ends when no handler is
     /// left to run.
     #[default]
@@ -131,7 +131,7 @@ pub enum HandlerResultStorage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Unhandled {
+pub enum UnhandledPolicy {
     /// Tried again after the lease: another node may know it.
     Retry,
     /// A dead letter at once.
@@ -153,7 +153,7 @@ pub enum History {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum GroupFailure {
+pub enum GroupFailurePolicy {
     /// It waits: strict order.
     Block,
     /// It goes on with the next; still one at a time.
@@ -166,12 +166,12 @@ impl Default for Policy {
             lease_ms: 60_000,
             max_retries: Some(3),
             backoff: Backoff::Fixed { delay_ms: 300_000 },
-            exhausted: Exhausted::DeadLetter,
-            unrecoverable: Unrecoverable::RetryOthers,
-            unhandled: Unhandled::Retry,
+            exhausted: ExhaustedPolicy::DeadLetter,
+            unrecoverable: UnrecoverablePolicy::RetryOthers,
+            unhandled: UnhandledPolicy::Retry,
             max_attempts: 20,
             history: History::Keep,
-            group_failure: GroupFailure::Block,
+            group_failure: GroupFailurePolicy::Block,
             share_transaction: false,
             handler_results: HandlerResultStorage::WithOutcome,
             deadline_horizon_ms: None,
@@ -197,8 +197,8 @@ impl Policy {
             "queue" => Policy {
                 max_retries: None,
                 backoff: Backoff::Lease,
-                exhausted: Exhausted::CompleteWithErrors,
-                unrecoverable: Unrecoverable::Finish,
+                exhausted: ExhaustedPolicy::CompleteWithErrors,
+                unrecoverable: UnrecoverablePolicy::Finish,
                 handler_results: HandlerResultStorage::Immediately,
                 ..default
             },
@@ -208,15 +208,15 @@ impl Policy {
                 lease_ms: 30_000,
                 max_retries: Some(0),
                 backoff: Backoff::None,
-                unhandled: Unhandled::DeadLetter,
+                unhandled: UnhandledPolicy::DeadLetter,
                 share_transaction: true,
                 ..default
             },
             "outbox" => Policy {
                 backoff: Backoff::None,
-                unhandled: Unhandled::DeadLetter,
+                unhandled: UnhandledPolicy::DeadLetter,
                 history: History::None,
-                group_failure: GroupFailure::Continue,
+                group_failure: GroupFailurePolicy::Continue,
                 ..default
             },
             other => {
@@ -304,13 +304,13 @@ pub struct PolicyOverrides {
     pub backoff: Option<Backoff>,
     /// See [`Policy::exhausted`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exhausted: Option<Exhausted>,
+    pub exhausted: Option<ExhaustedPolicy>,
     /// See [`Policy::unrecoverable`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unrecoverable: Option<Unrecoverable>,
+    pub unrecoverable: Option<UnrecoverablePolicy>,
     /// See [`Policy::unhandled`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unhandled: Option<Unhandled>,
+    pub unhandled: Option<UnhandledPolicy>,
     /// See [`Policy::max_attempts`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
@@ -319,7 +319,7 @@ pub struct PolicyOverrides {
     pub history: Option<History>,
     /// See [`Policy::group_failure`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_failure: Option<GroupFailure>,
+    pub group_failure: Option<GroupFailurePolicy>,
     /// See [`Policy::share_transaction`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_transaction: Option<bool>,
@@ -434,16 +434,16 @@ mod tests {
             ]
         );
         assert_eq!(preset("tags").backoff, Backoff::Fixed { delay_ms: 300_000 });
-        assert_eq!(preset("queue").exhausted, Exhausted::CompleteWithErrors);
-        let finishing = PRESETS.into_iter().filter(|name| preset(name).unrecoverable == Unrecoverable::Finish);
+        assert_eq!(preset("queue").exhausted, ExhaustedPolicy::CompleteWithErrors);
+        let finishing = PRESETS.into_iter().filter(|name| preset(name).unrecoverable == UnrecoverablePolicy::Finish);
         assert_eq!(finishing.collect::<Vec<_>>(), ["queue"]);
         let immediate =
             PRESETS.into_iter().filter(|name| preset(name).handler_results == HandlerResultStorage::Immediately);
         assert_eq!(immediate.collect::<Vec<_>>(), ["queue"]);
-        assert_eq!(preset("core").unhandled, Unhandled::DeadLetter);
+        assert_eq!(preset("core").unhandled, UnhandledPolicy::DeadLetter);
         assert!(preset("core").share_transaction && !preset("default").share_transaction);
         assert_eq!(preset("outbox").history, History::None);
-        assert_eq!(preset("outbox").group_failure, GroupFailure::Continue);
+        assert_eq!(preset("outbox").group_failure, GroupFailurePolicy::Continue);
         assert!(Policy::preset("nope").is_err());
     }
 

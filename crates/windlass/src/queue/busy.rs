@@ -7,11 +7,11 @@ use tokio::sync::Notify;
 
 /// How much of it is under way.
 #[derive(Debug, Default)]
-pub(crate) struct Busy(Arc<Count>);
+pub(crate) struct InFlight(Arc<Count>);
 
 /// A piece of it, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Piece(Arc<Count>);
+pub(crate) struct InFlightGuard(Arc<Count>);
 
 #[derive(Debug, Default)]
 struct Count {
@@ -19,14 +19,14 @@ struct Count {
     none: Notify,
 }
 
-impl Busy {
-    pub fn new() -> Busy {
-        Busy::default()
+impl InFlight {
+    pub fn new() -> InFlight {
+        InFlight::default()
     }
 
-    pub fn begin(&self) -> Piece {
+    pub fn begin(&self) -> InFlightGuard {
         self.0.pieces.fetch_add(1, Ordering::SeqCst);
-        Piece(self.0.clone())
+        InFlightGuard(self.0.clone())
     }
 
     /// Ready when there is none.
@@ -43,7 +43,7 @@ impl Busy {
     }
 }
 
-impl Drop for Piece {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         if self.0.pieces.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.none.notify_waiters();

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Error, Result};
-use crate::event::delivery::{Live, Status};
+use crate::event::delivery::{LiveDelivery, Status};
 use crate::observe::inspect::check_filter;
 use crate::queue::Queue;
 use crate::queue::change::{apply_counted, change};
 use crate::queue::decide::Transition;
 use crate::queue::outcome::Action;
-use crate::store::Guard;
+use crate::store::ChangeGuard;
 use crate::topology::Topology;
 use crate::topology::lanes::LaneFilter;
 
@@ -128,9 +128,9 @@ impl Queue {
         Ok(cancelled)
     }
 
-    async fn cancel_waiting(&self, waiting: impl Iterator<Item = Live>) -> Result<usize> {
+    async fn cancel_waiting(&self, waiting: impl Iterator<Item = LiveDelivery>) -> Result<usize> {
         let decided = || (Action::Cancelled, Transition::End { forget: false });
-        let changes: Vec<_> = waiting.map(|live| change(live, Guard::Free, decided())).collect();
+        let changes: Vec<_> = waiting.map(|live| change(live, ChangeGuard::Free, decided())).collect();
         apply_counted(self.core(), self.namespace(), &changes).await
     }
 }

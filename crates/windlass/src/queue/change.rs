@@ -1,19 +1,31 @@
 //! State changes of live deliveries: built here, applied by the store, then counted, notified and logged here.
 
 use crate::error::Result;
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 use crate::queue::Core;
 use crate::queue::decide::Transition;
 use crate::queue::outcome::{Action, Attempt};
-use crate::store::{Applied, Change, Guard, Record};
+use crate::store::{AppliedChanges, AttemptRecord, ChangeGuard, DeliveryChange};
 
 /// A change without a worker's report.
-pub(crate) fn change(live: Live, guard: Guard, (action, transition): (Action, Transition)) -> Change {
-    Change { live, guard, action, transition, record: Record::default(), results: Vec::new(), succeeded: false }
+pub(crate) fn change(
+    live: LiveDelivery,
+    guard: ChangeGuard,
+    (action, transition): (Action, Transition),
+) -> DeliveryChange {
+    DeliveryChange {
+        live,
+        guard,
+        action,
+        transition,
+        record: AttemptRecord::default(),
+        results: Vec::new(),
+        succeeded: false,
+    }
 }
 
 /// Applies changes; `None` where the guard did not hold.
-pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[Change]) -> Result<Vec<Option<Attempt>>> {
+pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[DeliveryChange]) -> Result<Vec<Option<Attempt>>> {
     if changes.is_empty() {
         return Ok(Vec::new());
     }
@@ -24,16 +36,16 @@ pub(crate) async fn apply(core: &Core, namespace: &str, changes: &[Change]) -> R
 
 /// Notifies waiting claims, counts and logs. Every committed change passes through here, also one that was committed in a
 /// handler's transaction.
-pub(crate) fn after_commit(core: &Core, namespace: &str, changes: &[Change], applied: &Applied) {
+pub(crate) fn after_commit(core: &Core, namespace: &str, changes: &[DeliveryChange], applied: &AppliedChanges) {
     core.wakes.notify(namespace, applied.freed.iter().copied());
     let changed = changes.iter().zip(&applied.attempts);
     let changed = changed.filter_map(|(change, attempt)| Some((&*change.live.event_type, change, attempt.as_ref()?)));
-    let changed: Vec<(&str, &Change, &Attempt)> = changed.collect();
+    let changed: Vec<(&str, &DeliveryChange, &Attempt)> = changed.collect();
     core.count_changed(namespace, &changed);
     changed.iter().for_each(|(event_type, change, attempt)| log(namespace, event_type, change, attempt));
 }
 
-fn log(namespace: &str, event_type: &str, change: &Change, record: &Attempt) {
+fn log(namespace: &str, event_type: &str, change: &DeliveryChange, record: &Attempt) {
     let Attempt { event_id, subscription, attempt, .. } = record;
     let worker_id = record.worker_id.as_deref().unwrap_or("");
     let error = record.error_message.as_deref().unwrap_or("");
@@ -57,6 +69,6 @@ fn log(namespace: &str, event_type: &str, change: &Change, record: &Attempt) {
 }
 
 /// As [`apply`]; only how many guards held.
-pub(crate) async fn apply_counted(core: &Core, namespace: &str, changes: &[Change]) -> Result<usize> {
+pub(crate) async fn apply_counted(core: &Core, namespace: &str, changes: &[DeliveryChange]) -> Result<usize> {
     Ok(apply(core, namespace, changes).await?.iter().flatten().count())
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::event::delivery::{Live, Status};
-use crate::policy::{Exhausted, GroupFailure, History, Policy, Unhandled};
+use crate::event::delivery::{LiveDelivery, Status};
+use crate::policy::{ExhaustedPolicy, GroupFailurePolicy, History, Policy, UnhandledPolicy};
 use crate::queue::outcome::{Action, Outcome};
 
 /// A change of a live delivery, for a store to apply.
@@ -50,13 +50,13 @@ pub(crate) const NO_HANDLER: &str = "No handler for event";
 pub(crate) const EXPIRED: &str = "Expired before it could start";
 
 /// Decides on what a worker reported. `chance`, from 0 to 1, spreads retries.
-pub(crate) fn decide(outcome: &Outcome, live: &Live, policy: &Policy, chance: f64) -> (Action, Transition) {
+pub(crate) fn decide(outcome: &Outcome, live: &LiveDelivery, policy: &Policy, chance: f64) -> (Action, Transition) {
     match outcome {
         Outcome::Done => (Action::Completed, Transition::End { forget: policy.history == History::None }),
         Outcome::DoneWithErrors => (Action::CompletedWithErrors, Transition::End { forget: false }),
         Outcome::Retry { after } => retry(*after, live, policy, chance),
         Outcome::Snooze { delay } => {
-            let pass_group = live.group_id.is_some() && policy.group_failure == GroupFailure::Continue;
+            let pass_group = live.group_id.is_some() && policy.group_failure == GroupFailurePolicy::Continue;
             let when = When::After(*delay);
             (Action::Snoozed, Transition::Requeue { when, failed: false, free: true, pass_group })
         }
@@ -71,7 +71,7 @@ pub(crate) fn give_back() -> Transition {
     Transition::Requeue { when: When::Unchanged, failed: false, free: true, pass_group: false }
 }
 
-fn retry(after: Option<Duration>, live: &Live, policy: &Policy, chance: f64) -> (Action, Transition) {
+fn retry(after: Option<Duration>, live: &LiveDelivery, policy: &Policy, chance: f64) -> (Action, Transition) {
     let failures = live.retry_count.saturating_add(1);
     if live.max_retries.is_some_and(|max| failures >= max) {
         let reason = if live.max_retries == Some(0) { HANDLER_ERROR } else { MAX_RETRIES_EXCEEDED };
@@ -81,20 +81,22 @@ fn retry(after: Option<Duration>, live: &Live, policy: &Policy, chance: f64) -> 
         return (Action::Failed, poisoned(true));
     }
     let delay = after.unwrap_or_else(|| policy.backoff.delay(failures, policy.lease(), chance));
-    let pass_group = live.group_id.is_some() && policy.group_failure == GroupFailure::Continue;
+    let pass_group = live.group_id.is_some() && policy.group_failure == GroupFailurePolicy::Continue;
     let when = When::After(delay);
     (Action::Failed, Transition::Requeue { when, failed: true, free: false, pass_group })
 }
 
 fn give_up(reason: String, policy: &Policy) -> (Action, Transition) {
     match policy.exhausted {
-        Exhausted::DeadLetter => (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: true }),
-        Exhausted::CompleteWithErrors => (Action::CompletedWithErrors, Transition::End { forget: false }),
+        ExhaustedPolicy::DeadLetter => {
+            (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: true })
+        }
+        ExhaustedPolicy::CompleteWithErrors => (Action::CompletedWithErrors, Transition::End { forget: false }),
     }
 }
 
-fn unhandled(live: &Live, policy: &Policy) -> (Action, Transition) {
-    if policy.unhandled == Unhandled::DeadLetter || live.attempts >= live.attempts_limit {
+fn unhandled(live: &LiveDelivery, policy: &Policy) -> (Action, Transition) {
+    if policy.unhandled == UnhandledPolicy::DeadLetter || live.attempts >= live.attempts_limit {
         let reason = format!("{NO_HANDLER} {}", live.event_type);
         return (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: false });
     }
@@ -103,7 +105,7 @@ fn unhandled(live: &Live, policy: &Policy) -> (Action, Transition) {
 }
 
 /// Decides on a delivery whose lease ran out.
-pub(crate) fn decide_abandoned(live: &Live) -> (Action, Transition) {
+pub(crate) fn decide_abandoned(live: &LiveDelivery) -> (Action, Transition) {
     if live.attempts >= live.attempts_limit {
         return (Action::Abandoned, poisoned(false));
     }
@@ -147,8 +149,8 @@ mod tests {
     use super::*;
     use crate::event::delivery::Lease;
 
-    fn live(attempts: u32, retry_count: u32, max_retries: Option<u32>) -> Live {
-        Live {
+    fn live(attempts: u32, retry_count: u32, max_retries: Option<u32>) -> LiveDelivery {
+        LiveDelivery {
             event_id: 1,
             subscription_id: 1,
             lane_id: 1,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::clock::SPAN_MAX;
 use crate::error::{Error, Result};
 use crate::event::check_json;
-use crate::event::delivery::{Delivery, Lease, Live};
+use crate::event::delivery::{Delivery, Lease, LiveDelivery};
 use crate::event::names;
 use crate::policy::limits::Limits;
 use crate::queue::change;
@@ -14,43 +14,43 @@ use crate::queue::decide::decide;
 use crate::queue::handler_results;
 use crate::queue::outcome::{Action, Finished, Outcome, Report};
 use crate::queue::{Core, Queue};
-use crate::store::{Change, Guard, HeldBy, Holder, Record};
+use crate::store::{AttemptRecord, ChangeGuard, DeliveryChange, HeldBy, HeldDelivery};
 use crate::topology::{MAIN, Topology};
 
 /// Whose delivery is meant, and the proof of holding it.
 #[derive(Debug, Clone)]
-pub struct Held {
-    holder: Holder,
+pub struct LeasedEvent {
+    holder: HeldDelivery,
     /// Known where the delivery itself was given: then nothing has to be looked up.
-    live: Option<Live>,
+    live: Option<LiveDelivery>,
 }
 
-impl Held {
+impl LeasedEvent {
     /// The delivery of `event_id` to the subscription `main`, held with this lease.
-    pub fn by_lease(event_id: i64, lease: Lease) -> Held {
-        Held::new(event_id, HeldBy::Lease(lease))
+    pub fn by_lease(event_id: i64, lease: Lease) -> LeasedEvent {
+        LeasedEvent::new(event_id, HeldBy::Lease(lease))
     }
 
     /// The delivery of `event_id` to the subscription `main`, held by whoever goes by this name.
-    pub fn by_worker(event_id: i64, worker_id: impl Into<String>) -> Held {
-        Held::new(event_id, HeldBy::Worker(worker_id.into()))
+    pub fn by_worker(event_id: i64, worker_id: impl Into<String>) -> LeasedEvent {
+        LeasedEvent::new(event_id, HeldBy::Worker(worker_id.into()))
     }
 
     /// The delivery to another subscription.
-    pub fn of_subscription(mut self, subscription: impl Into<String>) -> Held {
+    pub fn of_subscription(mut self, subscription: impl Into<String>) -> LeasedEvent {
         self.holder.subscription = subscription.into();
         self
     }
 
-    fn new(event_id: i64, by: HeldBy) -> Held {
-        Held { holder: Holder { event_id, subscription: MAIN.to_owned(), by }, live: None }
+    fn new(event_id: i64, by: HeldBy) -> LeasedEvent {
+        LeasedEvent { holder: HeldDelivery { event_id, subscription: MAIN.to_owned(), by }, live: None }
     }
 
-    pub(crate) fn live(&self) -> Option<Live> {
+    pub(crate) fn live(&self) -> Option<LiveDelivery> {
         self.live.clone()
     }
 
-    pub(crate) fn into_holder(self) -> Holder {
+    pub(crate) fn into_holder(self) -> HeldDelivery {
         self.holder
     }
 
@@ -63,22 +63,22 @@ impl Held {
     }
 }
 
-impl From<&Delivery> for Held {
-    fn from(delivery: &Delivery) -> Held {
+impl From<&Delivery> for LeasedEvent {
+    fn from(delivery: &Delivery) -> LeasedEvent {
         let (event_id, subscription) = (delivery.event.id, delivery.subscription.clone());
-        let holder = Holder { event_id, subscription, by: HeldBy::Lease(delivery.lease) };
-        Held { holder, live: Some(delivery.live()) }
+        let holder = HeldDelivery { event_id, subscription, by: HeldBy::Lease(delivery.lease) };
+        LeasedEvent { holder, live: Some(delivery.live()) }
     }
 }
 
 /// The reports of one call.
-pub(crate) type FinishUnit = Vec<(Held, Report)>;
+pub(crate) type FinishUnit = Vec<(LeasedEvent, Report)>;
 pub(crate) type FinishedUnit = Vec<Result<Finished>>;
 
 impl Queue {
     /// Ends an attempt. What follows is the policy's decision. A report that was recorded before is
     /// answered with the record; a lost lease changes nothing.
-    pub async fn finish(&self, held: impl Into<Held>, report: Report) -> Result<Finished> {
+    pub async fn finish(&self, held: impl Into<LeasedEvent>, report: Report) -> Result<Finished> {
         let held = held.into();
         self.check_end(&held, &report)?;
         self.topology().await?;
@@ -86,13 +86,13 @@ impl Queue {
         finished.pop().ok_or(Error::Closed)?
     }
 
-    fn check_end(&self, held: &Held, report: &Report) -> Result<()> {
+    fn check_end(&self, held: &LeasedEvent, report: &Report) -> Result<()> {
         held.check()?;
         check_report(report, self.limits())
     }
 
     /// Ends many attempts, each with its own result.
-    pub async fn finish_all(&self, reports: Vec<(Held, Report)>) -> Result<Vec<Result<Finished>>> {
+    pub async fn finish_all(&self, reports: Vec<(LeasedEvent, Report)>) -> Result<Vec<Result<Finished>>> {
         let max = self.limits().finish_batch_max;
         if reports.len() > max {
             return Err(Error::invalid("items", format!("has {} items; the limit is {max}", reports.len())));
@@ -118,7 +118,7 @@ impl Queue {
     }
 
     /// The source documents' name for it: done, with or without errors.
-    pub async fn finalize(&self, held: impl Into<Held>, errors: &[String]) -> Result<Finished> {
+    pub async fn finalize(&self, held: impl Into<LeasedEvent>, errors: &[String]) -> Result<Finished> {
         if errors.is_empty() {
             return self.finish(held, Report::done()).await;
         }
@@ -161,7 +161,7 @@ pub(crate) async fn run(
     units: Vec<FinishUnit>,
 ) -> Result<Vec<Result<FinishedUnit>>> {
     let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
-    let mut items: Vec<(Held, Report)> = units.into_iter().flatten().collect();
+    let mut items: Vec<(LeasedEvent, Report)> = units.into_iter().flatten().collect();
     match finish(&core, &namespace, &mut items).await {
         Ok(finished) => {
             let mut rest = finished.into_iter();
@@ -182,7 +182,7 @@ pub(crate) async fn run(
     }
 }
 
-async fn finish(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -> Result<FinishedUnit> {
+async fn finish(core: &Core, namespace: &str, items: &mut [(LeasedEvent, Report)]) -> Result<FinishedUnit> {
     find_live(core, namespace, items).await?;
     let topology = core.topology(namespace).await?;
 
@@ -207,12 +207,13 @@ async fn finish(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -> R
 }
 
 /// Looks up the deliveries that were named by worker or lease only.
-async fn find_live(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -> Result<()> {
-    let unknown: Vec<&mut Held> = items.iter_mut().map(|(held, _)| held).filter(|held| held.live.is_none()).collect();
+async fn find_live(core: &Core, namespace: &str, items: &mut [(LeasedEvent, Report)]) -> Result<()> {
+    let unknown: Vec<&mut LeasedEvent> =
+        items.iter_mut().map(|(held, _)| held).filter(|held| held.live.is_none()).collect();
     if unknown.is_empty() {
         return Ok(());
     }
-    let holders: Vec<Holder> = unknown.iter().map(|held| held.holder.clone()).collect();
+    let holders: Vec<HeldDelivery> = unknown.iter().map(|held| held.holder.clone()).collect();
     let found = core.store.held(namespace, &holders).await?;
     for (held, live) in unknown.into_iter().zip(found) {
         held.live = live;
@@ -223,7 +224,7 @@ async fn find_live(core: &Core, namespace: &str, items: &mut [(Held, Report)]) -
 /// Changes that one call of the store applies: at most one for each delivery.
 #[derive(Default)]
 struct Round {
-    changes: Vec<Change>,
+    changes: Vec<DeliveryChange>,
     /// Which report each change comes from.
     places: Vec<usize>,
     /// There are reports of the same deliveries with other leases. Only the store knows which lease is valid.
@@ -235,7 +236,7 @@ struct Round {
 fn changes(
     core: &Core,
     topology: &Topology,
-    items: &mut [(Held, Report)],
+    items: &mut [(LeasedEvent, Report)],
     applied_before: &mut HashSet<(i64, i64, Lease)>,
 ) -> Round {
     let (mut round, mut seen, mut put_off) = (Round::default(), HashSet::new(), HashSet::new());
@@ -260,20 +261,20 @@ fn changes(
 }
 
 /// What a report makes of a delivery, for a transaction that somebody else commits.
-pub(crate) async fn change_of(core: &Core, delivery: &Delivery, report: &Report) -> Result<Change> {
+pub(crate) async fn change_of(core: &Core, delivery: &Delivery, report: &Report) -> Result<DeliveryChange> {
     let topology = core.topology(&delivery.event.namespace).await?;
     Ok(reported(core, &topology, delivery.live(), delivery.lease, report))
 }
 
-fn reported(core: &Core, topology: &Topology, live: Live, lease: Lease, report: &Report) -> Change {
+fn reported(core: &Core, topology: &Topology, live: LiveDelivery, lease: Lease, report: &Report) -> DeliveryChange {
     let policy = topology.policy_of(&live);
     let (action, transition) = decide(&report.outcome, &live, &policy, fastrand::f64());
-    Change {
+    DeliveryChange {
         live,
-        guard: Guard::Lease(lease),
+        guard: ChangeGuard::Lease(lease),
         action,
         transition,
-        record: Record {
+        record: AttemptRecord {
             status_code: report.status_code,
             execution_time_ms: report.execution_time_ms,
             error: report.error.as_deref().map(|error| fit(error, core.limits.error_bytes_max)),
@@ -297,14 +298,14 @@ pub(crate) fn fit(error: &str, max: usize) -> String {
 async fn look_up_rest(
     core: &Core,
     namespace: &str,
-    items: &[(Held, Report)],
+    items: &[(LeasedEvent, Report)],
     answers: &mut [Option<Result<Finished>>],
 ) -> Result<()> {
     let places: Vec<usize> = (0..items.len()).filter(|place| answers[*place].is_none()).collect();
     if places.is_empty() {
         return Ok(());
     }
-    let holders: Vec<Holder> = places.iter().map(|place| items[*place].0.holder.clone()).collect();
+    let holders: Vec<HeldDelivery> = places.iter().map(|place| items[*place].0.holder.clone()).collect();
     let ids: Vec<i64> = holders.iter().map(|holder| holder.event_id).collect();
     let recorded = core.store.recorded(namespace, &holders).await?;
     let exist = core.store.exists(namespace, &ids).await?;
@@ -317,7 +318,7 @@ async fn look_up_rest(
         });
     }
     let lost = answers.iter().filter(|answer| matches!(answer, Some(Ok(Finished::Lost)))).count();
-    core.meter.lost(namespace, lost as u64);
+    core.metrics.lost(namespace, lost as u64);
     Ok(())
 }
 

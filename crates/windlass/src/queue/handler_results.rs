@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::event::delivery::{Delivery, Live};
+use crate::event::delivery::{Delivery, LiveDelivery};
 use crate::event::names;
 use crate::policy::limits::Limits;
 use crate::queue::decide::Transition;
 use crate::queue::finish::fit;
 use crate::queue::outcome::HandlerResult;
 use crate::queue::{Core, Queue};
-use crate::store::{Change, Guard};
+use crate::store::{ChangeGuard, DeliveryChange};
 
 /// Which results of a delivery are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub(crate) enum Clear {
     All,
 }
 
-impl Change {
+impl DeliveryChange {
     /// Whether there can be anything to write or to clear.
     pub fn concerns_results(&self) -> bool {
         // A first attempt has only the results that it reports; if it was abandoned, also those that it stored before.
-        let may_have = self.live.was_tried() || matches!(self.guard, Guard::RunOut(_));
+        let may_have = self.live.was_tried() || matches!(self.guard, ChangeGuard::ExpiredLease(_));
         !self.results.is_empty() || (may_have && self.clears_results() != Clear::Nothing)
     }
 
@@ -53,13 +53,14 @@ impl Change {
 impl Queue {
     /// What earlier attempts of these deliveries reported of their handlers, for each by name.
     pub async fn handler_results(&self, deliveries: &[&Delivery]) -> Result<Vec<Vec<HandlerResult>>> {
-        let live: Vec<Live> = deliveries.iter().map(|delivery| delivery.live()).collect();
-        let tried: Vec<Live> = live.iter().filter(|live| live.was_tried()).cloned().collect();
+        let live: Vec<LiveDelivery> = deliveries.iter().map(|delivery| delivery.live()).collect();
+        let tried: Vec<LiveDelivery> = live.iter().filter(|live| live.was_tried()).cloned().collect();
         if tried.is_empty() {
             return Ok(vec![Vec::new(); live.len()]);
         }
         let mut found = self.store().handler_results(self.namespace(), &tried).await?.into_iter();
-        let results = |live: &Live| if live.was_tried() { found.next().unwrap_or_default() } else { Vec::new() };
+        let results =
+            |live: &LiveDelivery| if live.was_tried() { found.next().unwrap_or_default() } else { Vec::new() };
         Ok(live.iter().map(results).collect())
     }
 }
@@ -67,7 +68,7 @@ impl Queue {
 /// A handler's result that is stored while its attempt is under way.
 #[derive(Debug, Clone)]
 pub(crate) struct InterimResult {
-    pub live: Live,
+    pub live: LiveDelivery,
     pub result: HandlerResult,
 }
 
@@ -120,11 +121,11 @@ mod tests {
     use crate::event::delivery::Lease;
     use crate::queue::decide::{decide_abandoned, decide_expired, give_back};
     use crate::queue::outcome::Action;
-    use crate::store::Record;
+    use crate::store::AttemptRecord;
 
-    fn change(attempts: u32, guard: Guard, transition: Transition, results: &[&str]) -> Change {
-        let lease = if guard == Guard::Free { None } else { Some(Lease(7)) };
-        let live = Live {
+    fn change(attempts: u32, guard: ChangeGuard, transition: Transition, results: &[&str]) -> DeliveryChange {
+        let lease = if guard == ChangeGuard::Free { None } else { Some(Lease(7)) };
+        let live = LiveDelivery {
             event_id: 1,
             subscription_id: 1,
             lane_id: 1,
@@ -140,14 +141,15 @@ mod tests {
         };
         let result = |name: &&str| HandlerResult { handler: name.to_string(), succeeded: true, error: None };
         let results = results.iter().map(result).collect();
-        let (action, record) = (Action::Completed, Record::default());
-        Change { live, guard, action, transition, record, results, succeeded: true }
+        let (action, record) = (Action::Completed, AttemptRecord::default());
+        DeliveryChange { live, guard, action, transition, record, results, succeeded: true }
     }
 
     #[test]
     fn a_plain_first_attempt_costs_nothing_more() {
         let end = || Transition::End { forget: false };
-        let (held, free, run_out) = (Guard::Lease(Lease(7)), Guard::Free, Guard::RunOut(Lease(7)));
+        let (held, free, run_out) =
+            (ChangeGuard::Lease(Lease(7)), ChangeGuard::Free, ChangeGuard::ExpiredLease(Lease(7)));
         let abandoned = || decide_abandoned(&change(1, run_out, end(), &[]).live).1;
         let table = [
             // attempts, guard, transition, results => concerned

@@ -12,16 +12,16 @@ use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::names;
 use crate::node::registry::generated_id;
-use crate::observe::metrics::Meter;
+use crate::observe::metrics::MetricsRecorder;
 use crate::observe::samples::Counters;
 use crate::policy::limits::Limits;
-use crate::queue::busy::Busy;
+use crate::queue::busy::InFlight;
 use crate::queue::coalesce::Coalescer;
 use crate::queue::finish::{FinishUnit, FinishedUnit};
 use crate::queue::handler_results::InterimResult;
 use crate::queue::publish::{PublishUnit, PublishedUnit};
 use crate::queue::route::{Departure, RoutePositions};
-use crate::queue::wake::{Wakes, lock};
+use crate::queue::wake::{WakeRegistry, lock};
 use crate::schedule::Left;
 use crate::store::Store;
 use crate::topology::lanes::LaneCache;
@@ -82,7 +82,7 @@ impl WeakQueue {
 
 struct Shared {
     core: Arc<Core>,
-    lines: Mutex<HashMap<String, Arc<Lines>>>,
+    lines: Mutex<HashMap<String, Arc<NamespaceCoalescers>>>,
     claimers: Claimers,
 }
 
@@ -91,11 +91,11 @@ pub(crate) struct Core {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub limits: Limits,
-    pub wakes: Arc<Wakes>,
+    pub wakes: Arc<WakeRegistry>,
     /// Who this process is, to those who look after the database.
     pub process: String,
     /// Claims under way, and deliveries on their way back.
-    pub busy: Busy,
+    pub busy: InFlight,
     /// Nobody waits any more.
     pub hurry: watch::Sender<bool>,
     /// Schedules were added, changed or removed by this process.
@@ -107,35 +107,35 @@ pub(crate) struct Core {
     /// What is counted for samples.
     pub counters: Arc<Counters>,
     /// What is counted for monitoring.
-    pub meter: Meter,
+    pub metrics: MetricsRecorder,
     /// Where history goes before it is deleted.
     pub archive: Option<PathBuf>,
     /// How often waiting claims query the database without a notification.
     pub idle_poll: Duration,
-    /// Held by whoever looks into the health of the installation.
+    /// LeasedEvent by whoever looks into the health of the installation.
     pub diagnosing: tokio::sync::Mutex<()>,
     pub lanes: LaneCache,
     pub route_positions: RoutePositions,
-    topologies: Mutex<HashMap<String, Known>>,
+    topologies: Mutex<HashMap<String, CachedTopology>>,
 }
 
 /// A topology, and when loading it began and ended.
 #[derive(Clone)]
-struct Known {
+struct CachedTopology {
     topology: Arc<Topology>,
     begun: Instant,
     done: Instant,
 }
 
-impl Known {
+impl CachedTopology {
     /// Whether it came while the other was being loaded, and is newer.
-    fn outdates(&self, other: &Known) -> bool {
+    fn outdates(&self, other: &CachedTopology) -> bool {
         self.done >= other.begun && self.topology.version > other.topology.version
     }
 }
 
 /// The coalesced calls of one namespace.
-pub(crate) struct Lines {
+pub(crate) struct NamespaceCoalescers {
     pub publish: Coalescer<PublishUnit, PublishedUnit>,
     pub finish: Coalescer<FinishUnit, FinishedUnit>,
     /// Results of handlers whose delivery is still being processed.
@@ -237,17 +237,17 @@ impl OpenOptions {
             return Err(Error::invalid("handler_connections", problem));
         }
         let store = open_store(&self).await?;
-        let wakes = Arc::new(Wakes::default());
+        let wakes = Arc::new(WakeRegistry::default());
         store.watch(wakes.clone()).await;
         let core = Core {
             counters: Counters::new(store.clone()),
-            meter: Meter::new(self.limits.metric_types_max),
+            metrics: MetricsRecorder::new(self.limits.metric_types_max),
             store,
             clock: self.clock,
             limits: self.limits,
             wakes,
             process: generated_id(),
-            busy: Busy::new(),
+            busy: InFlight::new(),
             hurry: watch::Sender::new(false),
             schedules_changed: watch::Sender::new(()),
             schedules_room: Mutex::default(),
@@ -380,7 +380,7 @@ impl Queue {
     /// `docs/metrics.md`. Without it the process's recorder is told, as `metrics::set_global_recorder` made it.
     #[cfg(feature = "metrics")]
     pub fn record_to(&self, recorder: impl metrics::Recorder + Send + Sync + 'static) {
-        self.core().meter.tell_to(Arc::new(recorder));
+        self.core().metrics.tell_to(Arc::new(recorder));
     }
 
     /// From now on no claim waits: those that do are answered with what there is. For the end of a process.
@@ -448,7 +448,7 @@ impl Queue {
         Error::EventNotFound { namespace: self.namespace().to_owned(), event_id }
     }
 
-    pub(crate) fn lines(&self) -> Arc<Lines> {
+    pub(crate) fn lines(&self) -> Arc<NamespaceCoalescers> {
         let mut lines = lock(&self.shared.lines);
         if let Some(found) = lines.get(self.namespace()) {
             return found.clone();
@@ -458,13 +458,13 @@ impl Queue {
         made
     }
 
-    fn new_lines(&self) -> Lines {
+    fn new_lines(&self) -> NamespaceCoalescers {
         let core = self.core();
         let in_flight = core.store.batches_in_flight();
         let (publisher, finisher) = ((core.clone(), self.namespace.clone()), (core.clone(), self.namespace.clone()));
         let results = (core.clone(), self.namespace.clone());
         let departures = (core.clone(), self.namespace.clone());
-        Lines {
+        NamespaceCoalescers {
             publish: Coalescer::new(in_flight, BATCH_WEIGHT_MAX, move |units| {
                 publish::run(publisher.0.clone(), publisher.1.clone(), units)
             }),
@@ -502,7 +502,7 @@ impl Core {
     }
 
     /// Keeps a topology for everybody, unless somebody else has loaded a newer one meanwhile; the newer one.
-    fn remember(&self, namespace: &str, new: Known) -> Arc<Topology> {
+    fn remember(&self, namespace: &str, new: CachedTopology) -> Arc<Topology> {
         let mut topologies = lock(&self.topologies);
         if let Some(known) = topologies.get(namespace).filter(|known| known.outdates(&new)) {
             return known.topology.clone();
@@ -516,7 +516,7 @@ impl Core {
         let begun = Instant::now();
         match self.store.topology(namespace).await? {
             Some(topology) => {
-                let new = Known { topology: Arc::new(topology), begun, done: Instant::now() };
+                let new = CachedTopology { topology: Arc::new(topology), begun, done: Instant::now() };
                 let topology = self.remember(namespace, new);
                 self.lanes.forget_newer(namespace, topology.version);
                 Ok(topology)
@@ -544,7 +544,7 @@ mod tests {
     fn a_slow_load_does_not_bring_back_an_old_topology() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let known = |version, begun, done| Known {
+        let known = |version, begun, done| CachedTopology {
             topology: Arc::new(topology("n", version)),
             begun: at(begun),
             done: at(done),

@@ -13,7 +13,7 @@ use crate::event::{Event, NewEvent, tag_set};
 use crate::observe::trace;
 use crate::queue::wake::ReadyLane;
 use crate::queue::{Core, Queue};
-use crate::store::{NewDelivery, Prepared, Stored};
+use crate::store::{NewDelivery, PreparedEvent, PublishOutcome};
 use crate::topology::lanes::LaneKey;
 use crate::topology::{MAIN, Subscription, Topology};
 
@@ -114,7 +114,7 @@ pub(crate) async fn run(
     units: Vec<PublishUnit>,
 ) -> Result<Vec<Result<PublishedUnit>>> {
     let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
-    let mut prepared: Vec<Prepared> = units.into_iter().flatten().map(unrouted).collect();
+    let mut prepared: Vec<PreparedEvent> = units.into_iter().flatten().map(unrouted).collect();
     match store(&core, &namespace, &mut prepared).await {
         Ok(stored) => {
             let mut rest = prepared.into_iter().zip(stored);
@@ -126,7 +126,7 @@ pub(crate) async fn run(
             let mut rest = prepared.into_iter();
             let mut answers = Vec::with_capacity(sizes.len());
             for size in sizes {
-                let mut unit: Vec<Prepared> = rest.by_ref().take(size).collect();
+                let mut unit: Vec<PreparedEvent> = rest.by_ref().take(size).collect();
                 let stored = store(&core, &namespace, &mut unit).await;
                 answers.push(
                     stored.map(|stored| unit.into_iter().zip(stored).map(|(p, s)| finish(p, s, &namespace)).collect()),
@@ -146,14 +146,14 @@ fn concerns_one_unit(error: &Error) -> bool {
     )
 }
 
-pub(crate) fn unrouted(event: NewEvent) -> Prepared {
-    Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() }
+pub(crate) fn unrouted(event: NewEvent) -> PreparedEvent {
+    PreparedEvent { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() }
 }
 
-async fn store(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Vec<Stored>> {
+async fn store(core: &Core, namespace: &str, prepared: &mut [PreparedEvent]) -> Result<Vec<PublishOutcome>> {
     for _ in 0..ROUNDS_MAX {
         let topology = route_all(core, namespace, prepared).await?;
-        let refs: Vec<&Prepared> = prepared.iter().collect();
+        let refs: Vec<&PreparedEvent> = prepared.iter().collect();
         let stored = core.store.publish(namespace, topology.version, &refs, core.clock.overridden()).await?;
         match stored {
             Some(stored) => {
@@ -175,7 +175,7 @@ pub(crate) fn keeps_changing(namespace: &str) -> Error {
 pub(crate) fn announce<'a>(
     core: &Core,
     namespace: &str,
-    stored: impl Iterator<Item = (&'a Prepared, &'a Stored)> + Clone,
+    stored: impl Iterator<Item = (&'a PreparedEvent, &'a PublishOutcome)> + Clone,
 ) {
     if stored.clone().any(|(_, stored)| stored.arrived) {
         core.wakes.notify_router(namespace);
@@ -187,7 +187,7 @@ pub(crate) fn announce<'a>(
 }
 
 /// Gives each event its deliveries, and creates the lanes that are missing.
-pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prepared]) -> Result<Arc<Topology>> {
+pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [PreparedEvent]) -> Result<Arc<Topology>> {
     for _ in 0..ROUNDS_MAX {
         let topology = core.topology(namespace).await?;
         let missing = route_known(core, &topology, prepared)?;
@@ -203,7 +203,7 @@ pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prep
 type Routes = (Vec<NewDelivery>, Option<Duration>);
 
 /// Gives each event its deliveries, with the lanes that this process knows; the lanes that are missing.
-pub(crate) fn route_known(core: &Core, topology: &Topology, prepared: &mut [Prepared]) -> Result<Vec<LaneKey>> {
+pub(crate) fn route_known(core: &Core, topology: &Topology, prepared: &mut [PreparedEvent]) -> Result<Vec<LaneKey>> {
     core.lanes.look_up(topology, |lane_id| route_with(core, topology, prepared, lane_id))
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn route_known(core: &Core, topology: &Topology, prepared: &mut [Prep
 pub(crate) fn route_with(
     core: &Core,
     topology: &Topology,
-    prepared: &mut [impl BorrowMut<Prepared>],
+    prepared: &mut [impl BorrowMut<PreparedEvent>],
     lane_id: &dyn Fn(&LaneKey) -> Option<i64>,
 ) -> Result<Vec<LaneKey>> {
     let mut missing = Vec::new();
@@ -268,7 +268,7 @@ pub(crate) fn route_to(
     })
 }
 
-pub(crate) fn finish(prepared: Prepared, stored: Stored, namespace: &str) -> Published {
+pub(crate) fn finish(prepared: PreparedEvent, stored: PublishOutcome, namespace: &str) -> Published {
     let main = prepared.deliveries.iter().find(|delivery| delivery.subscription == MAIN);
     let max_retries = main.and_then(|delivery| delivery.max_retries);
     let new = prepared.event;

@@ -8,7 +8,7 @@ use crate::queue::Queue;
 use crate::queue::change::{apply_counted, change};
 use crate::queue::decide::{Transition, When};
 use crate::queue::outcome::Action;
-use crate::store::Guard;
+use crate::store::ChangeGuard;
 
 impl Queue {
     /// Returns a delivery that is PROCESSING to PENDING at once, logging the reason; its worker can no
@@ -20,7 +20,7 @@ impl Queue {
         let found = self.store().held(self.namespace(), &[holder]).await?.into_iter().next().flatten();
         match found.and_then(|live| live.lease.map(|lease| (live, lease))) {
             Some((live, lease)) => {
-                let mut reset = change(live, Guard::Lease(lease), (Action::Reset, taken_away()));
+                let mut reset = change(live, ChangeGuard::Lease(lease), (Action::Reset, taken_away()));
                 reset.record.error = Some(reason.to_owned());
                 match apply_counted(self.core(), self.namespace(), &[reset]).await? {
                     0 => self.not_resettable(event_id, subscription).await,

@@ -33,8 +33,8 @@ use crate::queue::publish::{ROUNDS_MAX, announce, keeps_changing, route_with};
 use crate::queue::wake::lock;
 use crate::queue::{Core, Queue};
 use crate::store::{
-    Arrival, ArrivalsLook, Plan, Prepared, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, Routed, Routing,
-    Snapshot, Stored,
+    Arrival, ArrivalsLook, Plan, PreparedEvent, PublishOutcome, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest,
+    Routed, Routing, Snapshot,
 };
 use crate::topology::lanes::LaneKey;
 use crate::topology::{MAIN, Topology};
@@ -85,7 +85,7 @@ fn plan(core: Arc<Core>, topology: Arc<Topology>) -> Plan {
             }
         }
         let routable = arrivals.iter_mut().filter(|arrival| arrival.rejected.is_none());
-        let mut prepared: Vec<&mut Prepared> = routable.map(|arrival| &mut arrival.prepared).collect();
+        let mut prepared: Vec<&mut PreparedEvent> = routable.map(|arrival| &mut arrival.prepared).collect();
         core.lanes.look_up(&topology, |known| {
             route_with(&core, &topology, &mut prepared, &|lane| created(lane).or_else(|| known(lane)))
         })
@@ -96,20 +96,20 @@ fn plan(core: Arc<Core>, topology: Arc<Topology>) -> Plan {
 pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
     let namespace = topology.namespace.namespace.as_str();
     core.lanes.insert(namespace, topology.version, routed.lanes.iter().cloned());
-    let stored: Vec<(&Prepared, Stored)> = routed
+    let stored: Vec<(&PreparedEvent, PublishOutcome)> = routed
         .delivered
         .iter()
         .chain(&routed.rejected)
-        .map(|arrival| (&arrival.prepared, Stored::new(arrival.event_id, arrival.created_at)))
+        .map(|arrival| (&arrival.prepared, PublishOutcome::new(arrival.event_id, arrival.created_at)))
         .collect();
     announce(core, namespace, stored.iter().map(|(prepared, stored)| (*prepared, stored)));
     core.wakes.notify(namespace, routed.freed.iter().copied());
-    core.meter.dropped(namespace, routed.duplicates as u64);
+    core.metrics.dropped(namespace, routed.duplicates as u64);
     let rejected = routed
         .rejected
         .iter()
         .filter_map(|arrival| Some((arrival.prepared.event.event_type.as_str(), arrival.rejected.as_ref()?.reason)));
-    core.meter.rejected(namespace, rejected);
+    core.metrics.rejected(namespace, rejected);
     for arrival in &routed.rejected {
         let Some(Rejection { reason, error }) = &arrival.rejected else { continue };
         let (event_id, event_type) = (arrival.event_id, &arrival.prepared.event.event_type);

@@ -11,7 +11,7 @@ use crate::observe::inspect::{Page, check_page};
 use crate::policy::limits::Limits;
 use crate::queue::Queue;
 use crate::queue::wake::lock;
-use crate::store::{PreparedSchedule, Put};
+use crate::store::{PreparedSchedule, PutOutcome};
 
 mod cron;
 mod fire;
@@ -26,11 +26,11 @@ mod ticks;
 mod view;
 
 pub(crate) use cron::Rule;
-pub use fire::Fired;
+pub use fire::FireReport;
 pub(crate) use id::checked_id;
 use id::new_id;
 pub(crate) use left::Left;
-pub use view::{Runner, ScheduleFilter, ScheduleFire, ScheduleView};
+pub use view::{ScheduleFilter, ScheduleFire, ScheduleRunner, ScheduleView};
 
 /// The most ticks that one preview shows.
 pub const PREVIEW_MAX: usize = 100;
@@ -43,7 +43,7 @@ const PREVIEW_AHEAD: TimeDelta = TimeDelta::days(100 * 366);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Missed {
+pub enum MissedPolicy {
     /// They are passed over.
     Skip,
     /// One event is published for all of them, that of the latest; none where ticks that were not missed make up for
@@ -54,22 +54,22 @@ pub enum Missed {
     All,
 }
 
-impl Missed {
+impl MissedPolicy {
     /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Missed::Skip => "skip",
-            Missed::Once => "once",
-            Missed::All => "all",
+            MissedPolicy::Skip => "skip",
+            MissedPolicy::Once => "once",
+            MissedPolicy::All => "all",
         }
     }
 }
 
-impl std::str::FromStr for Missed {
+impl std::str::FromStr for MissedPolicy {
     type Err = Error;
 
-    fn from_str(word: &str) -> Result<Missed> {
-        let all = [Missed::Skip, Missed::Once, Missed::All];
+    fn from_str(word: &str) -> Result<MissedPolicy> {
+        let all = [MissedPolicy::Skip, MissedPolicy::Once, MissedPolicy::All];
         let found = all.into_iter().find(|missed| missed.as_str() == word);
         found.ok_or_else(|| Error::invalid("missed", format!("'{word}' is not one of skip, once, all")))
     }
@@ -78,12 +78,12 @@ impl std::str::FromStr for Missed {
 /// A schedule to create, or what one is to be replaced by.
 ///
 /// ```
-/// use windlass::{Missed, NewEvent, NewSchedule};
+/// use windlass::{MissedPolicy, NewEvent, NewSchedule};
 ///
 /// let event = NewEvent::new("report.due").payload(&serde_json::json!({ "day": "{{tick.date}}" }))?;
 /// let report = NewSchedule::new("daily report", "0 6 * * MON-FRI", event)
 ///     .timezone("Europe/Berlin")
-///     .missed(Missed::Skip);
+///     .missed(MissedPolicy::Skip);
 /// # Ok::<(), windlass::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -100,7 +100,7 @@ impl NewSchedule {
             cron: cron.into(),
             timezone: "UTC".to_owned(),
             event,
-            missed: Missed::default(),
+            missed: MissedPolicy::default(),
             active: true,
             next_at: None,
         })
@@ -113,7 +113,7 @@ impl NewSchedule {
     }
 
     /// What becomes of ticks that were missed.
-    pub fn missed(mut self, missed: Missed) -> NewSchedule {
+    pub fn missed(mut self, missed: MissedPolicy) -> NewSchedule {
         self.0.missed = missed;
         self
     }
@@ -205,14 +205,14 @@ impl Queue {
         self.done(put, &new, now)
     }
 
-    fn done(&self, put: Put, new: &PreparedSchedule, now: Timestamp) -> Result<ScheduleView> {
+    fn done(&self, put: PutOutcome, new: &PreparedSchedule, now: Timestamp) -> Result<ScheduleView> {
         match put {
-            Put::Done(view) => {
+            PutOutcome::Done(view) => {
                 self.core().schedules_changed.send_replace(());
                 Ok(view.with_next_runs(now))
             }
-            Put::NameTaken => Err(Error::Exists { what: "schedule", name: new.name.clone() }),
-            Put::NotFound => Err(self.no_schedule(&new.schedule_id)),
+            PutOutcome::NameTaken => Err(Error::Exists { what: "schedule", name: new.name.clone() }),
+            PutOutcome::NotFound => Err(self.no_schedule(&new.schedule_id)),
         }
     }
 

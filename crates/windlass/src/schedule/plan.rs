@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::NewEvent;
 use crate::queue::publish;
-use crate::store::{Firing, Prepared, Tick};
+use crate::store::{Firing, PreparedEvent, Tick};
 
 /// What is still to be done for one schedule.
 pub(super) struct Plan {
@@ -68,7 +68,7 @@ pub(super) fn firing(view: &ScheduleView, ticks: Vec<Tick>, then_at: Option<Time
 }
 
 /// All events in one list, and the firings that point into it.
-pub(super) fn flat(parts: &[Part]) -> (Vec<Firing>, Vec<Prepared>) {
+pub(super) fn flat(parts: &[Part]) -> (Vec<Firing>, Vec<PreparedEvent>) {
     let (mut firings, mut events) = (Vec::with_capacity(parts.len()), Vec::new());
     for part in parts {
         let mut firing = part.firing.clone();

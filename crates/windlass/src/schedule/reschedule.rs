@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::Rule;
 use crate::error::Result;
 use crate::queue::Queue;
-use crate::store::{Ahead, Rescheduled};
+use crate::store::{Rescheduled, SchedulesAhead};
 
 /// How many schedules are read at once.
 const BATCH: usize = 1_000;
@@ -39,7 +39,7 @@ impl Queue {
 }
 
 /// Those whose rule ticks before their next tick. A rule that is not known here is left to others.
-fn too_late(found: Ahead) -> Vec<Rescheduled> {
+fn too_late(found: SchedulesAhead) -> Vec<Rescheduled> {
     let mut first = HashMap::new();
     let too_late = found.schedules.into_iter().filter_map(|schedule| {
         let rule = (schedule.cron, schedule.timezone);

@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 
-use super::Missed;
+use super::MissedPolicy;
 use super::cron::Rule;
 use crate::clock::Timestamp;
 
@@ -25,8 +25,8 @@ pub(crate) struct Due {
     pub next_at: Option<Timestamp>,
 }
 
-/// Decides about all ticks from `from` up to `now`; `max`: the most that [`Missed::All`] makes up for.
-pub(crate) fn due(rule: &Rule, missed: Missed, from: Timestamp, now: Timestamp, max: usize) -> Due {
+/// Decides about all ticks from `from` up to `now`; `max`: the most that [`MissedPolicy::All`] makes up for.
+pub(crate) fn due(rule: &Rule, missed: MissedPolicy, from: Timestamp, now: Timestamp, max: usize) -> Due {
     let mut due = Due { next_at: rule.after(now), ..Due::default() };
     // The newest first: there may be more than anybody wants to look at.
     let first = rule.before(now + TimeDelta::microseconds(1));
@@ -35,9 +35,9 @@ pub(crate) fn due(rule: &Rule, missed: Missed, from: Timestamp, now: Timestamp, 
     let late = |tick: Timestamp| now - tick > GRACE;
     let wanted = |n: usize, tick: Timestamp| match missed {
         _ if !late(tick) => true,
-        Missed::Skip => false,
-        Missed::Once => n == 0,
-        Missed::All => n < max,
+        MissedPolicy::Skip => false,
+        MissedPolicy::Once => n == 0,
+        MissedPolicy::All => n < max,
     };
     while let Some(tick) = back.next_if(|tick| wanted(due.happen.len(), *tick)) {
         due.happen.push(tick);
@@ -58,13 +58,13 @@ mod tests {
         format!("2026-01-01T{text}Z").parse().unwrap_or_else(|_| panic!("{text} is not a time of day"))
     }
 
-    fn decided(cron: &str, missed: Missed, from: &str, now: &str) -> Due {
+    fn decided(cron: &str, missed: MissedPolicy, from: &str, now: &str) -> Due {
         due(&Rule::parse(cron, "UTC").unwrap(), missed, at(from), at(now), 5)
     }
 
     #[test]
     fn what_is_hardly_late_happens_under_every_policy() {
-        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+        for missed in [MissedPolicy::Skip, MissedPolicy::Once, MissedPolicy::All] {
             let now = decided("* * * * *", missed, "10:00:00", "10:00:00");
             assert_eq!(now, Due { happen: vec![at("10:00:00")], next_at: Some(at("10:01:00")), ..Due::default() });
             let minute = decided("* * * * *", missed, "10:00:00", "10:01:00");
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_was_missed_goes_by_the_policy() {
-        use Missed::*;
+        use MissedPolicy::*;
         let late = "10:30:30";
         let table = [
             // Every minute, from 10:00: 31 ticks.
@@ -123,17 +123,17 @@ mod tests {
 
     #[test]
     fn what_the_rule_no_longer_names_does_not_happen() {
-        let due = decided("0 12 * * *", Missed::All, "10:00:00", "11:00:00");
+        let due = decided("0 12 * * *", MissedPolicy::All, "10:00:00", "11:00:00");
         assert_eq!(due, Due { next_at: Some(at("12:00:00")), ..Due::default() });
         // It goes on by the rule, from where it was.
-        assert_eq!(decided("0 12 * * *", Missed::All, "10:00:00", "12:30:00").happen, [at("12:00:00")]);
+        assert_eq!(decided("0 12 * * *", MissedPolicy::All, "10:00:00", "12:30:00").happen, [at("12:00:00")]);
     }
 
     #[test]
     fn a_year_of_seconds_is_not_gone_through() {
         let rule = Rule::parse("* * * * * *", "UTC").unwrap();
         let now = at("10:00:00");
-        for (missed, happen) in [(Missed::Skip, 61), (Missed::Once, 61), (Missed::All, 1_000)] {
+        for (missed, happen) in [(MissedPolicy::Skip, 61), (MissedPolicy::Once, 61), (MissedPolicy::All, 1_000)] {
             let due = due(&rule, missed, now - TimeDelta::days(365), now, 1_000);
             assert_eq!((due.happen.len(), due.skipped), (happen, SKIPPED_MAX), "{missed:?}");
             assert_eq!((due.happen.last(), due.next_at), (Some(&now), Some(now + TimeDelta::seconds(1))));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::cron::Rule;
-use super::{Missed, template};
+use super::{MissedPolicy, template};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
@@ -20,20 +20,20 @@ const NEXT_RUNS: usize = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Runner {
+pub enum ScheduleRunner {
     /// Every server and node.
     Windlass,
     /// The extension pg_cron, in the database.
     PgCron,
 }
 
-impl std::str::FromStr for Runner {
+impl std::str::FromStr for ScheduleRunner {
     type Err = Error;
 
-    fn from_str(word: &str) -> Result<Runner> {
+    fn from_str(word: &str) -> Result<ScheduleRunner> {
         match word {
-            "windlass" => Ok(Runner::Windlass),
-            "pg_cron" => Ok(Runner::PgCron),
+            "windlass" => Ok(ScheduleRunner::Windlass),
+            "pg_cron" => Ok(ScheduleRunner::PgCron),
             _ => Err(Error::Database { detail: format!("a schedule has the unknown runner '{word}'") }),
         }
     }
@@ -75,9 +75,9 @@ pub struct ScheduleView {
     /// Its events are never started later than this after they were published.
     pub expires_in_ms: Option<u64>,
     /// What becomes of ticks that were missed.
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     /// Who sees to it that it fires.
-    pub runner: Runner,
+    pub runner: ScheduleRunner,
     /// It does not fire while it is not active.
     pub active: bool,
     /// Its next tick, while it is active and run by Windlass.

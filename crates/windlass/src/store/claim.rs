@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::event::delivery::{Delivery, Lease, Live};
+use crate::event::delivery::{Delivery, Lease, LiveDelivery};
 
 /// A position in a stream that is ordered by the time at which deliveries became ready: the last one claimed.
 pub(crate) type ReadyPosition = (Timestamp, i64);
@@ -174,7 +174,7 @@ impl BehindCheck {
 
 /// What waiting claims want to know.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LookRequest {
+pub(crate) struct WatchRequest {
     /// Subscriptions with claims that read [`ClaimSource::Subscription`], and the event after which they read in publish
     /// order.
     pub subscriptions: Vec<(i64, i64)>,
@@ -184,7 +184,7 @@ pub(crate) struct LookRequest {
 
 /// The state of a namespace as waiting claims see it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Look {
+pub(crate) struct WatchResult {
     pub version: i64,
     /// The number of the newest lane; 0 if there is none.
     pub newest_lane: i64,
@@ -212,7 +212,7 @@ pub(crate) trait ClaimStore {
 
     /// Looks for what waiting claims could take. Costs as much as there are lanes with deliveries among those asked for,
     /// however many are empty.
-    async fn look(&self, namespace: &str, request: &LookRequest, now: Option<Timestamp>) -> Result<Look>;
+    async fn look(&self, namespace: &str, request: &WatchRequest, now: Option<Timestamp>) -> Result<WatchResult>;
 
     /// Up to about `limit` deliveries of these subscriptions whose lease has expired.
     async fn expired_leases(
@@ -221,5 +221,5 @@ pub(crate) trait ClaimStore {
         subscriptions: &[i64],
         limit: usize,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Live>>;
+    ) -> Result<Vec<LiveDelivery>>;
 }

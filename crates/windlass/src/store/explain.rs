@@ -4,12 +4,12 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::observe::consumers::{Asker, AskerView};
+use crate::observe::consumers::{Consumer, ConsumerView};
 use crate::observe::inspect::DeliveryView;
 
 /// How a delivery stands, as of one moment.
 #[derive(Debug, Clone)]
-pub(crate) struct Standing {
+pub(crate) struct DeliveryState {
     pub now: Timestamp,
     pub event_type: String,
     pub tags: Vec<String>,
@@ -42,17 +42,22 @@ pub(crate) trait ExplainStore {
         subscription: &str,
         event_id: i64,
         now: Option<Timestamp>,
-    ) -> Result<Option<Standing>>;
+    ) -> Result<Option<DeliveryState>>;
 
     /// Notes that a process was asked for these just now.
-    async fn note_askers(&self, namespace: &str, process: &str, askers: &[Asker], now: Option<Timestamp>)
-    -> Result<()>;
+    async fn record_consumers(
+        &self,
+        namespace: &str,
+        process: &str,
+        consumers: &[Consumer],
+        now: Option<Timestamp>,
+    ) -> Result<()>;
 
     /// Who asked lately, by process.
-    async fn askers(&self, namespace: &str) -> Result<Vec<AskerView>>;
+    async fn consumers(&self, namespace: &str) -> Result<Vec<ConsumerView>>;
 
     /// Deletes at most `limit` of those who have not asked for so long; how many.
-    async fn prune_askers(
+    async fn prune_consumers(
         &self,
         namespace: &str,
         kept: std::time::Duration,

@@ -8,7 +8,7 @@ use crate::maintenance::archive::PastEvent;
 use crate::maintenance::clock_check::Seen;
 use crate::maintenance::history::HistoryFilter;
 use crate::maintenance::months::Part;
-use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::maintenance::retention::{Ended, Leftover, Mark, Rules, Walk, WalkPosition};
 
 /// A part of a walk.
 #[derive(Debug, Clone, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct EndedPage {
     /// In the order of the walk. On SQLite also what ended in the future, after a clock that went back.
     pub ended: Vec<Ended>,
     /// Where the next page begins.
-    pub next: Place,
+    pub next: WalkPosition,
     /// There may be more before the instant asked about.
     pub more: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Retain {
     /// Of the topology by which all this was decided.
     pub version: i64,
     /// How the walk goes on; `None` for leftovers.
-    pub step: Option<Step>,
+    pub step: Option<MarkStep>,
     /// Deliveries whose time is over, if this was their last end; each but once.
     pub due: Vec<Ended>,
     /// Leftovers that are done with.
@@ -40,7 +40,7 @@ pub(crate) struct Retain {
 
 /// A mark that moves.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
+pub(crate) struct MarkStep {
     pub walk: Walk,
     /// Where it stands now; nothing is done unless it does. `None`: there is none.
     pub from: Option<Mark>,
@@ -49,7 +49,7 @@ pub(crate) struct Step {
 
 /// What retention took away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Taken {
+pub(crate) struct DeletedHistory {
     pub deliveries: usize,
     pub dead_letters: usize,
     pub events: usize,
@@ -64,7 +64,7 @@ pub(crate) struct AllRules {
 
 /// What may go of months.
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "only PostgreSQL has months"))]
-pub(crate) struct Over {
+pub(crate) struct ExpiredMonths {
     /// Whatever ended before this instant,
     pub before: Timestamp,
     /// unless it belongs to one of these namespaces.
@@ -76,7 +76,7 @@ pub(crate) struct Over {
 /// What became of a month that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "only PostgreSQL has months"))]
-pub(crate) enum Dropping {
+pub(crate) enum DropOutcome {
     /// It is in the history no more.
     Dropped,
     /// Somebody uses the table; nobody shall wait for long.
@@ -124,7 +124,7 @@ pub(crate) trait HistoryStore {
         &self,
         namespace: &str,
         walk: Walk,
-        from: Place,
+        from: WalkPosition,
         until: Timestamp,
         limit: usize,
         now: Timestamp,
@@ -136,7 +136,7 @@ pub(crate) trait HistoryStore {
     /// Deletes the dead letters among what is due, unless they were redriven, with their handler results; the attempts
     /// of every delivery that is neither live nor a dead letter nor has ended later; and events that nothing else refers
     /// to. `None`: the version or the mark is another by now, and nothing was done.
-    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>>;
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<DeletedHistory>>;
 
     // -- history in files
 
@@ -174,7 +174,7 @@ pub(crate) trait MonthStore: Send + Sync {
 
     /// Takes the part out of the history, if that is possible in a moment. Kept are events that are live, dead letters or
     /// ended since `before`, attempts of deliveries that are, and all that belongs to the namespaces that are spared.
-    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping>;
+    async fn drop_month(&self, part: Part, over: &ExpiredMonths) -> Result<DropOutcome>;
 
     /// Deletes the parts that were taken out, also by somebody who did not come to that any more; how many. One that is in
     /// use is left for the next time.
@@ -182,5 +182,5 @@ pub(crate) trait MonthStore: Send + Sync {
 
     /// Deletes a batch of events of months that are over, or of none, which nothing refers to; how many. `None`: none of
     /// them has lost its attempts with a month since this was last asked.
-    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>>;
+    async fn delete_strays(&self, over: &ExpiredMonths) -> Result<Option<usize>>;
 }

@@ -13,9 +13,9 @@ use crate::admin::scopes::Scope;
 use crate::admin::tokens::{Hash, Token};
 use crate::clock::{Timestamp, millis_since};
 use crate::error::Result;
-use crate::event::delivery::{Lease, Live};
+use crate::event::delivery::{Lease, LiveDelivery};
 use crate::event::{Event, NewEvent};
-use crate::maintenance::task::{Duty, DutyRun, DutyView};
+use crate::maintenance::task::{MaintenanceRun, MaintenanceTask, MaintenanceTaskView};
 use crate::node::registry::NodeView;
 use crate::observe::backlog::LiveCount;
 use crate::observe::inspect::{
@@ -30,7 +30,7 @@ use crate::policy::{NamespacePolicy, PolicyOverrides};
 use crate::queue::decide::{Transition, When};
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::{Action, Attempt, HandlerResult};
-use crate::queue::wake::{ReadyLane, Wakes};
+use crate::queue::wake::{ReadyLane, WakeRegistry};
 use crate::topology::lanes::{Lane, LaneKey};
 use crate::topology::{Namespace, Subscription, Topology};
 
@@ -47,28 +47,30 @@ mod search;
 pub(crate) mod sqlite;
 
 pub(crate) use claim::{
-    BehindCheck, Claim, ClaimSlot, ClaimSource, ClaimStore, Claimed, LaneSource, LeaseTimes, Look, LookRequest,
-    ReadyPosition, RunHead, StreamPlace,
+    BehindCheck, Claim, ClaimSlot, ClaimSource, ClaimStore, Claimed, LaneSource, LeaseTimes, ReadyPosition, RunHead,
+    StreamPlace, WatchRequest, WatchResult,
 };
-pub(crate) use diagnose::{DiagnoseStore, ROWS_MAX, Told};
-pub(crate) use explain::{ExplainStore, GroupHead, Standing};
+pub(crate) use diagnose::{Checked, DiagnoseStore, ROWS_MAX};
+pub(crate) use explain::{DeliveryState, ExplainStore, GroupHead};
 #[cfg(feature = "postgres")]
 pub(crate) use history::AllRules;
-pub(crate) use history::{Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Step, Taken};
+pub(crate) use history::{
+    DeletedHistory, DropOutcome, EndedPage, ExpiredMonths, HistoryStore, Imported, MarkStep, MonthStore, Retain,
+};
 pub(crate) use schedules::{
-    Ahead, AheadSchedule, DueSchedules, Fires, Firing, Moved, Place, PreparedSchedule, Put, Rescheduled, ScheduleStore,
-    Tick,
+    AheadSchedule, DueSchedules, FireOutcome, FireOutcomes, Firing, PreparedSchedule, PutOutcome, Rescheduled,
+    SchedulePosition, ScheduleStore, SchedulesAhead, Tick,
 };
 
 pub(crate) use route::{
     Arrival, ArrivalsLook, Plan, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
     Snapshot,
 };
-pub(crate) use search::{Contents, SearchStore, Source, Walked};
+pub(crate) use search::{EventFilter, SearchStep, SearchStore, Source};
 
 /// An event with everything resolved, ready to be stored.
 #[derive(Debug, Clone)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedEvent {
     pub event: NewEvent,
     /// How long its key is remembered.
     pub key_window: Duration,
@@ -95,7 +97,7 @@ impl NewDelivery {
 
 /// What a publish stored, or found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct PublishOutcome {
     pub event_id: i64,
     pub created_at: Timestamp,
     /// The key was known: this is the first event, and nothing was stored.
@@ -104,19 +106,19 @@ pub(crate) struct Stored {
     pub arrived: bool,
 }
 
-impl Stored {
-    pub fn new(event_id: i64, created_at: Timestamp) -> Stored {
-        Stored { event_id, created_at, duplicate: false, arrived: false }
+impl PublishOutcome {
+    pub fn new(event_id: i64, created_at: Timestamp) -> PublishOutcome {
+        PublishOutcome { event_id, created_at, duplicate: false, arrived: false }
     }
 
-    pub fn duplicate_of(event_id: i64, created_at: Timestamp) -> Stored {
-        Stored { duplicate: true, ..Stored::new(event_id, created_at) }
+    pub fn duplicate_of(event_id: i64, created_at: Timestamp) -> PublishOutcome {
+        PublishOutcome { duplicate: true, ..PublishOutcome::new(event_id, created_at) }
     }
 }
 
 /// What became of changes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedChanges {
     /// One for each change; `None` where its guard did not hold.
     pub attempts: Vec<Option<Attempt>>,
     /// The lanes in which a delivery became ready, now or for later.
@@ -124,11 +126,11 @@ pub(crate) struct Applied {
 }
 
 /// A place in a lane: when it is ready – `None`: not before its group lets it – and its event.
-pub(crate) type FreePlace = (Option<Timestamp>, i64);
+pub(crate) type PendingPosition = (Option<Timestamp>, i64);
 
 /// Who claims to hold a delivery.
 #[derive(Debug, Clone)]
-pub(crate) struct Holder {
+pub(crate) struct HeldDelivery {
     pub event_id: i64,
     pub subscription: String,
     pub by: HeldBy,
@@ -144,30 +146,30 @@ pub(crate) enum HeldBy {
 
 /// What must still be true of a delivery for a change to be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Guard {
+pub(crate) enum ChangeGuard {
     /// This lease is the current one.
     Lease(Lease),
     /// This lease is the current one, and it has run out.
-    RunOut(Lease),
+    ExpiredLease(Lease),
     /// Nobody holds it.
     Free,
 }
 
 /// A change of one live delivery. Nothing happens where the guard does not hold.
 #[derive(Debug, Clone)]
-pub(crate) struct Change {
-    pub live: Live,
-    pub guard: Guard,
+pub(crate) struct DeliveryChange {
+    pub live: LiveDelivery,
+    pub guard: ChangeGuard,
     pub action: Action,
     pub transition: Transition,
-    pub record: Record,
+    pub record: AttemptRecord,
     /// What was reported of its handlers; see `results.rs` for what is kept of them.
     pub results: Vec<HandlerResult>,
     /// The worker has reported it as done, so its run goes on.
     pub succeeded: bool,
 }
 
-impl Change {
+impl DeliveryChange {
     /// Whether the delivery goes back to its old place in the order.
     pub fn keeps_ready_time(&self) -> bool {
         matches!(self.transition, Transition::Requeue { when: When::Unchanged, .. })
@@ -176,7 +178,7 @@ impl Change {
 
 /// What is written down with an attempt.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Record {
+pub(crate) struct AttemptRecord {
     pub status_code: Option<i32>,
     pub execution_time_ms: Option<u64>,
     pub error: Option<String>,
@@ -228,7 +230,7 @@ pub(crate) struct PreparedNode {
 
 /// A page of past events that a new subscription may want.
 #[derive(Debug, Clone)]
-pub(crate) struct Past {
+pub(crate) struct PastEvents {
     pub events: Vec<Event>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<i64>,
@@ -236,7 +238,7 @@ pub(crate) struct Past {
 
 /// What was read before, of one namespace.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Since {
+pub(crate) struct ActivitySince {
     /// Events up to this one.
     pub event_id: i64,
     /// Attempts up to this instant, in microseconds, and id.
@@ -245,15 +247,15 @@ pub(crate) struct Since {
 
 /// What happened lately, the newest first.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recent {
-    pub published: Vec<Head>,
+pub(crate) struct RecentActivity {
+    pub published: Vec<EventHead>,
     /// With ids that tell attempts of one instant apart.
     pub ended: Vec<(i64, Attempt)>,
 }
 
 /// What an event is about.
 #[derive(Debug, Clone)]
-pub(crate) struct Head {
+pub(crate) struct EventHead {
     pub event_id: i64,
     pub event_type: String,
     pub title: Option<String>,
@@ -262,7 +264,7 @@ pub(crate) struct Head {
 }
 
 /// What is committed together with what a handler wrote.
-pub(crate) enum Closing {
+pub(crate) enum TxCompletion {
     /// The end of the delivery.
     End(Box<AttemptInTx>),
     /// That the handler is done, while the delivery goes on.
@@ -271,14 +273,14 @@ pub(crate) enum Closing {
 
 /// The end of an attempt whose handlers run in a transaction.
 pub(crate) struct AttemptInTx {
-    pub change: Change,
+    pub change: DeliveryChange,
     /// When the handlers of the attempt began.
     pub begun: Instant,
 }
 
 impl AttemptInTx {
     /// The change if the attempt ends now.
-    pub fn change(&self) -> Change {
+    pub fn change(&self) -> DeliveryChange {
         let mut change = self.change.clone();
         change.record.execution_time_ms = Some(millis_since(self.begun));
         change
@@ -286,9 +288,9 @@ impl AttemptInTx {
 }
 
 /// How a handler's transaction ended.
-pub(crate) enum Closed {
+pub(crate) enum TxOutcome {
     /// Committed, with this change of the delivery.
-    Changed(Box<Change>, Applied),
+    Changed(Box<DeliveryChange>, AppliedChanges),
     /// Committed. The delivery goes on.
     Noted,
     /// Rolled back: the lease is not the current one.
@@ -326,12 +328,12 @@ pub(crate) trait Store:
     fn batches_in_flight(&self) -> usize;
 
     /// Tells `wakes` of what other processes do, for as long as the store is open.
-    async fn watch(&self, wakes: Arc<Wakes>);
+    async fn watch(&self, wakes: Arc<WakeRegistry>);
 
     /// The instant that a statement would use.
     async fn now(&self, now: Option<Timestamp>) -> Result<Timestamp>;
 
-    /// Stops; calls after this fail with `Closed`.
+    /// Stops; calls after this fail with `TxOutcome`.
     async fn close(&self);
 
     // -- namespaces, subscriptions, lanes
@@ -390,7 +392,7 @@ pub(crate) trait Store:
 
     /// Events with an id of at least `from`, published from the subscription's start to its creation,
     /// by id, `limit` at most.
-    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past>;
+    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<PastEvents>;
 
     /// Adds deliveries of stored events and notes where to go on (`None`: all done) in the same
     /// transaction. An event that has, or had, a delivery for the subscription is left out. `false`: the subscription was
@@ -444,12 +446,12 @@ pub(crate) trait Store:
         &self,
         namespace: &str,
         version: i64,
-        events: &[&Prepared],
+        events: &[&PreparedEvent],
         now: Option<Timestamp>,
-    ) -> Result<Option<Vec<Stored>>>;
+    ) -> Result<Option<Vec<PublishOutcome>>>;
 
     /// Free deliveries whose deadline has passed.
-    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>>;
+    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<LiveDelivery>>;
 
     /// Free deliveries in these lanes of events up to `newest`: lane by lane, by place in it, from after a place in the
     /// first.
@@ -457,16 +459,21 @@ pub(crate) trait Store:
         &self,
         namespace: &str,
         lanes: &[i64],
-        after: Option<FreePlace>,
+        after: Option<PendingPosition>,
         newest: i64,
         limit: usize,
-    ) -> Result<Vec<(Live, FreePlace)>>;
+    ) -> Result<Vec<(LiveDelivery, PendingPosition)>>;
 
     /// The live delivery each holder speaks of; `None` where it does not hold it.
-    async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>>;
+    async fn held(&self, namespace: &str, holders: &[HeldDelivery]) -> Result<Vec<Option<LiveDelivery>>>;
 
     /// Applies each change whose guard holds, with what it says of handler results, and moves on the groups concerned.
-    async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied>;
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[DeliveryChange],
+        now: Option<Timestamp>,
+    ) -> Result<AppliedChanges>;
 
     /// Stores each result whose delivery still has the lease; whether it did. A delivery has at most one result for each
     /// handler in the call.
@@ -478,19 +485,24 @@ pub(crate) trait Store:
     ) -> Result<Vec<bool>>;
 
     /// The handler results that are kept of each delivery, by name.
-    async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>>;
+    async fn handler_results(&self, namespace: &str, live: &[LiveDelivery]) -> Result<Vec<Vec<HandlerResult>>>;
 
     /// The newest attempt that each holder ended (for `Anyone`: the newest of all), if any.
-    async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>>;
+    async fn recorded(&self, namespace: &str, holders: &[HeldDelivery]) -> Result<Vec<Option<Attempt>>>;
 
     /// Notes that work began; the moment of it, or `None` where the lease is lost.
-    async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>>;
+    async fn start(
+        &self,
+        namespace: &str,
+        live: &[LiveDelivery],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Timestamp>>>;
 
     /// Moves the end of each lease to this long from now; the new end, or `None` where it is lost.
     async fn extend(
         &self,
         namespace: &str,
-        live: &[(Live, Duration)],
+        live: &[(LiveDelivery, Duration)],
         now: Option<Timestamp>,
     ) -> Result<Vec<Option<Timestamp>>>;
 
@@ -512,40 +524,46 @@ pub(crate) trait Store:
     /// Deletes up to `limit` dead letters that match, and their handler results; how many letters.
     async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize>;
 
-    // -- duties
+    // -- tasks
 
-    /// Those that are due and that nobody is at, of one namespace or of all. A duty of the whole database is due in
+    /// Those that are due and that nobody is at, of one namespace or of all. A task of the whole database is due in
     /// `default`.
-    async fn due_duties(
+    async fn due_maintenance_tasks(
         &self,
         namespace: Option<&str>,
-        duties: &[Duty],
+        tasks: &[MaintenanceTask],
         now: Option<Timestamp>,
-    ) -> Result<Vec<(String, Duty)>>;
+    ) -> Result<Vec<(String, MaintenanceTask)>>;
 
     /// Takes those that are still due; which.
-    async fn take_duties(
+    async fn acquire_maintenance_tasks(
         &self,
         namespace: &str,
-        duties: &[Duty],
+        tasks: &[MaintenanceTask],
         worker_id: &str,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Duty>>;
+    ) -> Result<Vec<MaintenanceTask>>;
 
-    /// Goes on holding a duty, unless somebody else took it meanwhile.
-    async fn hold_duty(&self, namespace: &str, duty: Duty, worker_id: &str, now: Option<Timestamp>) -> Result<()>;
-
-    /// Writes down what came of duties, and when they are due again, unless somebody else took them meanwhile.
-    async fn note_duties(
+    /// Goes on holding a task, unless somebody else took it meanwhile.
+    async fn extend_maintenance_task(
         &self,
         namespace: &str,
-        runs: &[DutyRun],
+        task: MaintenanceTask,
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<()>;
+
+    /// Writes down what came of tasks, and when they are due again, unless somebody else took them meanwhile.
+    async fn record_maintenance_runs(
+        &self,
+        namespace: &str,
+        runs: &[MaintenanceRun],
         worker_id: &str,
         now: Option<Timestamp>,
     ) -> Result<()>;
 
     /// All that were ever taken, by name.
-    async fn duties(&self, namespace: &str) -> Result<Vec<DutyView>>;
+    async fn maintenance_tasks(&self, namespace: &str) -> Result<Vec<MaintenanceTaskView>>;
 
     // -- leftovers
 
@@ -584,10 +602,10 @@ pub(crate) trait Store:
 
     /// Events that were published and attempts that ended since then: of each at most `limit`, the newest. No
     /// attempt is among them whose event would have been seen only later.
-    async fn recent(&self, namespace: &str, since: &Since, limit: usize) -> Result<Recent>;
+    async fn recent(&self, namespace: &str, since: &ActivitySince, limit: usize) -> Result<RecentActivity>;
 
     /// What these events are about, as far as they are kept.
-    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>>;
+    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<EventHead>>;
 
     /// Deliveries held for longer than `older_than`, the earliest first.
     async fn stuck(

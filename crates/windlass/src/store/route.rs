@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Prepared;
+use super::PreparedEvent;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::queue::wake::ReadyLane;
@@ -20,7 +20,7 @@ pub(crate) struct Arrival {
     pub event_id: i64,
     pub created_at: Timestamp,
     /// Only what decides about deliveries: no payload, no texts.
-    pub prepared: Prepared,
+    pub prepared: PreparedEvent,
     /// Why it cannot be delivered.
     pub rejected: Option<Rejection>,
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Prepared, Stored};
+use super::{PreparedEvent, PublishOutcome};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::observe::inspect::Page;
-use crate::schedule::{Missed, ScheduleFilter, ScheduleFire, ScheduleView};
+use crate::schedule::{MissedPolicy, ScheduleFilter, ScheduleFire, ScheduleView};
 
 /// A schedule with everything resolved, ready to be stored.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct PreparedSchedule {
     pub timezone: String,
     /// What is published at each tick, before its values are filled in.
     pub event: NewEvent,
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     pub active: bool,
     /// Its next tick; `None` while it is not active.
     pub next_at: Option<Timestamp>,
@@ -34,7 +34,7 @@ impl PreparedSchedule {
 
 /// What became of a new schedule, or of a change of one.
 #[derive(Debug, Clone)]
-pub(crate) enum Put {
+pub(crate) enum PutOutcome {
     Done(Box<ScheduleView>),
     /// There is another of that name.
     NameTaken,
@@ -53,19 +53,19 @@ pub(crate) struct DueSchedules {
     /// The ids of those that cannot be read, and why: a newer version may have written them.
     pub unreadable: Vec<(String, Error)>,
     /// The place of the last of all these; `None` where none is due.
-    pub last: Option<Place>,
+    pub last: Option<SchedulePosition>,
 }
 
 /// A place among schedules in the order of their next ticks.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct SchedulePosition {
     pub next_at: Timestamp,
     pub schedule_id: String,
 }
 
 /// Schedules that were written while the clock was ahead.
 #[derive(Debug, Clone)]
-pub(crate) struct Ahead {
+pub(crate) struct SchedulesAhead {
     /// As the database's clock says.
     pub now: Timestamp,
     pub schedules: Vec<AheadSchedule>,
@@ -117,18 +117,18 @@ pub(crate) struct Tick {
 
 /// What became of a firing.
 #[derive(Debug, Clone)]
-pub(crate) struct Moved {
+pub(crate) struct FireOutcome {
     /// The events that were stored, by their place. A tick that is on record has no other.
-    pub stored: Vec<(usize, Stored)>,
+    pub stored: Vec<(usize, PublishOutcome)>,
     /// When it changed.
     pub updated_at: Timestamp,
 }
 
 /// What became of several firings.
 #[derive(Debug)]
-pub(crate) enum Fires {
+pub(crate) enum FireOutcomes {
     /// Of each; `None` for one that is not as it was read, or that somebody else works on.
-    Done(Vec<Option<Moved>>),
+    Done(Vec<Option<FireOutcome>>),
     /// Nothing was changed: somebody else holds what one of them needs, and did not let go of it soon. SQLite has no
     /// locks on rows.
     #[cfg_attr(not(feature = "postgres"), expect(dead_code))]
@@ -142,14 +142,21 @@ pub(crate) enum Fires {
 pub(crate) trait ScheduleStore {
     async fn count_schedules(&self, namespace: &str) -> Result<u64>;
 
-    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
+    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>)
+    -> Result<PutOutcome>;
 
     /// Replaces all that `new` says; one that is not run by us gets no next tick. Where neither the rule nor whether it
     /// is active changes, the next tick stays, unless that of `new` comes earlier.
-    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
+    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>)
+    -> Result<PutOutcome>;
 
     /// The same with the one of that name, which keeps its id, and stays inactive if it is; adds it where there is none.
-    async fn declare_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put>;
+    async fn declare_schedule(
+        &self,
+        namespace: &str,
+        new: &PreparedSchedule,
+        now: Option<Timestamp>,
+    ) -> Result<PutOutcome>;
 
     /// Makes it inactive, without a next tick. Says whether there is one.
     async fn pause_schedule(&self, namespace: &str, schedule_id: &str, now: Option<Timestamp>) -> Result<bool>;
@@ -190,7 +197,7 @@ pub(crate) trait ScheduleStore {
     async fn due_schedules(
         &self,
         namespace: &str,
-        after: Option<&Place>,
+        after: Option<&SchedulePosition>,
         limit: usize,
         bytes: usize,
         now: Option<Timestamp>,
@@ -204,7 +211,7 @@ pub(crate) trait ScheduleStore {
         after: &str,
         limit: usize,
         now: Option<Timestamp>,
-    ) -> Result<Ahead>;
+    ) -> Result<SchedulesAhead>;
 
     /// Gives those the next tick that were not changed since they were read; how many.
     async fn reschedule(&self, namespace: &str, schedules: &[Rescheduled], now: Option<Timestamp>) -> Result<usize>;
@@ -217,8 +224,8 @@ pub(crate) trait ScheduleStore {
         namespace: &str,
         version: i64,
         firings: &[Firing],
-        events: &[Prepared],
+        events: &[PreparedEvent],
         manual: bool,
         now: Option<Timestamp>,
-    ) -> Result<Fires>;
+    ) -> Result<FireOutcomes>;
 }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::delivery::Status;
-use crate::observe::search::FoundEvent;
+use crate::observe::search::SearchResult;
 
 /// Where the events in some state are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum Source {
 
 /// What an event itself must be like.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Contents {
+pub(crate) struct EventFilter {
     pub types: Vec<String>,
     pub tags: Vec<String>,
     /// In title, description, type or payload, in capitals or not.
@@ -37,7 +37,7 @@ pub(crate) struct Contents {
 
 /// A part of a walk.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Walked {
+pub(crate) struct SearchStep {
     /// Those in the state asked for, the newest first.
     pub ids: Vec<i64>,
     /// How many rows were looked at.
@@ -49,7 +49,7 @@ pub(crate) struct Walked {
 #[async_trait]
 pub(crate) trait SearchStore {
     /// Looks at up to `rows` events, or dead letters, with ids below `before`.
-    async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<Walked>;
+    async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<SearchStep>;
 
     /// All events with a live delivery that is held, or not, in no order; `None` if there are more than `most`.
     async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>>;
@@ -58,8 +58,8 @@ pub(crate) trait SearchStore {
     async fn event_of_key(&self, namespace: &str, key: &str) -> Result<Option<i64>>;
 
     /// Those of the events that are like this, in the order given.
-    async fn matching(&self, namespace: &str, contents: &Contents, ids: Vec<i64>) -> Result<Vec<i64>>;
+    async fn matching(&self, namespace: &str, contents: &EventFilter, ids: Vec<i64>) -> Result<Vec<i64>>;
 
     /// The events as the subscription sees them, in the order given, as far as it was told of them.
-    async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<FoundEvent>>;
+    async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<SearchResult>>;
 }

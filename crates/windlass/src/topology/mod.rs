@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::clock::Timestamp;
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 use crate::event::names;
 use crate::policy::{NamespacePolicy, Policy, PolicyOverrides};
 use crate::store::LeaseTimes;
@@ -122,7 +122,7 @@ impl Topology {
     }
 
     /// The policy that applies to a live delivery.
-    pub fn policy_of(&self, live: &Live) -> Policy {
+    pub fn policy_of(&self, live: &LiveDelivery) -> Policy {
         self.policy(&live.subscription, &live.event_type)
     }
 

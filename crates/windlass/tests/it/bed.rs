@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
-use windlass::{Clock, ClockHand, NamespacePolicy, Policy, Queue, Timestamp};
+use windlass::{Clock, NamespacePolicy, Policy, Queue, TestClock, Timestamp};
 
 use crate::postgres;
 use crate::support::after;
@@ -151,7 +151,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 pub struct Bed {
     pub database: Arc<Database>,
     pub queue: Queue,
-    pub hand: ClockHand,
+    pub hand: TestClock,
     clock: Clock,
 }
 

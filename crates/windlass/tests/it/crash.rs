@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use windlass::{Action, ClaimRequest, Held, ListFilter, NewEvent, Policy, Queue, Report, Status};
+use windlass::{Action, ClaimRequest, LeasedEvent, ListFilter, NewEvent, Policy, Queue, Report, Status};
 
 use crate::bed::{Bed, Kind, run};
 use crate::process::{Process, say};
@@ -60,7 +60,7 @@ async fn drain(queue: Queue) {
         if got.is_empty() {
             return;
         }
-        let reports = got.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+        let reports = got.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
         for finished in queue.finish_all(reports).await.unwrap() {
             let attempt = finished.unwrap().attempt().expect("nobody else has it").clone();
             assert_eq!(attempt.attempt, 1);

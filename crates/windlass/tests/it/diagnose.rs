@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use windlass::{Finding, Level, Queue, Timestamp};
+use windlass::{Finding, FindingLevel, Queue, Timestamp};
 
 use crate::bed::{Bed, Kind, run};
 use crate::support::after;
@@ -21,7 +21,7 @@ async fn finding(queue: &Queue, check: &str) -> Finding {
     findings.into_iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("there is no check '{check}'"))
 }
 
-async fn level(queue: &Queue, check: &str) -> Level {
+async fn level(queue: &Queue, check: &str) -> FindingLevel {
     finding(queue, check).await.level
 }
 

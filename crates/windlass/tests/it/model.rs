@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use windlass::{
-    Action, Backoff, ClaimRequest, Clock, ClockHand, DeadLetterFilter, Delivery, Error, Exhausted, Finished,
-    GroupFailure, Held, History, ListFilter, NamespacePolicy, NewEvent, Outcome, Policy, PolicyOverrides, Queue,
-    Report, SubscriptionSpec, Unhandled,
+    Action, Backoff, ClaimRequest, Clock, DeadLetterFilter, Delivery, Error, ExhaustedPolicy, Finished,
+    GroupFailurePolicy, History, LeasedEvent, ListFilter, NamespacePolicy, NewEvent, Outcome, Policy, PolicyOverrides,
+    Queue, Report, SubscriptionSpec, TestClock, UnhandledPolicy,
 };
 
 use self::reference::{By, Event, Expected, Reference, State, Wish};
@@ -74,7 +74,7 @@ struct Play<'a> {
     bed: &'a Bed,
     rng: Rng,
     clock: Clock,
-    hand: ClockHand,
+    hand: TestClock,
     namespace: String,
     /// One, or two that stand for two processes.
     queues: Vec<Queue>,
@@ -335,17 +335,18 @@ impl<'a> Play<'a> {
     }
 
     /// Some delivery that was claimed, rather a late one; and in whose name to speak of it.
-    fn some_claimed(&mut self) -> Option<(usize, Held, By)> {
+    fn some_claimed(&mut self) -> Option<(usize, LeasedEvent, By)> {
         let from = self.claimed.len().checked_sub(1)?.saturating_sub(self.rng.usize(..8));
         let at = self.rng.usize(from..self.claimed.len());
         let (delivery, worker) = self.claimed[at].clone();
         let id = delivery.event.id;
         let (held, by) = match self.rng.u8(..3) {
-            0 => (Held::from(&delivery), By::Lease(delivery.lease)),
-            1 => {
-                (Held::by_lease(id, delivery.lease).of_subscription(&delivery.subscription), By::Lease(delivery.lease))
-            }
-            _ => (Held::by_worker(id, worker).of_subscription(&delivery.subscription), By::Worker(worker)),
+            0 => (LeasedEvent::from(&delivery), By::Lease(delivery.lease)),
+            1 => (
+                LeasedEvent::by_lease(id, delivery.lease).of_subscription(&delivery.subscription),
+                By::Lease(delivery.lease),
+            ),
+            _ => (LeasedEvent::by_worker(id, worker).of_subscription(&delivery.subscription), By::Worker(worker)),
         };
         Some((self.reference.at(id, &delivery.subscription).unwrap(), held, by))
     }
@@ -451,7 +452,7 @@ impl<'a> Play<'a> {
 
     async fn sweep(&mut self) {
         self.note("sweep".to_owned());
-        assert_eq!(self.queue().sweep_once().await, Ok(self.reference.sweep(None)));
+        assert_eq!(self.queue().release_expired_once().await, Ok(self.reference.sweep(None)));
     }
 
     async fn expire(&mut self) {
@@ -510,11 +511,11 @@ fn policy(rng: &mut Rng) -> Policy {
         lease_ms: 10_000,
         max_retries: [None, Some(0), Some(2), Some(3)][rng.usize(..4)],
         backoff: [Backoff::None, Backoff::Lease, Backoff::Fixed { delay_ms: 20_000 }][rng.usize(..3)].clone(),
-        exhausted: [Exhausted::DeadLetter, Exhausted::CompleteWithErrors][rng.usize(..2)],
-        unhandled: [Unhandled::Retry, Unhandled::DeadLetter][rng.usize(..2)],
+        exhausted: [ExhaustedPolicy::DeadLetter, ExhaustedPolicy::CompleteWithErrors][rng.usize(..2)],
+        unhandled: [UnhandledPolicy::Retry, UnhandledPolicy::DeadLetter][rng.usize(..2)],
         max_attempts: [2, 3, 20][rng.usize(..3)],
         history: History::Keep,
-        group_failure: [GroupFailure::Block, GroupFailure::Continue][rng.usize(..2)],
+        group_failure: [GroupFailurePolicy::Block, GroupFailurePolicy::Continue][rng.usize(..2)],
         share_transaction: false,
         deadline_horizon_ms: [None, Some(5_000)][rng.usize(..2)],
         key_window_ms: 30_000,

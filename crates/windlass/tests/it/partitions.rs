@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{Connection, Executor};
 use windlass::{
     ClaimRequest, DeadLetterFilter, ListFilter, NamespacePolicy, NewEvent, Partitions, Policy, PolicyOverrides, Queue,
-    Report, Retained, Status, SubscriptionSpec,
+    Report, RetentionReport, Status, SubscriptionSpec,
 };
 
 use crate::bed::{Bed, Kind, run};
@@ -125,7 +125,7 @@ fn a_month_that_is_over_is_dropped() {
         bed.let_pass_until("2026-02-28T23:59:59Z".parse().unwrap()).await;
         assert_eq!(drop_all(&queue).await, 0);
         into_march(bed).await;
-        assert_eq!(queue.retain_once().await, Ok(Retained::default()));
+        assert_eq!(queue.retain_once().await, Ok(RetentionReport::default()));
         assert_eq!(drop_all(&queue).await, 2);
         assert!(queue.get(old).await.is_err());
         assert_eq!(status(&queue, new).await, Status::Completed);
@@ -515,7 +515,7 @@ fn a_month_is_dropped_under_those_who_publish_and_work() {
             done(&queue, delivery).await;
         }
         bed.advance(DAY);
-        queue.sweep_once().await.unwrap();
+        queue.release_expired_once().await.unwrap();
         into_march(bed).await;
         let (publishing, stop) = (queue.clone(), stop_signal());
         let stopped = stop.1.clone();

@@ -1,7 +1,7 @@
 //! Schedules that pg_cron runs, on a server of the test's own that has it.
 
 use sqlx::{AssertSqlSafe, Executor, Row};
-use windlass::{Error, NewEvent, NewSchedule, Queue, Runner};
+use windlass::{Error, NewEvent, NewSchedule, Queue, ScheduleRunner};
 
 use crate::bed::{Bed, Database, Kind, run_on_empty};
 use crate::postgres::{connect, execute, lines};
@@ -81,7 +81,7 @@ async fn is_changed_and_removed(url: &str, queue: &Queue) {
     queue.hand_to_pg_cron(&id).await.unwrap();
     assert_eq!(queue.fire_schedules_once().await.unwrap().next_in, None);
     let changed = queue.put_schedule(&id, schedule("0 3 * * *")).await.unwrap();
-    assert_eq!((changed.runner, changed.next_at), (Runner::PgCron, None));
+    assert_eq!((changed.runner, changed.next_at), (ScheduleRunner::PgCron, None));
     assert_eq!(json(&queue.schedule(&id).await.unwrap()), json(&changed));
     assert_eq!(lines(url, JOBS).await, [job(&id, "0 3 * * *")]);
     let refused = queue.put_schedule(&id, schedule("0 0 4 * * *")).await.unwrap_err();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection};
-use windlass::{ClaimRequest, Delivery, Held, NewEvent, Queue, Report, WaitReason};
+use windlass::{ClaimRequest, Delivery, LeasedEvent, NewEvent, Queue, Report, WaitReason};
 
 use crate::bed::{Bed, Kind};
 use crate::own::{Own, number};
@@ -72,7 +72,7 @@ async fn handle(queue: &Queue, progress: &mut Progress, until: usize) {
         let got = claim(queue, request).await;
         assert!(!got.is_empty(), "{} of {until} were handled", progress.handled);
         progress.note(&got);
-        let reports = got.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+        let reports = got.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
         for finished in queue.finish_all(reports).await.unwrap() {
             assert!(!finished.unwrap().is_lost());
         }

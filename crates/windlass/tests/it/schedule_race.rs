@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use windlass::{Clock, Fired, ListFilter, Missed, NewEvent, NewSchedule, Policy, Queue, Result, Timestamp};
+use windlass::{Clock, FireReport, ListFilter, MissedPolicy, NewEvent, NewSchedule, Policy, Queue, Result, Timestamp};
 
 use crate::bed::Bed;
 use crate::process::{Process, note, notes};
@@ -53,9 +53,9 @@ async fn fire_with_a_jumping_clock(url: &str) {
 }
 
 /// With so many processes, a file may be locked for long.
-async fn patient(queue: &Queue) -> Fired {
+async fn patient(queue: &Queue) -> FireReport {
     loop {
-        let fired: Result<Fired> = queue.fire_schedules_once().await;
+        let fired: Result<FireReport> = queue.fire_schedules_once().await;
         match fired {
             Err(error) if error.is_temporary() => tokio::time::sleep(millis(5)).await,
             fired => return fired.unwrap(),
@@ -95,7 +95,7 @@ async fn record(queue: &Queue, id: &str) -> (BTreeSet<Timestamp>, u32) {
     }
 }
 
-fn schedule(name: &str, cron: &str, missed: Missed) -> NewSchedule {
+fn schedule(name: &str, cron: &str, missed: MissedPolicy) -> NewSchedule {
     NewSchedule::new(name, cron, NewEvent::new("tick").payload("{{tick.utc}}").unwrap()).missed(missed)
 }
 
@@ -124,7 +124,7 @@ conformance! {
     async fn each_tick_happens_once_whatever_the_clocks_of_eight_processes_do(bed) {
         let queue = namespace(&bed.queue).await;
         let mut schedules = Vec::new();
-        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+        for missed in [MissedPolicy::Skip, MissedPolicy::Once, MissedPolicy::All] {
             for (cron, every) in [("* * * * * *", 1), ("* * * * *", 60), ("*/7 * * * * *", 7)] {
                 let view = queue.add_schedule(schedule(&format!("{cron} {missed:?}"), cron, missed)).await.unwrap();
                 schedules.push((view, missed, every));
@@ -145,7 +145,7 @@ conformance! {
             assert!(of_events.is_subset(&expected), "{}", view.name);
             // Each tick happened, or was passed over and counted.
             assert_eq!(about as usize, expected.len(), "{}", view.name);
-            if missed == Missed::All {
+            if missed == MissedPolicy::All {
                 assert_eq!(of_events, expected, "{}", view.name);
             }
         }
@@ -154,7 +154,7 @@ conformance! {
     // C11
     async fn two_processes_fire_by_the_systems_clock(bed) {
         let queue = namespace(&bed.real_time().await).await;
-        let id = queue.add_schedule(schedule("every second", "* * * * * *", Missed::All)).await.unwrap().id;
+        let id = queue.add_schedule(schedule("every second", "* * * * * *", MissedPolicy::All)).await.unwrap().id;
         let mut children = [0, 1].map(|_| Process::start(bed, "fire by the system's clock"));
         eventually("five ticks happened", async || record(&queue, &id).await.1 >= 5).await;
         children.iter_mut().for_each(Process::kill);

@@ -17,7 +17,7 @@ CREATE TABLE arrivals (
     PRIMARY KEY (namespace, event_id)
 ) WITHOUT ROWID;
 
-CREATE TABLE askers (
+CREATE TABLE consumers (
     namespace    TEXT NOT NULL,
     process      TEXT NOT NULL,
     filter_id    INTEGER NOT NULL,
@@ -47,9 +47,9 @@ CREATE TABLE dead_letters (
     PRIMARY KEY (event_id, subscription_id)
 ) WITHOUT ROWID;
 
-CREATE TABLE duties (
+CREATE TABLE maintenance_tasks (
     namespace   TEXT NOT NULL,
-    duty        TEXT NOT NULL,
+    task        TEXT NOT NULL,
     every_ms    INTEGER NOT NULL,
     next_at     INTEGER NOT NULL,
     held_until  INTEGER,
@@ -59,7 +59,7 @@ CREATE TABLE duties (
     took_ms     INTEGER,
     done        INTEGER,
     error       TEXT,
-    PRIMARY KEY (namespace, duty)
+    PRIMARY KEY (namespace, task)
 ) WITHOUT ROWID;
 
 CREATE TABLE event_attempts (

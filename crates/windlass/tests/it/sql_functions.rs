@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use windlass::{
-    ClaimRequest, GroupFailure, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, SampleFilter,
+    ClaimRequest, GroupFailurePolicy, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, SampleFilter,
     SubscriptionSpec, Timestamp,
 };
 
@@ -33,7 +33,7 @@ pub async fn refused(connection: &mut PgConnection, sql: &str) -> String {
 fn overrides(
     max_retries: Option<Option<u32>>,
     max_attempts: Option<u32>,
-    group: Option<GroupFailure>,
+    group: Option<GroupFailurePolicy>,
 ) -> PolicyOverrides {
     PolicyOverrides { max_retries, max_attempts, group_failure: group, ..Default::default() }
 }
@@ -44,7 +44,7 @@ async fn set_up(queue: &Queue, namespace: &str) -> Queue {
     let expiring = |ms| PolicyOverrides { expires_after_ms: Some(Some(ms)), ..overrides(None, Some(14), None) };
     let types = [
         ("order.*".into(), overrides(Some(Some(4)), Some(11), None)),
-        ("order.p*".into(), overrides(Some(None), None, Some(GroupFailure::Continue))),
+        ("order.p*".into(), overrides(Some(None), None, Some(GroupFailurePolicy::Continue))),
         ("order.pai*".into(), overrides(None, Some(12), None)),
         // As long as the one before: the later in the order of bytes wins.
         ("order.paid".into(), overrides(None, Some(13), None)),
@@ -56,8 +56,12 @@ async fn set_up(queue: &Queue, namespace: &str) -> Queue {
     let subscriptions = [
         SubscriptionSpec::new("Audit").types(["order.*", "mail"]),
         SubscriptionSpec::new("email").tags(["email", "sms"]).policy(overrides(Some(Some(1)), Some(2), None)),
-        SubscriptionSpec::new("passing").policy(overrides(Some(None), None, Some(GroupFailure::Continue))),
-        SubscriptionSpec::new("strict").types(["order.paid"]).policy(overrides(None, None, Some(GroupFailure::Block))),
+        SubscriptionSpec::new("passing").policy(overrides(Some(None), None, Some(GroupFailurePolicy::Continue))),
+        SubscriptionSpec::new("strict").types(["order.paid"]).policy(overrides(
+            None,
+            None,
+            Some(GroupFailurePolicy::Block),
+        )),
         SubscriptionSpec::new("both").types(["*"]).tags(["ö"]),
     ];
     for subscription in subscriptions {

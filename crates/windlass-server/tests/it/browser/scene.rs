@@ -17,7 +17,7 @@ pub async fn set(server: &Server) -> i64 {
     server.advance_secs(400);
     server.queue.fire_schedules_once().await.unwrap();
     server.queue.maintain_once().await.unwrap();
-    server.queue.note_askers_once().await.unwrap();
+    server.queue.record_consumers_once().await.unwrap();
     failed
 }
 

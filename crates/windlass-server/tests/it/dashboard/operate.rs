@@ -51,7 +51,7 @@ on_each_database! {
 
     async fn nodes_show_what_is_asked_for(server) {
         assert!(server.claim(&json!({ "worker_id": "w:7", "types": "order.*", "tags": "eu" })).await.is_empty());
-        server.queue.note_askers_once().await.unwrap();
+        server.queue.record_consumers_once().await.unwrap();
         let browser = Browser::without_token();
         let page = browser.get(server, "/ui/default/nodes").await;
         let body = html(&page, 200);

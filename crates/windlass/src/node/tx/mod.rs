@@ -16,7 +16,7 @@ use crate::queue::change;
 use crate::queue::finish::change_of;
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::{HandlerResult, Report};
-use crate::store::{Applied, AttemptInTx, Change, Closed, Closing};
+use crate::store::{AppliedChanges, AttemptInTx, DeliveryChange, TxCompletion, TxOutcome};
 
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -76,17 +76,17 @@ pub(super) async fn run_all(
         let closing = closing(node, event, part, ends.then_some(&*runs), begun).await.map_err(|_| Unavailable)?;
         let done = || part.iter().map(|handler| done(handler)).collect::<Vec<Run>>();
         match transact(node, cx, part, closing).await {
-            Ok(Closed::Changed(change, applied)) => {
+            Ok(TxOutcome::Changed(change, applied)) => {
                 node.count_handled(event, &done());
                 after_commit(node, *change, applied);
                 return Ok(Some(AttemptEnd::Committed));
             }
-            Ok(Closed::Noted) => {
+            Ok(TxOutcome::Noted) => {
                 node.count_handled(event, &done());
                 runs.extend(done());
             }
-            Ok(Closed::Lost) => {
-                node.queue.core().meter.lost(node.queue.namespace(), 1);
+            Ok(TxOutcome::Lost) => {
+                node.queue.core().metrics.lost(node.queue.namespace(), 1);
                 return Ok(Some(AttemptEnd::Lost));
             }
             Err(failure) => {
@@ -114,11 +114,11 @@ async fn closing(
     part: &[Arc<Handler>],
     ends_after: Option<&Vec<Run>>,
     begun: Instant,
-) -> Result<Closing, Error> {
+) -> Result<TxCompletion, Error> {
     match (ends_after, part) {
         (None, [handler, ..]) => {
             let result = HandlerResult { handler: handler.id.clone(), succeeded: true, error: None };
-            Ok(Closing::Note(InterimResult { live: event.0.live(), result }))
+            Ok(TxCompletion::Note(InterimResult { live: event.0.live(), result }))
         }
         (runs, _) => {
             let done = |run: &Run| HandlerResult { handler: run.handler.clone(), succeeded: true, error: None };
@@ -126,7 +126,7 @@ async fn closing(
             let noted = runs.into_iter().flatten().map(done).collect();
             let report = Report::done().handler_results(noted);
             let change = change_of(node.queue.core(), &event.0, &report).await?;
-            Ok(Closing::End(AttemptInTx { change, begun }.into()))
+            Ok(TxCompletion::End(AttemptInTx { change, begun }.into()))
         }
     }
 }
@@ -135,18 +135,18 @@ async fn transact(
     node: &Shared,
     cx: &Context,
     handlers: &[Arc<Handler>],
-    closing: Closing,
-) -> Result<Closed, TxFailure> {
+    closing: TxCompletion,
+) -> Result<TxOutcome, TxFailure> {
     match handlers.first().map(|handler| &handler.work) {
         #[cfg(feature = "postgres")]
         Some(Work::InPgTx(_)) => postgres::transact(node, cx, handlers, closing).await,
         #[cfg(feature = "sqlite")]
         Some(Work::InSqliteTx(_)) => sqlite::transact(node, cx, handlers, closing).await,
-        _ => Ok(Closed::Noted),
+        _ => Ok(TxOutcome::Noted),
     }
 }
 
-fn after_commit(node: &Shared, change: Change, applied: Applied) {
+fn after_commit(node: &Shared, change: DeliveryChange, applied: AppliedChanges) {
     if let Some(group_id) = change.live.group_id.clone() {
         // On PostgreSQL, the transaction has not changed its group.
         let (queue, subscription) = (node.queue.clone(), change.live.subscription.clone());

@@ -14,7 +14,7 @@ use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
 use super::super::shared::Shared;
 use super::super::verdict::Run;
-use super::{Closed, Closing, TxFailure};
+use super::{TxCompletion, TxFailure, TxOutcome};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::queue::publish::Published;
@@ -85,8 +85,8 @@ pub(super) async fn transact(
     node: &Shared,
     cx: &Context,
     handlers: &[Arc<Handler>],
-    closing: Closing,
-) -> std::result::Result<Closed, TxFailure> {
+    closing: TxCompletion,
+) -> std::result::Result<TxOutcome, TxFailure> {
     let core = node.queue.core();
     let store = core.store.postgres().ok_or(TxFailure::Database(Error::Closed))?;
     let timeout = handlers.iter().map(|handler| handler.timeout).max().unwrap_or_default();

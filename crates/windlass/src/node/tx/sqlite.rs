@@ -12,7 +12,7 @@ use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
 use super::super::shared::Shared;
 use super::super::verdict::Run;
-use super::{Closed, Closing, TxFailure};
+use super::{TxCompletion, TxFailure, TxOutcome};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::queue::publish::Published;
@@ -55,8 +55,8 @@ pub(super) async fn transact(
     node: &Shared,
     cx: &Context,
     handlers: &[Arc<Handler>],
-    closing: Closing,
-) -> Result<Closed, TxFailure> {
+    closing: TxCompletion,
+) -> Result<TxOutcome, TxFailure> {
     let core = node.queue.core();
     let store = core.store.sqlite().ok_or(TxFailure::Database(Error::Closed))?;
     // An error is how a write is rolled back; what it was is told here.

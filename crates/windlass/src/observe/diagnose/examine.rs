@@ -1,6 +1,6 @@
 //! Which checks there are: each asks the store for facts, and has them judged.
 
-use super::{Findings, Unseen, schema as of_schema, upkeep, work};
+use super::{CheckFailure, Findings, schema as of_schema, upkeep, work};
 use crate::clock::Timestamp;
 use crate::queue::Queue;
 
@@ -17,8 +17,8 @@ pub(super) async fn file(findings: &mut Findings, store: &crate::store::sqlite::
     let settings = findings.answer("writable", async {
         match store.write_settings().await {
             Ok((settings, after)) => Ok((Some(settings), file::writable(after))),
-            Err(Unseen::Failed(Error::DatabaseLocked { detail })) => Ok((None, file::locked(&detail))),
-            Err(Unseen::Failed(Error::DatabaseReadOnly { detail })) => Ok((None, file::read_only(&detail))),
+            Err(CheckFailure::Failed(Error::DatabaseLocked { detail })) => Ok((None, file::locked(&detail))),
+            Err(CheckFailure::Failed(Error::DatabaseReadOnly { detail })) => Ok((None, file::read_only(&detail))),
             Err(unseen) => Err(unseen),
         }
     });
@@ -83,7 +83,7 @@ pub(super) async fn work(findings: &mut Findings, queue: &Queue, now: Timestamp)
 async fn held(findings: &mut Findings, queue: &Queue, now: Timestamp) {
     let store = queue.store();
     let held = store.held_silently(now - work::RUN_OUT_MAX, now - work::SILENT_MAX, work::FOUND_MAX);
-    let held = findings.answer("run_out_leases", async {
+    let held = findings.answer("expired_leases", async {
         let held = held.await?;
         let verdict = work::run_out(&held, now);
         Ok((held, verdict))
@@ -91,7 +91,7 @@ async fn held(findings: &mut Findings, queue: &Queue, now: Timestamp) {
     let held = held.await;
     findings
         .check("stuck_events", async {
-            let held = held.ok_or_else(|| Unseen::from(unread("run_out_leases")))?;
+            let held = held.ok_or_else(|| CheckFailure::from(unread("expired_leases")))?;
             Ok(work::stuck(&held, now))
         })
         .await;
@@ -162,7 +162,7 @@ async fn kept_up(findings: &mut Findings, queue: &Queue, now: Timestamp) {
             let in_use = namespaces.filter(|namespace| lanes.iter().any(|(of, _)| *of == namespace.namespace));
             let in_use = in_use
                 .map(|namespace| upkeep::InUse { namespace: namespace.namespace, created_at: namespace.created_at });
-            Ok(upkeep::upkeep(&store.all_duties().await?, &in_use.collect::<Vec<_>>(), now))
+            Ok(upkeep::upkeep(&store.all_maintenance_tasks().await?, &in_use.collect::<Vec<_>>(), now))
         })
         .await;
     findings

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::say::{count, number, size};
-use super::{Level, Verdict};
+use super::{Assessment, FindingLevel};
 
 /// A write-ahead log so many times its limit fills the disk.
 const WAL_BAD_TIMES: u64 = 16;
@@ -13,16 +13,16 @@ const SPACE_MIN: u64 = 1 << 30;
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
 /// The write-ahead log, and what it is cut back to when nobody reads an old state.
-pub(crate) fn wal(bytes: u64, limit: u64) -> Verdict {
+pub(crate) fn wal(bytes: u64, limit: u64) -> Assessment {
     let summary = format!("the write-ahead log takes {}; it should stay below {}", size(bytes), size(limit));
     if bytes <= limit {
-        return Verdict::ok(summary);
+        return Assessment::ok(summary);
     }
-    let level = if bytes > WAL_BAD_TIMES * limit { Level::Problem } else { Level::Warning };
+    let level = if bytes > WAL_BAD_TIMES * limit { FindingLevel::Problem } else { FindingLevel::Warning };
     let advice = "somebody reads an old state, so that it cannot be copied back: end the program that keeps a read \
                   transaction open (a backup, a database browser; `processes` names who has the file open). It shrinks \
                   with the next writes";
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// What reading the file through came to.
@@ -35,19 +35,19 @@ pub(crate) enum Integrity {
     Unfinished(Duration),
 }
 
-pub(crate) fn integrity(found: &Integrity, bytes: u64) -> Verdict {
+pub(crate) fn integrity(found: &Integrity, bytes: u64) -> Assessment {
     match found {
-        Integrity::Sound => Verdict::ok(format!("all of it was read ({}), and nothing is damaged", size(bytes))),
-        Integrity::Unfinished(after) => Verdict {
-            level: Level::Ok,
+        Integrity::Sound => Assessment::ok(format!("all of it was read ({}), and nothing is damaged", size(bytes))),
+        Integrity::Unfinished(after) => Assessment {
+            level: FindingLevel::Ok,
             summary: format!("no damage in what could be read of {} within {} ms", size(bytes), after.as_millis()),
             advice: Some("`windlass doctor --full` reads all of it".to_owned()),
         },
         Integrity::Damaged(lines) => {
             let first = lines.first().map_or("", String::as_str).replace('\n', " ");
             let more = if lines.len() > 1 { format!(" and {} more", lines.len() - 1) } else { String::new() };
-            Verdict::new(
-                Level::Problem,
+            Assessment::new(
+                FindingLevel::Problem,
                 format!("the file is damaged: {first}{more}"),
                 "stop everything that uses it, keep a copy, and restore a backup; without one, \
                  `sqlite3 FILE .recover | sqlite3 NEW` saves what can be read. Then find out what damaged it: the disk, \
@@ -65,20 +65,20 @@ pub(crate) struct Settings {
     pub in_memory: bool,
 }
 
-pub(crate) fn settings(settings: &Settings) -> Verdict {
+pub(crate) fn settings(settings: &Settings) -> Assessment {
     let Settings { journal_mode, synchronous, in_memory } = settings;
     if *in_memory {
-        return Verdict::new(
-            Level::Notice,
+        return Assessment::new(
+            FindingLevel::Notice,
             "the database is in memory: it is gone with this process",
             "give a file, as in sqlite://windlass.db, for anything but tests",
         );
     }
     if journal_mode == "wal" && *synchronous >= 2 {
-        return Verdict::ok("what is acknowledged is synced to disk (journal_mode wal, synchronous full)");
+        return Assessment::ok("what is acknowledged is synced to disk (journal_mode wal, synchronous full)");
     }
-    Verdict::new(
-        Level::Problem,
+    Assessment::new(
+        FindingLevel::Problem,
         format!(
             "journal_mode is {journal_mode} and synchronous {synchronous}, not wal and 2: a power cut may lose events"
         ),
@@ -88,22 +88,22 @@ pub(crate) fn settings(settings: &Settings) -> Verdict {
 }
 
 /// Whether the writer got to write.
-pub(crate) fn writable(after: Duration) -> Verdict {
-    Verdict::ok(format!("the write lock was free within {} ms", after.as_millis().max(1)))
+pub(crate) fn writable(after: Duration) -> Assessment {
+    Assessment::ok(format!("the write lock was free within {} ms", after.as_millis().max(1)))
 }
 
-pub(crate) fn locked(detail: &str) -> Verdict {
-    Verdict::new(
-        Level::Problem,
+pub(crate) fn locked(detail: &str) -> Assessment {
+    Assessment::new(
+        FindingLevel::Problem,
         format!("another process holds the write lock: {detail}"),
         "end the transaction that keeps it, or the program (`processes` names who has the file open): until then \
          nothing can be published or finished",
     )
 }
 
-pub(crate) fn read_only(detail: &str) -> Verdict {
-    Verdict::new(
-        Level::Problem,
+pub(crate) fn read_only(detail: &str) -> Assessment {
+    Assessment::new(
+        FindingLevel::Problem,
         format!("the file cannot be written to: {detail}"),
         "give this process's user the right to write the file and its folder (SQLite makes files beside it), and see \
          that the file system is not mounted read-only",
@@ -133,19 +133,19 @@ const NETWORKED: [&str; 16] = [
 const SHARED: [&str; 3] = ["9p", "virtiofs", "vboxsf"];
 
 /// The kind of file system that the file is on; `None`: not known.
-pub(crate) fn file_system(kind: Option<&str>) -> Verdict {
+pub(crate) fn file_system(kind: Option<&str>) -> Assessment {
     let advice = "put the file on a local disk; for several machines use PostgreSQL";
     match kind {
-        None => Verdict::ok("not known on this system"),
+        None => Assessment::ok("not known on this system"),
         Some(kind) if NETWORKED.contains(&kind) => {
             let summary = format!("the file is on a network file system ({kind}): SQLite's locks do not hold there");
-            Verdict::new(Level::Problem, summary, advice)
+            Assessment::new(FindingLevel::Problem, summary, advice)
         }
         Some(kind) if SHARED.contains(&kind) => {
             let summary = format!("the file is on a folder shared with another system ({kind})");
-            Verdict::new(Level::Warning, summary, advice)
+            Assessment::new(FindingLevel::Warning, summary, advice)
         }
-        Some(kind) => Verdict::ok(format!("local ({kind})")),
+        Some(kind) => Assessment::ok(format!("local ({kind})")),
     }
 }
 
@@ -162,17 +162,17 @@ pub(crate) fn kind_of<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
 }
 
 /// Room on the disk; `None`: not known.
-pub(crate) fn space(free: Option<u64>, file_bytes: u64) -> Verdict {
-    let Some(free) = free else { return Verdict::ok("not known on this system") };
+pub(crate) fn space(free: Option<u64>, file_bytes: u64) -> Assessment {
+    let Some(free) = free else { return Assessment::ok("not known on this system") };
     let summary = format!("{} free beside a file of {}", size(free), size(file_bytes));
     let level = match free {
-        free if free < SPACE_BAD => Level::Problem,
-        free if free < SPACE_MIN.max(file_bytes / 10) => Level::Warning,
-        _ => return Verdict::ok(summary),
+        free if free < SPACE_BAD => FindingLevel::Problem,
+        free if free < SPACE_MIN.max(file_bytes / 10) => FindingLevel::Warning,
+        _ => return Assessment::ok(summary),
     };
     let advice = "make room, or keep history for less long (docs/retention.md). A full disk refuses everything that is \
                   published";
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// Pages of the file that hold nothing.
@@ -184,28 +184,28 @@ pub(crate) struct Pages {
     pub remedy: String,
 }
 
-pub(crate) fn pages(pages: &Pages) -> Verdict {
+pub(crate) fn pages(pages: &Pages) -> Assessment {
     let Pages { free, all, bytes_each, remedy } = pages;
     let bytes = free * bytes_each;
     let summary = format!("{} of {} are free for what comes ({})", number(*free), count(*all, "page"), size(bytes));
     if bytes < FREE_BYTES_MIN || free * 2 < *all {
-        return Verdict::ok(summary);
+        return Assessment::ok(summary);
     }
     let advice = format!("to give them back to the disk, stop what uses the file and run: {remedy}");
-    Verdict::new(Level::Notice, summary, advice)
+    Assessment::new(FindingLevel::Notice, summary, advice)
 }
 
 /// The processes that have the file open, as far as the system tells; `None`: not known.
-pub(crate) fn processes(holders: Option<&[u32]>, own: u32) -> Verdict {
+pub(crate) fn processes(holders: Option<&[u32]>, own: u32) -> Assessment {
     match holders {
-        None => Verdict::ok("not known on this system"),
+        None => Assessment::ok("not known on this system"),
         Some(holders) => {
             let others: Vec<String> = holders.iter().filter(|pid| **pid != own).map(u32::to_string).collect();
             match others.is_empty() {
-                true => Verdict::ok("this process alone has the file open"),
+                true => Assessment::ok("this process alone has the file open"),
                 false => {
                     let end = if others.len() == 1 { "" } else { "es" };
-                    Verdict::ok(format!("also open in {} process{end}: pid {}", others.len(), others.join(", ")))
+                    Assessment::ok(format!("also open in {} process{end}: pid {}", others.len(), others.join(", ")))
                 }
             }
         }
@@ -233,9 +233,13 @@ mod tests {
 
     #[test]
     fn a_log_may_be_as_large_as_its_limit() {
-        for (bytes, level) in
-            [(0, Level::Ok), (64, Level::Ok), (65, Level::Warning), (1_024, Level::Warning), (1_025, Level::Problem)]
-        {
+        for (bytes, level) in [
+            (0, FindingLevel::Ok),
+            (64, FindingLevel::Ok),
+            (65, FindingLevel::Warning),
+            (1_024, FindingLevel::Warning),
+            (1_025, FindingLevel::Problem),
+        ] {
             assert_eq!(wal(bytes * MIB, 64 * MIB).level, level, "{bytes}");
         }
         assert_eq!(wal(96 * MIB, 64 * MIB).summary, "the write-ahead log takes 96 MiB; it should stay below 64 MiB");
@@ -243,14 +247,14 @@ mod tests {
 
     #[test]
     fn only_damage_is_a_problem() {
-        assert_eq!(integrity(&Integrity::Sound, MIB).level, Level::Ok);
+        assert_eq!(integrity(&Integrity::Sound, MIB).level, FindingLevel::Ok);
         let unfinished = integrity(&Integrity::Unfinished(Duration::from_millis(200)), 3 << 30);
         assert_eq!(unfinished.summary, "no damage in what could be read of 3.0 GiB within 200 ms");
-        assert_eq!((unfinished.level, unfinished.advice.is_some()), (Level::Ok, true));
+        assert_eq!((unfinished.level, unfinished.advice.is_some()), (FindingLevel::Ok, true));
         let damaged = Integrity::Damaged(vec!["*** in database main ***\nTree 9 page 7".into(), "more".into()]);
         let found = integrity(&damaged, MIB);
         assert_eq!(found.summary, "the file is damaged: *** in database main *** Tree 9 page 7 and 1 more");
-        assert_eq!(found.level, Level::Problem);
+        assert_eq!(found.level, FindingLevel::Problem);
     }
 
     #[test]
@@ -258,9 +262,9 @@ mod tests {
         let of = |mode: &str, synchronous, in_memory| {
             settings(&Settings { journal_mode: mode.to_owned(), synchronous, in_memory }).level
         };
-        assert_eq!((of("wal", 2, false), of("wal", 3, false)), (Level::Ok, Level::Ok));
-        assert_eq!((of("wal", 1, false), of("delete", 2, false)), (Level::Problem, Level::Problem));
-        assert_eq!(of("memory", 2, true), Level::Notice);
+        assert_eq!((of("wal", 2, false), of("wal", 3, false)), (FindingLevel::Ok, FindingLevel::Ok));
+        assert_eq!((of("wal", 1, false), of("delete", 2, false)), (FindingLevel::Problem, FindingLevel::Problem));
+        assert_eq!(of("memory", 2, true), FindingLevel::Notice);
     }
 
     const MOUNTS: &str = "\
@@ -290,11 +294,11 @@ broken";
     #[test]
     fn a_network_file_system_is_a_problem() {
         let table = [
-            (None, Level::Ok),
-            (Some("ext4"), Level::Ok),
-            (Some("9p"), Level::Warning),
-            (Some("nfs4"), Level::Problem),
-            (Some("fuse.sshfs"), Level::Problem),
+            (None, FindingLevel::Ok),
+            (Some("ext4"), FindingLevel::Ok),
+            (Some("9p"), FindingLevel::Warning),
+            (Some("nfs4"), FindingLevel::Problem),
+            (Some("fuse.sshfs"), FindingLevel::Problem),
         ];
         for (kind, level) in table {
             assert_eq!(file_system(kind).level, level, "{kind:?}");
@@ -304,11 +308,11 @@ broken";
     #[test]
     fn space_is_judged_by_the_size_of_the_file() {
         let table = [
-            (None, 0, Level::Ok),
-            (Some(2_048 * MIB), 1_024 * MIB, Level::Ok),
-            (Some(2_048 * MIB), 40_000 * MIB, Level::Warning),
-            (Some(1_023 * MIB), MIB, Level::Warning),
-            (Some(255 * MIB), MIB, Level::Problem),
+            (None, 0, FindingLevel::Ok),
+            (Some(2_048 * MIB), 1_024 * MIB, FindingLevel::Ok),
+            (Some(2_048 * MIB), 40_000 * MIB, FindingLevel::Warning),
+            (Some(1_023 * MIB), MIB, FindingLevel::Warning),
+            (Some(255 * MIB), MIB, FindingLevel::Problem),
         ];
         for (free, bytes, level) in table {
             assert_eq!(space(free, bytes).level, level, "{free:?} {bytes}");
@@ -318,8 +322,11 @@ broken";
     #[test]
     fn free_pages_are_told_when_they_are_most_of_a_large_file() {
         let of = |free, all| pages(&Pages { free, all, bytes_each: 4096, remedy: "VACUUM".to_owned() }).level;
-        assert_eq!((of(0, 0), of(16_383, 16_400), of(16_384, 32_769)), (Level::Ok, Level::Ok, Level::Ok));
-        assert_eq!(of(16_384, 32_768), Level::Notice);
+        assert_eq!(
+            (of(0, 0), of(16_383, 16_400), of(16_384, 32_769)),
+            (FindingLevel::Ok, FindingLevel::Ok, FindingLevel::Ok)
+        );
+        assert_eq!(of(16_384, 32_768), FindingLevel::Notice);
     }
 
     const LOCKS: &str = "\

@@ -27,7 +27,7 @@ pub(crate) mod work;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum FindingLevel {
     /// All is well.
     Ok,
     /// Good to know: it may well be meant.
@@ -38,14 +38,14 @@ pub enum Level {
     Problem,
 }
 
-impl Level {
+impl FindingLevel {
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
-            Level::Ok => "ok",
-            Level::Notice => "notice",
-            Level::Warning => "warning",
-            Level::Problem => "problem",
+            FindingLevel::Ok => "ok",
+            FindingLevel::Notice => "notice",
+            FindingLevel::Warning => "warning",
+            FindingLevel::Problem => "problem",
         }
     }
 }
@@ -57,7 +57,7 @@ pub struct Finding {
     /// Which check: a word that stays the same across versions.
     pub check: &'static str,
     /// How bad it is.
-    pub level: Level,
+    pub level: FindingLevel,
     /// What was found, in one line, with its numbers.
     pub summary: String,
     /// What to do about it, with the exact command or statement.
@@ -66,19 +66,19 @@ pub struct Finding {
 
 /// What to think of what was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub level: Level,
+pub(crate) struct Assessment {
+    pub level: FindingLevel,
     pub summary: String,
     pub advice: Option<String>,
 }
 
-impl Verdict {
-    pub fn ok(summary: impl Into<String>) -> Verdict {
-        Verdict { level: Level::Ok, summary: summary.into(), advice: None }
+impl Assessment {
+    pub fn ok(summary: impl Into<String>) -> Assessment {
+        Assessment { level: FindingLevel::Ok, summary: summary.into(), advice: None }
     }
 
-    pub fn new(level: Level, summary: impl Into<String>, advice: impl Into<String>) -> Verdict {
-        Verdict { level, summary: summary.into(), advice: Some(advice.into()) }
+    pub fn new(level: FindingLevel, summary: impl Into<String>, advice: impl Into<String>) -> Assessment {
+        Assessment { level, summary: summary.into(), advice: Some(advice.into()) }
     }
 
     pub fn of(self, check: &'static str) -> Finding {
@@ -88,7 +88,7 @@ impl Verdict {
 
 /// Why something could not be looked at.
 #[derive(Debug)]
-pub(crate) enum Unseen {
+pub(crate) enum CheckFailure {
     Failed(Error),
     /// The role may not see it; the statement that would let it.
     #[cfg(feature = "postgres")]
@@ -98,30 +98,30 @@ pub(crate) enum Unseen {
     },
 }
 
-impl From<Error> for Unseen {
-    fn from(error: Error) -> Unseen {
-        Unseen::Failed(error)
+impl From<Error> for CheckFailure {
+    fn from(error: Error) -> CheckFailure {
+        CheckFailure::Failed(error)
     }
 }
 
-impl Unseen {
-    fn verdict(self) -> Verdict {
+impl CheckFailure {
+    fn verdict(self) -> Assessment {
         match self {
-            Unseen::Failed(error) => Verdict::new(
-                Level::Warning,
+            CheckFailure::Failed(error) => Assessment::new(
+                FindingLevel::Warning,
                 format!("could not be checked: {error}"),
                 "put that right and run the check again; the other checks do not depend on it",
             ),
             #[cfg(feature = "postgres")]
-            Unseen::Refused { detail, grant } => {
-                Verdict::new(Level::Notice, format!("may not be looked at: {detail}"), grant)
+            CheckFailure::Refused { detail, grant } => {
+                Assessment::new(FindingLevel::Notice, format!("may not be looked at: {detail}"), grant)
             }
         }
     }
 }
 
 /// What becomes of a look.
-type Look = Result<Verdict, Unseen>;
+type Look = Result<Assessment, CheckFailure>;
 
 /// The longest that one check may take.
 const CHECK_MAX: Duration = Duration::from_secs(8);
@@ -168,12 +168,12 @@ impl Queue {
     }
 
     /// Whether the database answers, and what its clock shows.
-    async fn reach(&self) -> Result<(Timestamp, Verdict), Unseen> {
+    async fn reach(&self) -> Result<(Timestamp, Assessment), CheckFailure> {
         let begun = Instant::now();
         let now = self.store().now(self.now()).await?;
         // The clock may be this process's: only a read shows that somebody answers.
         self.store().schema_versions().await?;
-        Ok((now, Verdict::ok(format!("answers within {} ms", begun.elapsed().as_millis().max(1)))))
+        Ok((now, Assessment::ok(format!("answers within {} ms", begun.elapsed().as_millis().max(1)))))
     }
 }
 
@@ -198,13 +198,13 @@ impl Findings {
     async fn answer<T>(
         &mut self,
         check: &'static str,
-        look: impl Future<Output = Result<(T, Verdict), Unseen>>,
+        look: impl Future<Output = Result<(T, Assessment), CheckFailure>>,
     ) -> Option<T> {
         let left = self.until.saturating_duration_since(Instant::now()).min(CHECK_MAX);
         let (answer, verdict) = match tokio::time::timeout(left, look).await {
             Ok(Ok((answer, verdict))) => (Some(answer), verdict),
             Ok(Err(unseen)) => {
-                self.closed |= matches!(unseen, Unseen::Failed(Error::Closed));
+                self.closed |= matches!(unseen, CheckFailure::Failed(Error::Closed));
                 (None, unopened::verdict_of(unseen, check))
             }
             Err(_) => (None, slow(left)),
@@ -218,12 +218,16 @@ impl Findings {
     }
 }
 
-fn slow(left: Duration) -> Verdict {
+fn slow(left: Duration) -> Assessment {
     let summary = match left {
         Duration::ZERO => format!("not checked: the checks before it took more than {} s", ALL_MAX.as_secs()),
         left => format!("could not be checked: no answer within {} s", left.as_secs()),
     };
-    Verdict::new(Level::Warning, summary, "see how busy the database and its disk are, and run the check again")
+    Assessment::new(
+        FindingLevel::Warning,
+        summary,
+        "see how busy the database and its disk are, and run the check again",
+    )
 }
 
 #[cfg(test)]
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn levels_are_in_order_and_named_alike_everywhere() {
-        let levels = [Level::Ok, Level::Notice, Level::Warning, Level::Problem];
+        let levels = [FindingLevel::Ok, FindingLevel::Notice, FindingLevel::Warning, FindingLevel::Problem];
         assert!(levels.is_sorted());
         for level in levels {
             assert_eq!(serde_json::to_string(&level).unwrap(), format!("\"{}\"", level.as_str()));
@@ -245,12 +249,12 @@ mod tests {
         let locked = Error::DatabaseLocked { detail: "busy".to_owned() };
         findings.check("fails", async { Err(locked.into()) }).await;
         findings.check("hangs", std::future::pending()).await;
-        findings.check("works", async { Ok(Verdict::ok("fine")) }).await;
+        findings.check("works", async { Ok(Assessment::ok("fine")) }).await;
         let shown: Vec<_> = findings.found.iter().map(|found| (found.check, found.level, &*found.summary)).collect();
         let expected = [
-            ("fails", Level::Warning, "could not be checked: the database is locked by another process: busy"),
-            ("hangs", Level::Warning, "could not be checked: no answer within 8 s"),
-            ("works", Level::Ok, "fine"),
+            ("fails", FindingLevel::Warning, "could not be checked: the database is locked by another process: busy"),
+            ("hangs", FindingLevel::Warning, "could not be checked: no answer within 8 s"),
+            ("works", FindingLevel::Ok, "fine"),
         ];
         assert_eq!(shown, expected);
         assert!(findings.unless_closed().is_ok());

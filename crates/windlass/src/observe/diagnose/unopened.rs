@@ -1,6 +1,6 @@
 //! What to say where the database cannot be opened, or does not answer: that itself is what is wrong.
 
-use super::{Finding, Level, Unseen, Verdict};
+use super::{Assessment, CheckFailure, Finding, FindingLevel};
 use crate::error::Error;
 
 impl Finding {
@@ -11,14 +11,14 @@ impl Finding {
 }
 
 /// A check that could not be done. Where not even the first question is answered, the database is what is wrong.
-pub(super) fn verdict_of(unseen: Unseen, check: &str) -> Verdict {
+pub(super) fn verdict_of(unseen: CheckFailure, check: &str) -> Assessment {
     match unseen {
-        Unseen::Failed(error) if check == "database" => verdict("", &error),
+        CheckFailure::Failed(error) if check == "database" => verdict("", &error),
         unseen => unseen.verdict(),
     }
 }
 
-fn verdict(url: &str, error: &Error) -> Verdict {
+fn verdict(url: &str, error: &Error) -> Assessment {
     let file = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:"));
     let (summary, advice) = match (error, file) {
         (Error::SchemaTooOld { found: 0, .. }, Some(file)) if !std::path::Path::new(file).exists() => (
@@ -31,7 +31,7 @@ fn verdict(url: &str, error: &Error) -> Verdict {
         ),
         (error, _) => (error.to_string(), advice(error, file)),
     };
-    Verdict::new(Level::Problem, summary, advice)
+    Assessment::new(FindingLevel::Problem, summary, advice)
 }
 
 fn advice(error: &Error, file: Option<&str>) -> String {
@@ -90,7 +90,7 @@ mod tests {
         ];
         for (url, error, summary, advice) in table {
             let found = Finding::unopened(url, &error);
-            assert_eq!((found.check, found.level), ("database", Level::Problem));
+            assert_eq!((found.check, found.level), ("database", FindingLevel::Problem));
             assert!(found.summary.contains(summary), "{found:?}");
             assert!(found.advice.as_ref().is_some_and(|found| found.contains(advice)), "{found:?}");
         }

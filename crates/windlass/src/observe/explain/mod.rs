@@ -7,10 +7,10 @@ use crate::clock::{Timestamp, after};
 use crate::error::Result;
 use crate::event::delivery::Status;
 use crate::event::names;
-use crate::observe::consumers::last_asked;
+use crate::observe::consumers::last_requested;
 use crate::observe::inspect::DeliveryView;
 use crate::queue::Queue;
-use crate::store::{GroupHead, Standing};
+use crate::store::{DeliveryState, GroupHead};
 use crate::topology::Topology;
 
 /// Why a delivery stands where it stands.
@@ -85,8 +85,8 @@ impl Queue {
         };
         let asked = match standing.delivery.status {
             Status::Pending => {
-                let askers = self.store().askers(self.namespace()).await?;
-                last_asked(&askers, subscription, &standing.event_type, &standing.tags)
+                let consumers = self.store().consumers(self.namespace()).await?;
+                last_requested(&consumers, subscription, &standing.event_type, &standing.tags)
             }
             _ => None,
         };
@@ -97,7 +97,7 @@ impl Queue {
 
 /// All that an explanation depends on.
 struct Facts<'a> {
-    standing: &'a Standing,
+    standing: &'a DeliveryState,
     paused: Option<WaitReason>,
     /// When somebody last asked for events of its kind.
     asked: Option<Timestamp>,
@@ -176,7 +176,7 @@ fn expiring(deadline: Timestamp) -> Explanation {
     }
 }
 
-fn paused_by(reason: WaitReason, standing: &Standing) -> Explanation {
+fn paused_by(reason: WaitReason, standing: &DeliveryState) -> Explanation {
     let (what, advice) = match reason {
         WaitReason::NamespacePaused => ("The namespace is paused".to_owned(), "Resume the namespace."),
         WaitReason::SubscriptionPaused => {
@@ -273,7 +273,7 @@ fn ended(reason: WaitReason, delivery: &DeliveryView, how: &str) -> Explanation 
     because(reason, format!("{how} at {}.", at(delivery.updated_at)))
 }
 
-fn dead(reason: WaitReason, standing: &Standing, how: &str) -> Explanation {
+fn dead(reason: WaitReason, standing: &DeliveryState, how: &str) -> Explanation {
     let error = standing.delivery.error_message.as_deref().map(|error| format!(" ({})", shortened(error)));
     let why = standing.dead_because.as_ref().map(|reason| format!(": {reason}{}", error.unwrap_or_default()));
     let why = why.unwrap_or_default();

@@ -12,9 +12,9 @@ fn instant(seconds: i64) -> Timestamp {
 const NOW: i64 = 1_000;
 
 /// Ready since a second, with a worker that asks.
-fn standing(status: Status) -> Standing {
+fn standing(status: Status) -> DeliveryState {
     let held = status == Status::Processing;
-    Standing {
+    DeliveryState {
         now: instant(NOW),
         event_type: "order.paid".into(),
         tags: vec!["email".into()],
@@ -44,12 +44,12 @@ fn ahead(worker_id: Option<&str>, ready_at: Option<i64>) -> Option<GroupHead> {
     Some(GroupHead { event_id: 7, worker_id: worker_id.map(str::to_owned), ready_at: ready_at.map(instant) })
 }
 
-fn why(standing: &Standing, paused: Option<WaitReason>, asked: Option<i64>) -> Explanation {
+fn why(standing: &DeliveryState, paused: Option<WaitReason>, asked: Option<i64>) -> Explanation {
     explain(&Facts { standing, paused, asked: asked.map(instant) })
 }
 
 /// What differs from one that is about to run, and what is said then.
-type Case = (fn(&mut Standing), WaitReason, Option<i64>, &'static str);
+type Case = (fn(&mut DeliveryState), WaitReason, Option<i64>, &'static str);
 
 #[test]
 fn what_waits_says_what_it_waits_for() {
@@ -124,7 +124,7 @@ fn nobody_asks_once_a_minute_has_passed() {
         "No worker has asked for events of type 'order.paid' with these tags in the last minute. \
          The last one asked at 1970-01-01T00:15:39Z."
     );
-    let never = why(&Standing { tags: Vec::new(), ..waiting }, None, None);
+    let never = why(&DeliveryState { tags: Vec::new(), ..waiting }, None, None);
     assert_eq!(never.sentence, "No worker has asked for events of type 'order.paid' in the last minute.");
     assert!(never.advice.is_some());
 }
@@ -182,11 +182,11 @@ fn what_has_ended_says_how() {
             "It was not begun before its deadline, and was given up at 1970-01-01T00:16:35Z: no luck.",
         ),
     ] {
-        let ended = Standing { dead_because: Some("no luck".into()), ..standing(status) };
+        let ended = DeliveryState { dead_because: Some("no luck".into()), ..standing(status) };
         let explanation = why(&ended, Some(WaitReason::NamespacePaused), None);
         assert_eq!((explanation.reason, explanation.sentence.as_str()), (reason, sentence));
     }
-    let mut failed = Standing { dead_because: Some("no luck".into()), ..standing(Status::Failed) };
+    let mut failed = DeliveryState { dead_because: Some("no luck".into()), ..standing(Status::Failed) };
     for (error, shown) in [("x", "x".to_owned()), ("x\ny", "x…".to_owned()), (&"ä".repeat(999), "ä".repeat(200) + "…")]
     {
         failed.delivery.error_message = Some(error.to_owned());

@@ -9,9 +9,9 @@ use std::sync::Mutex;
 
 use crate::clock::Timestamp;
 use crate::event::delivery::Delivery;
-use crate::maintenance::task::DutyRun;
+use crate::maintenance::task::MaintenanceRun;
 use crate::queue::wake::lock;
-use crate::store::{Change, Prepared, Stored};
+use crate::store::{DeliveryChange, PreparedEvent, PublishOutcome};
 use crate::topology::MAIN;
 
 pub(crate) mod names;
@@ -34,7 +34,7 @@ const ON: bool = cfg!(feature = "metrics");
 /// Types beyond [`Limits::metric_types_max`](crate::Limits::metric_types_max) go by this name.
 pub(crate) const OTHER: &str = "other";
 
-pub(crate) struct Meter {
+pub(crate) struct MetricsRecorder {
     sink: Sink,
     types_max: usize,
     known: Mutex<Known>,
@@ -76,11 +76,11 @@ struct Batch<'a> {
     spans: HashMap<&'static str, Vec<f64>>,
 }
 
-impl Meter {
-    pub fn new(types_max: usize) -> Meter {
-        let meter = Meter { sink: Sink::new(), types_max, known: Mutex::default() };
-        meter.sink.describe();
-        meter
+impl MetricsRecorder {
+    pub fn new(types_max: usize) -> MetricsRecorder {
+        let metrics = MetricsRecorder { sink: Sink::new(), types_max, known: Mutex::default() };
+        metrics.sink.describe();
+        metrics
     }
 
     /// The name that a type goes by: its own, if it is among the first of its namespace that this process met.
@@ -124,7 +124,7 @@ impl Meter {
         self.sink.describe();
     }
 
-    pub fn published<'a>(&self, namespace: &str, new: impl Iterator<Item = (&'a Prepared, &'a Stored)>) {
+    pub fn published<'a>(&self, namespace: &str, new: impl Iterator<Item = (&'a PreparedEvent, &'a PublishOutcome)>) {
         if !ON {
             return;
         }
@@ -193,7 +193,11 @@ impl Meter {
     }
 
     /// Changes that were applied, each with the type of its event and how long its worker had it, in microseconds.
-    pub fn changed<'a>(&self, namespace: &str, changes: impl Iterator<Item = (&'a str, &'a Change, Option<u64>)>) {
+    pub fn changed<'a>(
+        &self,
+        namespace: &str,
+        changes: impl Iterator<Item = (&'a str, &'a DeliveryChange, Option<u64>)>,
+    ) {
         if !ON {
             return;
         }
@@ -239,18 +243,18 @@ impl Meter {
         }
     }
 
-    pub fn duty(&self, namespace: &str, run: &DutyRun, now: Timestamp) {
+    pub fn task(&self, namespace: &str, run: &MaintenanceRun, now: Timestamp) {
         if !ON {
             return;
         }
-        let of = [("namespace", namespace), ("duty", run.duty.as_str())];
+        let of = [("namespace", namespace), ("task", run.task.as_str())];
         for (result, happened) in [("ok", run.error.is_none()), ("failed", run.error.is_some())] {
             let labels = [of[0], of[1], ("result", result)];
-            self.sink.count(names::DUTY_RUNS, &labels, u64::from(happened));
+            self.sink.count(names::MAINTENANCE_RUNS, &labels, u64::from(happened));
         }
-        self.sink.observe(names::DUTY_DURATION, &of[1..], &[run.took.as_secs_f64()]);
+        self.sink.observe(names::MAINTENANCE_DURATION, &of[1..], &[run.took.as_secs_f64()]);
         if run.error.is_none() {
-            self.sink.set(names::DUTY_LAST_SUCCESS, &of, now.timestamp_micros() as f64 / SECONDS);
+            self.sink.set(names::MAINTENANCE_LAST_SUCCESS, &of, now.timestamp_micros() as f64 / SECONDS);
         }
     }
 
@@ -270,10 +274,10 @@ mod tests {
 
     #[test]
     fn only_so_many_types_of_a_namespace_go_by_their_name() {
-        let meter = Meter::new(2);
+        let metrics = MetricsRecorder::new(2);
         let table = [("n", "a", "a"), ("n", "b", "b"), ("n", "c", OTHER), ("n", "a", "a"), ("m", "c", "c")];
         for (namespace, event_type, name) in table {
-            assert_eq!(meter.name_of(namespace, event_type), name, "{namespace} {event_type}");
+            assert_eq!(metrics.name_of(namespace, event_type), name, "{namespace} {event_type}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::queue::decide::Transition;
 use crate::queue::outcome::Action;
-use crate::store::Change;
+use crate::store::DeliveryChange;
 
 /// Microseconds in a second.
 pub(super) const SECONDS: f64 = 1_000_000.0;
@@ -14,11 +14,11 @@ pub(super) const ATTEMPTS: &str = "windlass_attempts_total";
 pub(super) const DEAD_LETTERED: &str = "windlass_dead_lettered_total";
 pub(super) const LOST: &str = "windlass_leases_lost_total";
 pub(super) const HANDLER_RUNS: &str = "windlass_handler_runs_total";
-pub(super) const DUTY_RUNS: &str = "windlass_duty_runs_total";
-pub(super) const DUTY_LAST_SUCCESS: &str = "windlass_duty_last_success_timestamp_seconds";
+pub(super) const MAINTENANCE_RUNS: &str = "windlass_maintenance_runs_total";
+pub(super) const MAINTENANCE_LAST_SUCCESS: &str = "windlass_maintenance_last_success_timestamp_seconds";
 pub(super) const WAIT: &str = "windlass_wait_seconds";
 pub(super) const HANDLING: &str = "windlass_handling_seconds";
-pub(super) const DUTY_DURATION: &str = "windlass_duty_duration_seconds";
+pub(super) const MAINTENANCE_DURATION: &str = "windlass_maintenance_duration_seconds";
 
 /// What a metric is, in the words of Prometheus.
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
@@ -42,11 +42,11 @@ pub(super) const ALL: [(&str, Kind, &str); 12] = [
     (DEAD_LETTERED, Kind::Counter, "Deliveries given up and kept as dead letters, by the kind of reason."),
     (LOST, Kind::Counter, "Reports that came when somebody else had the delivery already; nothing was changed."),
     (HANDLER_RUNS, Kind::Counter, "Runs of a node's handlers, by how they ended."),
-    (DUTY_RUNS, Kind::Counter, "Upkeep done by this process, by how it ended."),
-    (DUTY_LAST_SUCCESS, Kind::Gauge, "When this process last did a piece of upkeep without a failure."),
+    (MAINTENANCE_RUNS, Kind::Counter, "Upkeep done by this process, by how it ended."),
+    (MAINTENANCE_LAST_SUCCESS, Kind::Gauge, "When this process last did a piece of upkeep without a failure."),
     (WAIT, Kind::Histogram, "From when a delivery could be taken to its first claim."),
     (HANDLING, Kind::Histogram, "From a claim to the report that ended it."),
-    (DUTY_DURATION, Kind::Histogram, "How long upkeep took this process."),
+    (MAINTENANCE_DURATION, Kind::Histogram, "How long upkeep took this process."),
 ];
 
 /// The label that tells the parts of a counter apart, beside those that all have.
@@ -74,7 +74,7 @@ pub(super) const OUTCOMES: [&str; 10] = [
 ];
 
 /// `retried` and `failed` are both reports of a failure: after the one it is tried again, after the other it is not.
-pub(super) fn outcome_of(change: &Change) -> &'static str {
+pub(super) fn outcome_of(change: &DeliveryChange) -> &'static str {
     match (change.action, &change.transition) {
         (Action::Failed, Transition::Requeue { .. }) => "retried",
         (Action::Completed, _) => "completed",

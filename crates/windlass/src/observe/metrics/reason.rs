@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::queue::decide::{
     EXPIRED, HANDLER_ERROR, MAX_ATTEMPTS_EXCEEDED, MAX_RETRIES_EXCEEDED, NO_HANDLER, Transition,
 };
-use crate::store::Change;
+use crate::store::DeliveryChange;
 
 /// A kind of reason for which a delivery is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -64,7 +64,7 @@ impl DeadReason {
     }
 
     /// Of a change that gives a delivery up.
-    pub(super) fn of(change: &Change) -> Option<DeadReason> {
+    pub(super) fn of(change: &DeliveryChange) -> Option<DeadReason> {
         match &change.transition {
             Transition::Bury { reason, .. } => Some(DeadReason::from_text(reason)),
             _ => None,

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::event::delivery::{Delivery, Status};
 use crate::queue::decide::Transition;
 use crate::queue::outcome::Action;
-use crate::store::Change;
+use crate::store::DeliveryChange;
 use crate::topology::Subscription;
 
 /// Counts, which add up, and what was seen of the live queue, of which the most is kept.
@@ -91,7 +91,7 @@ impl Counter {
 }
 
 /// How a change that was applied is counted. What was put back without a failure is not: nothing has ended.
-pub(crate) fn end_of(change: &Change) -> Option<End> {
+pub(crate) fn end_of(change: &DeliveryChange) -> Option<End> {
     match &change.transition {
         Transition::End { .. } if change.action == Action::Cancelled => Some(End::Cancelled),
         Transition::End { .. } => Some(End::Completed),
@@ -103,7 +103,7 @@ pub(crate) fn end_of(change: &Change) -> Option<End> {
 }
 
 /// How long a worker had it who reported its end; nobody reports what was expired, called off or abandoned.
-pub(crate) fn run_of(change: &Change, finished_at: Timestamp) -> Option<u64> {
+pub(crate) fn run_of(change: &DeliveryChange, finished_at: Timestamp) -> Option<u64> {
     let reported = matches!(change.action, Action::Completed | Action::CompletedWithErrors | Action::Failed);
     change.live.picked_at.filter(|_| reported).map(|picked_at| span_us(picked_at, finished_at))
 }
@@ -129,12 +129,12 @@ mod tests {
 
     use super::*;
     use crate::clock::from_micros;
-    use crate::event::delivery::{Lease, Live};
+    use crate::event::delivery::{Lease, LiveDelivery};
     use crate::queue::decide::When;
-    use crate::store::{Guard, Record};
+    use crate::store::{AttemptRecord, ChangeGuard};
 
-    fn change(action: Action, transition: Transition) -> Change {
-        let live = Live {
+    fn change(action: Action, transition: Transition) -> DeliveryChange {
+        let live = LiveDelivery {
             event_id: 1,
             subscription_id: 1,
             lane_id: 1,
@@ -148,8 +148,8 @@ mod tests {
             group_id: None,
             picked_at: Some(from_micros(1_000)),
         };
-        let (guard, record) = (Guard::Lease(Lease(1)), Record::default());
-        Change { live, guard, action, transition, record, results: Vec::new(), succeeded: true }
+        let (guard, record) = (ChangeGuard::Lease(Lease(1)), AttemptRecord::default());
+        DeliveryChange { live, guard, action, transition, record, results: Vec::new(), succeeded: true }
     }
 
     #[test]

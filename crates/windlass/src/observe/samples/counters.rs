@@ -28,7 +28,7 @@ type Minutes = BTreeMap<Timestamp, HashMap<String, Counter>>;
 pub(crate) struct Counters {
     store: Arc<dyn Store>,
     state: Mutex<State>,
-    /// Held to write by who writes, and to read by who adds what is counted to what is written: nothing is on its way
+    /// LeasedEvent to write by who writes, and to read by who adds what is counted to what is written: nothing is on its way
     /// from the one to the other meanwhile.
     on_the_way: RwLock<()>,
 }

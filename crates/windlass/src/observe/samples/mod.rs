@@ -13,7 +13,7 @@ use crate::observe::backlog::LiveCount;
 use crate::observe::inspect::check_types;
 use crate::queue::outcome::Attempt;
 use crate::queue::{Core, Queue};
-use crate::store::{Change, Prepared, Stored};
+use crate::store::{DeliveryChange, PreparedEvent, PublishOutcome};
 use crate::topology::Topology;
 
 pub(crate) mod counter;
@@ -219,10 +219,10 @@ impl Core {
     pub(crate) fn count_published<'a>(
         &self,
         namespace: &str,
-        new: impl Iterator<Item = (&'a Prepared, &'a Stored)> + Clone,
+        new: impl Iterator<Item = (&'a PreparedEvent, &'a PublishOutcome)> + Clone,
     ) {
-        self.meter.published(namespace, new.clone());
-        self.meter.dropped(namespace, 0);
+        self.metrics.published(namespace, new.clone());
+        self.metrics.dropped(namespace, 0);
         let noted = new.map(|(new, stored)| (new.event.event_type.as_str(), stored.created_at, Noted::Published));
         self.counters.count(namespace, noted);
     }
@@ -230,7 +230,7 @@ impl Core {
     pub(crate) fn count_claimed(&self, topology: &Topology, namespace: &str, subscription: &str, taken: &[Delivery]) {
         let Some(of) = topology.subscription(subscription) else { return };
         let waited = taken.iter().map(|delivery| (delivery, first_wait(delivery, of)));
-        self.meter.claimed(namespace, subscription, waited.clone());
+        self.metrics.claimed(namespace, subscription, waited.clone());
         let noted = waited.filter_map(|(delivery, wait_us)| {
             Some((delivery.event.event_type.as_str(), delivery.picked_at, Noted::Claimed { wait_us: wait_us? }))
         });
@@ -238,12 +238,13 @@ impl Core {
     }
 
     /// Counts changes that were applied, each with the type of its event.
-    pub(crate) fn count_changed(&self, namespace: &str, applied: &[(&str, &Change, &Attempt)]) {
+    pub(crate) fn count_changed(&self, namespace: &str, applied: &[(&str, &DeliveryChange, &Attempt)]) {
         let ran = applied.iter().map(|(event_type, change, attempt)| {
             let run_us = run_of(change, attempt.finished_at);
             (*event_type, *change, *attempt, run_us)
         });
-        self.meter.changed(namespace, ran.clone().map(|(event_type, change, _, run_us)| (event_type, change, run_us)));
+        self.metrics
+            .changed(namespace, ran.clone().map(|(event_type, change, _, run_us)| (event_type, change, run_us)));
         let noted = ran.filter_map(|(event_type, change, attempt, run_us)| {
             Some((event_type, attempt.finished_at, Noted::Ended(end_of(change)?, run_us)))
         });

@@ -5,7 +5,7 @@ use crate::event::NewEvent;
 use crate::policy::NamespacePolicy;
 use crate::queue::Queue;
 use crate::queue::publish::{self, Published};
-use crate::store::{Prepared, Stored};
+use crate::store::{PreparedEvent, PublishOutcome};
 use crate::topology::{MAIN, Topology};
 
 #[cfg(feature = "postgres")]
@@ -118,11 +118,11 @@ fn wrong_database(given: &str, queue: &str) -> Error {
 
 /// What was stored, as it will be once it is routed under this topology.
 fn published(
-    stored: impl Iterator<Item = (Prepared, Stored)>,
+    stored: impl Iterator<Item = (PreparedEvent, PublishOutcome)>,
     namespace: &str,
     topology: Option<&Topology>,
 ) -> Vec<Published> {
-    let finish = |(mut prepared, stored): (Prepared, Stored)| {
+    let finish = |(mut prepared, stored): (PreparedEvent, PublishOutcome)| {
         let (event, default) = (&prepared.event, NamespacePolicy::default());
         let event_type = event.event_type.as_str();
         let expires_after = topology.and_then(|topology| topology.expires_after(event_type));

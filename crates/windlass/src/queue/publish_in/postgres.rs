@@ -11,7 +11,7 @@ use crate::node::PgTx;
 use crate::observe::trace;
 use crate::queue::Queue;
 use crate::queue::publish::{self, Published};
-use crate::store::Prepared;
+use crate::store::PreparedEvent;
 use crate::store::postgres::arrive;
 
 impl sealed::Sealed for &mut PgConnection {}
@@ -65,7 +65,7 @@ async fn publish_in(queue: &Queue, tx: &mut PgConnection, mut events: Vec<NewEve
     trace::stamp(&mut events);
     let topology = queue.topology().await?;
     let (core, namespace) = (queue.core(), queue.namespace());
-    let prepared: Vec<Prepared> = events.into_iter().map(publish::unrouted).collect();
+    let prepared: Vec<PreparedEvent> = events.into_iter().map(publish::unrouted).collect();
     let stored = arrive::publish_in(tx, namespace, &prepared, core.clock.overridden()).await?;
     let mut published = published(prepared.into_iter().zip(stored), namespace, Some(&topology));
     let first = publish::duplicates(&published);

@@ -9,7 +9,7 @@ use crate::node::SqliteTx;
 use crate::observe::trace;
 use crate::queue::Queue;
 use crate::queue::publish::{self, Published};
-use crate::store::Prepared;
+use crate::store::PreparedEvent;
 
 impl sealed::Sealed for &Connection {}
 
@@ -59,7 +59,7 @@ fn publish_in(queue: &Queue, tx: &Connection, mut events: Vec<NewEvent>) -> Resu
     queue.check_events(&events)?;
     trace::stamp(&mut events);
     let namespace = queue.namespace();
-    let mut prepared: Vec<Prepared> = events.into_iter().map(publish::unrouted).collect();
+    let mut prepared: Vec<PreparedEvent> = events.into_iter().map(publish::unrouted).collect();
     let stored = tx.publish(namespace, &prepared, queue.core().clock.overridden())?;
     let topology = queue.core().known_topology(namespace);
     let mut published = published(prepared.drain(..).zip(stored), namespace, topology.as_deref());

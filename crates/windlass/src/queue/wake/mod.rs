@@ -1,6 +1,6 @@
 //! The waiting claimers of this process, and how they are notified.
 //!
-//! Each claimer registers a [`Waiter`] with the lanes or the subscription that it claims from. A notification that names
+//! Each claimer registers a [`WakeReceiver`] with the lanes or the subscription that it claims from. A notification that names
 //! lanes wakes the waiters that claim from them. One that does not, or that names a lane this process does not know yet,
 //! goes to the namespace's watcher, which looks once for all waiters and wakes those that have something to claim.
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::store::LookRequest;
+use crate::store::WatchRequest;
 use crate::topology::lanes::{Lane, LaneKey};
 
 /// A lane in which a delivery became ready, or will be ready at a known time.
@@ -26,7 +26,7 @@ pub(crate) struct ReadyLane {
 
 /// What a waiter claims from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum Interest {
+pub(crate) enum ClaimInterest {
     /// Nothing: it is paused, or has not begun.
     #[default]
     Nothing,
@@ -36,35 +36,35 @@ pub(crate) enum Interest {
     Lanes { subscription_id: i64, lanes: Arc<[i64]> },
 }
 
-impl Interest {
+impl ClaimInterest {
     fn selects_lanes(&self) -> bool {
-        !matches!(self, Interest::Subscription { lanes: None, .. })
+        !matches!(self, ClaimInterest::Subscription { lanes: None, .. })
     }
 
     fn includes(&self, ready: ReadyLane) -> bool {
         match self {
-            Interest::Nothing => false,
-            Interest::Subscription { subscription_id, lanes } => {
+            ClaimInterest::Nothing => false,
+            ClaimInterest::Subscription { subscription_id, lanes } => {
                 *subscription_id == ready.subscription_id
                     && lanes.as_ref().is_none_or(|lanes| lanes.binary_search(&ready.lane_id).is_ok())
             }
-            Interest::Lanes { lanes, .. } => lanes.binary_search(&ready.lane_id).is_ok(),
+            ClaimInterest::Lanes { lanes, .. } => lanes.binary_search(&ready.lane_id).is_ok(),
         }
     }
 }
 
 /// The waiters of this process, by namespace.
 #[derive(Default)]
-pub(crate) struct Wakes(Mutex<HashMap<String, NamespaceWaiters>>);
+pub(crate) struct WakeRegistry(Mutex<HashMap<String, NamespaceWaiters>>);
 
 #[derive(Default)]
 struct NamespaceWaiters {
     waiters: BTreeMap<u64, Registered>,
     last_id: u64,
     /// Waiters that claim from a subscription's streams.
-    by_subscription: HashMap<i64, BTreeMap<u64, Arc<Waiter>>>,
+    by_subscription: HashMap<i64, BTreeMap<u64, Arc<WakeReceiver>>>,
     /// Waiters that claim from single lanes.
-    by_lane: HashMap<i64, BTreeMap<u64, Arc<Waiter>>>,
+    by_lane: HashMap<i64, BTreeMap<u64, Arc<WakeReceiver>>>,
     /// The version and the newest lane that all waiters have been notified of.
     version: i64,
     newest_lane: i64,
@@ -78,8 +78,8 @@ struct NamespaceWaiters {
 }
 
 struct Registered {
-    waiter: Arc<Waiter>,
-    interest: Interest,
+    waiter: Arc<WakeReceiver>,
+    interest: ClaimInterest,
 }
 
 #[derive(Default)]
@@ -95,11 +95,11 @@ struct Watch {
 type LaneTest = Box<dyn Fn(&LaneKey) -> bool + Send + Sync>;
 
 /// One claimer's end of the notifications.
-pub(crate) struct Waiter {
+pub(crate) struct WakeReceiver {
     selects: LaneTest,
     /// It waits for a notification. While it claims, the watcher need not look for it.
     waiting: AtomicBool,
-    news: Mutex<News>,
+    news: Mutex<WakeReasons>,
     /// Deliveries may be ready behind the positions of the claimer.
     rewind: AtomicBool,
     /// In publish order, the watcher need not look at or before this event.
@@ -109,7 +109,7 @@ pub(crate) struct Waiter {
 
 /// What a waiter was notified of since it last asked.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct WakeReasons {
     /// Something may be ready.
     pub ready: bool,
     /// The watcher has just seen it. If it is gone, another worker claimed it: there is no need to look again at once.
@@ -122,16 +122,16 @@ pub(crate) struct News {
 
 /// A waiter's entry in the registry, removed when it is dropped.
 pub(crate) struct Registration {
-    wakes: Arc<Wakes>,
+    wakes: Arc<WakeRegistry>,
     namespace: String,
     id: u64,
-    pub waiter: Arc<Waiter>,
+    pub waiter: Arc<WakeReceiver>,
 }
 
-impl Wakes {
+impl WakeRegistry {
     /// Registers a waiter whose filter selects lanes by this test.
     pub fn register(self: &Arc<Self>, namespace: &str, selects: LaneTest) -> Registration {
-        let waiter = Arc::new(Waiter {
+        let waiter = Arc::new(WakeReceiver {
             selects,
             waiting: AtomicBool::new(false),
             news: Mutex::default(),
@@ -143,7 +143,7 @@ impl Wakes {
         let waiters = all.entry(namespace.to_owned()).or_default();
         waiters.last_id += 1;
         let id = waiters.last_id;
-        waiters.waiters.insert(id, Registered { waiter: waiter.clone(), interest: Interest::Nothing });
+        waiters.waiters.insert(id, Registered { waiter: waiter.clone(), interest: ClaimInterest::Nothing });
         Registration { wakes: self.clone(), namespace: namespace.to_owned(), id, waiter }
     }
 
@@ -226,20 +226,20 @@ impl Wakes {
     }
 
     /// What to look for; `None` if no claim waits.
-    pub fn begin_look(&self, namespace: &str) -> Option<LookRequest> {
+    pub fn begin_look(&self, namespace: &str) -> Option<WatchRequest> {
         let mut all = lock(&self.0);
         let waiters = all.get_mut(namespace)?;
         if !waiters.waiters.values().any(|registered| registered.waiter.is_waiting()) {
             return None;
         }
         waiters.watch.look_by.take_if(|by| *by <= Instant::now());
-        let first_settled = |waiters: &BTreeMap<u64, Arc<Waiter>>| {
+        let first_settled = |waiters: &BTreeMap<u64, Arc<WakeReceiver>>| {
             let waiting = waiters.values().filter(|waiter| waiter.is_waiting());
             waiting.map(|waiter| waiter.settled.load(Ordering::SeqCst)).min()
         };
         let subscriptions = waiters.by_subscription.iter();
         let lanes = waiters.by_lane.iter().filter(|(_, waiters)| first_settled(waiters).is_some());
-        let mut request = LookRequest {
+        let mut request = WatchRequest {
             subscriptions: subscriptions.filter_map(|(id, waiters)| Some((*id, first_settled(waiters)?))).collect(),
             lanes: lanes.map(|(lane_id, _)| *lane_id).collect(),
         };
@@ -308,7 +308,7 @@ impl Wakes {
 
 impl NamespaceWaiters {
     /// The waiters that may claim from this lane.
-    fn concerned(&self, ready: ReadyLane) -> impl Iterator<Item = &Arc<Waiter>> {
+    fn concerned(&self, ready: ReadyLane) -> impl Iterator<Item = &Arc<WakeReceiver>> {
         let of_subscription = self.by_subscription.get(&ready.subscription_id).into_iter().flatten();
         let of_subscription = of_subscription.filter(move |(id, _)| self.waiters[id].interest.includes(ready));
         let of_lane = self.by_lane.get(&ready.lane_id).into_iter().flatten();
@@ -319,7 +319,7 @@ impl NamespaceWaiters {
         self.waiters.values().any(|registered| registered.interest.selects_lanes())
     }
 
-    fn set_interest(&mut self, id: u64, interest: Interest) {
+    fn set_interest(&mut self, id: u64, interest: ClaimInterest) {
         let Some(registered) = self.waiters.get_mut(&id) else { return };
         if registered.interest == interest {
             return;
@@ -328,11 +328,11 @@ impl NamespaceWaiters {
         let waiter = registered.waiter.clone();
         self.forget(id, &before);
         match &interest {
-            Interest::Nothing => {}
-            Interest::Subscription { subscription_id, .. } => {
+            ClaimInterest::Nothing => {}
+            ClaimInterest::Subscription { subscription_id, .. } => {
                 self.by_subscription.entry(*subscription_id).or_default().insert(id, waiter);
             }
-            Interest::Lanes { lanes, .. } => {
+            ClaimInterest::Lanes { lanes, .. } => {
                 for lane_id in lanes.iter() {
                     self.by_lane.entry(*lane_id).or_default().insert(id, waiter.clone());
                 }
@@ -340,16 +340,20 @@ impl NamespaceWaiters {
         }
     }
 
-    fn forget(&mut self, id: u64, interest: &Interest) {
+    fn forget(&mut self, id: u64, interest: &ClaimInterest) {
         match interest {
-            Interest::Nothing => {}
-            Interest::Subscription { subscription_id, .. } => remove(&mut self.by_subscription, *subscription_id, id),
-            Interest::Lanes { lanes, .. } => lanes.iter().for_each(|lane_id| remove(&mut self.by_lane, *lane_id, id)),
+            ClaimInterest::Nothing => {}
+            ClaimInterest::Subscription { subscription_id, .. } => {
+                remove(&mut self.by_subscription, *subscription_id, id)
+            }
+            ClaimInterest::Lanes { lanes, .. } => {
+                lanes.iter().for_each(|lane_id| remove(&mut self.by_lane, *lane_id, id))
+            }
         }
     }
 }
 
-fn remove(by_key: &mut HashMap<i64, BTreeMap<u64, Arc<Waiter>>>, key: i64, id: u64) {
+fn remove(by_key: &mut HashMap<i64, BTreeMap<u64, Arc<WakeReceiver>>>, key: i64, id: u64) {
     if let Some(waiters) = by_key.get_mut(&key) {
         waiters.remove(&id);
         if waiters.is_empty() {
@@ -372,7 +376,7 @@ impl Watch {
 }
 
 impl Registration {
-    pub fn set_interest(&self, interest: Interest) {
+    pub fn set_interest(&self, interest: ClaimInterest) {
         if let Some(waiters) = lock(&self.wakes.0).get_mut(&self.namespace) {
             waiters.set_interest(self.id, interest);
         }
@@ -418,8 +422,8 @@ impl Drop for Registration {
     }
 }
 
-impl Waiter {
-    fn send(&self, add: impl FnOnce(&mut News)) {
+impl WakeReceiver {
+    fn send(&self, add: impl FnOnce(&mut WakeReasons)) {
         add(&mut lock(&self.news));
         self.notify.notify_one();
     }
@@ -429,7 +433,7 @@ impl Waiter {
     }
 
     /// What it was notified of since the last call.
-    pub fn news(&self) -> News {
+    pub fn news(&self) -> WakeReasons {
         std::mem::take(&mut lock(&self.news))
     }
 

@@ -11,19 +11,19 @@ fn ready(lane_id: i64) -> ReadyLane {
 }
 
 /// A waiter whose filter selects lanes with this tag.
-fn registered(wakes: &Arc<Wakes>, tag: &'static str, interest: Interest) -> Registration {
+fn registered(wakes: &Arc<WakeRegistry>, tag: &'static str, interest: ClaimInterest) -> Registration {
     let registration = wakes.register("ns", Box::new(move |key| key.tags.iter().any(|other| other == tag)));
     registration.set_interest(interest);
     registration.wait(0, false);
     registration
 }
 
-fn waits_for_lane(wakes: &Arc<Wakes>, tag: &'static str, lane_id: i64) -> Registration {
-    registered(wakes, tag, Interest::Lanes { subscription_id: SUBSCRIPTION, lanes: Arc::new([lane_id]) })
+fn waits_for_lane(wakes: &Arc<WakeRegistry>, tag: &'static str, lane_id: i64) -> Registration {
+    registered(wakes, tag, ClaimInterest::Lanes { subscription_id: SUBSCRIPTION, lanes: Arc::new([lane_id]) })
 }
 
-fn waits_for_all(wakes: &Arc<Wakes>) -> Registration {
-    registered(wakes, "", Interest::Subscription { subscription_id: SUBSCRIPTION, lanes: None })
+fn waits_for_all(wakes: &Arc<WakeRegistry>) -> Registration {
+    registered(wakes, "", ClaimInterest::Subscription { subscription_id: SUBSCRIPTION, lanes: None })
 }
 
 fn lane(lane_id: i64) -> Lane {
@@ -35,14 +35,14 @@ fn is_notified(registration: &Registration) -> bool {
     registration.waiter.news().ready
 }
 
-fn is_look_due(wakes: &Wakes) -> bool {
+fn is_look_due(wakes: &WakeRegistry) -> bool {
     let (_, look_by) = wakes.watch("ns").expect("a waiter is registered");
     look_by.is_some_and(|by| by <= Instant::now())
 }
 
 #[test]
 fn only_waiters_of_the_lane_are_notified() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     wakes.lanes_changed("ns", 1, &[], 9);
     let (a, b, all) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2), waits_for_all(&wakes));
     wakes.lanes_changed("ns", 1, &[lane(1), lane(2), lane(7)], 9);
@@ -59,8 +59,8 @@ fn only_waiters_of_the_lane_are_notified() {
 
 #[test]
 fn a_subscription_waiter_with_lanes_is_notified_for_those_only() {
-    let wakes = Arc::new(Wakes::default());
-    let lanes = Interest::Subscription { subscription_id: SUBSCRIPTION, lanes: Some(Arc::new([2, 4])) };
+    let wakes = Arc::new(WakeRegistry::default());
+    let lanes = ClaimInterest::Subscription { subscription_id: SUBSCRIPTION, lanes: Some(Arc::new([2, 4])) };
     let some = registered(&wakes, "a", lanes);
     wakes.notify("ns", [ready(3)]);
     assert!(!is_notified(&some));
@@ -70,7 +70,7 @@ fn a_subscription_waiter_with_lanes_is_notified_for_those_only() {
 
 #[test]
 fn the_watcher_looks_when_a_lane_is_not_known() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     let a = waits_for_lane(&wakes, "a", 1);
     wakes.lanes_changed("ns", 1, &[lane(1), lane(2)], 2);
     let signals: [(&str, &dyn Fn()); 3] = [
@@ -90,7 +90,7 @@ fn the_watcher_looks_when_a_lane_is_not_known() {
 
 #[test]
 fn a_waiter_for_everything_needs_no_lanes() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     let all = waits_for_all(&wakes);
     wakes.notify("ns", [ready(3)]);
     assert!(is_notified(&all) && !is_look_due(&wakes));
@@ -99,7 +99,7 @@ fn a_waiter_for_everything_needs_no_lanes() {
 
 #[test]
 fn new_lanes_are_announced_to_the_waiters_that_select_them() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     let (a, b) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2));
     wakes.lanes_changed("ns", 1, &[], 2);
     let changed = |registration: &Registration| registration.waiter.news().lanes_changed;
@@ -113,7 +113,7 @@ fn new_lanes_are_announced_to_the_waiters_that_select_them() {
 
 #[test]
 fn the_watcher_does_not_look_for_waiters_that_claim() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     let (a, b) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2));
     a.stop_waiting();
     assert_eq!(wakes.begin_look("ns").unwrap().lanes, [2]);
@@ -127,7 +127,7 @@ fn the_watcher_does_not_look_for_waiters_that_claim() {
 
 #[test]
 fn a_look_is_due_at_the_earliest_requested_time() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     let _a = waits_for_lane(&wakes, "a", 1);
     let at = |ms| Instant::now() + Duration::from_millis(ms);
     let (early, late) = (at(100_000), at(200_000));
@@ -142,7 +142,7 @@ fn a_look_is_due_at_the_earliest_requested_time() {
 
 #[test]
 fn a_failed_look_reaches_the_waiters_only() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     let (waiting, claiming) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "a", 1));
     claiming.stop_waiting();
     wakes.fail("ns", &Error::Closed);
@@ -152,7 +152,7 @@ fn a_failed_look_reaches_the_waiters_only() {
 
 #[test]
 fn a_watcher_ends_with_the_last_waiter_and_can_start_again() {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeRegistry::default());
     for _ in 0..2 {
         let registration = wakes.register("ns", Box::new(|_| true));
         assert!(registration.wait(0, false), "it has to be started");

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::queue::Queue;
 use crate::queue::publish::{self, Published, ROUNDS_MAX};
 use crate::queue::wake::lock;
-use crate::store::{DueSchedules, Fires, Moved, Prepared, Tick};
+use crate::store::{DueSchedules, FireOutcome, FireOutcomes, PreparedEvent, Tick};
 
 /// How many schedules are read at once.
 const SCHEDULES: usize = 1_000;
@@ -40,7 +40,7 @@ const BLOCKED_MAX: usize = 5;
 
 /// What firing came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fired {
+pub struct FireReport {
     /// How many events were published.
     pub fired: usize,
     /// How long until the next tick, by the database's clock, or until it is time to look again for what could not be
@@ -65,7 +65,7 @@ struct Progress {
 /// What came of a transaction.
 enum Submitted {
     /// What became of each part, and their events in order.
-    Done(Vec<Option<Moved>>, Vec<Prepared>),
+    Done(Vec<Option<FireOutcome>>, Vec<PreparedEvent>),
     /// Somebody else holds the group of one of them.
     Blocked(Error),
 }
@@ -74,7 +74,7 @@ impl Queue {
     /// Publishes the events of all ticks of this namespace that are due. `windlass serve` and every running
     /// [`Node`](crate::Node) do this by themselves. A schedule that cannot be fired, or not here, is left as it is, and
     /// keeps no other from its ticks.
-    pub async fn fire_schedules_once(&self) -> Result<Fired> {
+    pub async fn fire_schedules_once(&self) -> Result<FireReport> {
         self.topology().await?;
         let (mut progress, mut place) = (Progress::default(), None);
         for _ in 0..READS_MAX {
@@ -84,13 +84,13 @@ impl Queue {
             let Some(last) = due.last.clone() else {
                 let next_in = due.next_at.map(|next_at| (next_at - due.now).to_std().unwrap_or_default());
                 let next_in = [next_in, progress.again_in].into_iter().flatten().min();
-                return Ok(Fired { fired: progress.fired, next_in });
+                return Ok(FireReport { fired: progress.fired, next_in });
             };
             place = Some(last);
             self.fire_due(due, &mut progress).await?;
         }
         let next_in = progress.again_in.filter(|_| progress.fired == 0).unwrap_or_default();
-        Ok(Fired { fired: progress.fired, next_in: Some(next_in) })
+        Ok(FireReport { fired: progress.fired, next_in: Some(next_in) })
     }
 
     async fn fire_due(&self, due: DueSchedules, progress: &mut Progress) -> Result<()> {
@@ -217,7 +217,7 @@ impl Queue {
     }
 
     /// What is left of the part's plan goes on from how the schedule is now.
-    fn count(&self, part: Part, moved: Option<Moved>, plans: &mut VecDeque<Plan>, progress: &mut Progress) {
+    fn count(&self, part: Part, moved: Option<FireOutcome>, plans: &mut VecDeque<Plan>, progress: &mut Progress) {
         let Some(moved) = moved else { return progress.look_again(BY_OTHERS) };
         lock(&self.core().schedules_left).forget(&part.firing.schedule_id);
         progress.fired += moved.stored.len();
@@ -267,13 +267,13 @@ impl Queue {
             let topology = publish::route_all(core, namespace, &mut events).await?;
             let fired = core.store.fire(namespace, topology.version, &firings, &events, manual, self.now()).await?;
             match fired {
-                Fires::Done(moved) => {
+                FireOutcomes::Done(moved) => {
                     let stored = moved.iter().flatten().flat_map(|moved| &moved.stored);
                     publish::announce(core, namespace, stored.map(|(place, stored)| (&events[*place], stored)));
                     return Ok(Submitted::Done(moved, events));
                 }
-                Fires::Blocked(error) => return Ok(Submitted::Blocked(error)),
-                Fires::OtherVersion => drop(core.reload(namespace).await?),
+                FireOutcomes::Blocked(error) => return Ok(Submitted::Blocked(error)),
+                FireOutcomes::OtherVersion => drop(core.reload(namespace).await?),
             }
         }
         Err(publish::keeps_changing(namespace))

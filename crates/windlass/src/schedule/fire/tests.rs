@@ -1,12 +1,12 @@
 //! What changes between reading and firing.
 
 use super::*;
-use crate::clock::ClockHand;
+use crate::clock::TestClock;
 use crate::event::NewEvent;
 use crate::schedule::NewSchedule;
 
 impl Queue {
-    /// Fires with something in between; how many events came of it.
+    /// FireOutcomes with something in between; how many events came of it.
     async fn fire_what_was_read(&self, between: impl AsyncFnOnce()) -> usize {
         let due = self.store().due_schedules(self.namespace(), None, SCHEDULES, BYTES, self.now()).await.unwrap();
         assert_eq!(due.schedules.len(), 1);
@@ -18,7 +18,7 @@ impl Queue {
     }
 
     /// On an empty queue, with the clock's hand.
-    pub(crate) async fn leaves_alone_what_changed(&self, hand: &ClockHand) {
+    pub(crate) async fn leaves_alone_what_changed(&self, hand: &TestClock) {
         let new = |event: &str| NewSchedule::new("a", "* * * * *", NewEvent::new(event));
         let id = self.add_schedule(new("old")).await.unwrap().id;
         let minute = Duration::from_secs(60);

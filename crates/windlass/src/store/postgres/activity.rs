@@ -7,12 +7,12 @@ use super::error::from_sqlx;
 use super::row::{attempt, get};
 use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
-use crate::store::{Head, Recent, Since};
+use crate::store::{ActivitySince, EventHead, RecentActivity};
 
 const NOW: &str = "SELECT coalesce($1, now()) AS now";
 
 pub(super) async fn now(store: &PgStore, now: Option<Timestamp>) -> Result<Timestamp> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let row = sqlx::query(NOW).bind(now).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     get(&row, "now")
@@ -30,9 +30,14 @@ SELECT e.id, e.event_type, e.title, e.tags, e.created_at FROM windlass.events e
 WHERE e.namespace = $1 AND e.id > $2 ORDER BY e.id DESC LIMIT $3";
 
 /// Attempts first: then the events of all of them can be seen.
-pub(super) async fn recent(store: &PgStore, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {
+pub(super) async fn recent(
+    store: &PgStore,
+    namespace: &str,
+    since: &ActivitySince,
+    limit: usize,
+) -> Result<RecentActivity> {
     // One of the hot path, whose plans do not depend on statistics.
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let (at, id) = since.ended;
     let query = sqlx::query(ENDED).bind(namespace).bind(from_micros(at)).bind(id).bind(limit as i64);
     let ended = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
@@ -40,7 +45,7 @@ pub(super) async fn recent(store: &PgStore, namespace: &str, since: &Since, limi
     let published = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let with_id = |row: &PgRow| Ok((get(row, "id")?, attempt(row)?));
-    Ok(Recent {
+    Ok(RecentActivity {
         published: published.iter().map(head).collect::<Result<_>>()?,
         ended: ended.iter().map(with_id).collect::<Result<_>>()?,
     })
@@ -51,16 +56,16 @@ SELECT e.id, e.event_type, e.title, e.tags, e.created_at
 FROM unnest($2::bigint[]) AS i(id)
 CROSS JOIN LATERAL (SELECT * FROM windlass.events e WHERE e.id = i.id AND e.namespace = $1 LIMIT 1) AS e";
 
-pub(super) async fn heads(store: &PgStore, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>> {
-    let mut connection = store.sweeps.get().await?;
+pub(super) async fn heads(store: &PgStore, namespace: &str, event_ids: &[i64]) -> Result<Vec<EventHead>> {
+    let mut connection = store.maintenance.get().await?;
     let query = sqlx::query(HEADS).bind(namespace).bind(event_ids);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     rows.iter().map(head).collect()
 }
 
-fn head(row: &PgRow) -> Result<Head> {
-    Ok(Head {
+fn head(row: &PgRow) -> Result<EventHead> {
+    Ok(EventHead {
         event_id: get(row, "id")?,
         event_type: get(row, "event_type")?,
         title: get(row, "title")?,

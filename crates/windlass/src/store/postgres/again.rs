@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 
 use super::error::from_sqlx;
 use crate::error::Result;
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 
 pub(super) const LOCK: &str = "
 SELECT 1 FROM unnest($2::bigint[], $3::bigint[]) AS i(event_id, subscription_id)
@@ -20,7 +20,7 @@ CROSS JOIN LATERAL (
 pub(super) async fn lock<'a>(
     connection: &mut PgConnection,
     namespace: &str,
-    live: impl Iterator<Item = &'a Live>,
+    live: impl Iterator<Item = &'a LiveDelivery>,
 ) -> Result<()> {
     let mut keys: Vec<(i64, i64)> = live.map(|live| (live.event_id, live.subscription_id)).collect();
     keys.sort_unstable();

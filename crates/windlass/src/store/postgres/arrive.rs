@@ -12,7 +12,7 @@ use super::row::get;
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::event::{Event, same_contents};
-use crate::store::{Prepared, Stored};
+use crate::store::{PreparedEvent, PublishOutcome};
 
 /// Refuses a connection without a transaction, as far as the driver knows.
 pub(crate) fn check_transaction(connection: &PgConnection) -> Result<()> {
@@ -32,16 +32,16 @@ WHERE k.event_id IS NOT NULL";
 pub(crate) async fn publish_in(
     connection: &mut PgConnection,
     namespace: &str,
-    events: &[Prepared],
+    events: &[PreparedEvent],
     now: Option<Timestamp>,
-) -> Result<Vec<Stored>> {
+) -> Result<Vec<PublishOutcome>> {
     let keys: Vec<&str> = events.iter().filter_map(|prepared| prepared.event.key.as_deref()).collect();
-    let mut first: HashMap<&str, Stored> = HashMap::new();
+    let mut first: HashMap<&str, PublishOutcome> = HashMap::new();
     if !keys.is_empty() {
         let known = sqlx::query(KNOWN_KEYS).bind(namespace).bind(&keys).bind(now).fetch_all(&mut *connection);
         for row in known.await.map_err(from_sqlx)? {
             let key: String = get(&row, "key")?;
-            let stored = Stored::duplicate_of(get(&row, "event_id")?, get(&row, "created_at")?);
+            let stored = PublishOutcome::duplicate_of(get(&row, "event_id")?, get(&row, "created_at")?);
             first.extend(keys.iter().find(|known| **known == key).map(|key| (*key, stored)));
         }
         let repeated =
@@ -49,8 +49,8 @@ pub(crate) async fn publish_in(
         check_contents(connection, namespace, repeated).await?;
     }
     // Of several new events with one key, the first is stored.
-    let mut stored_of: HashMap<&str, &Prepared> = HashMap::new();
-    let mut new: Vec<&Prepared> = Vec::with_capacity(events.len());
+    let mut stored_of: HashMap<&str, &PreparedEvent> = HashMap::new();
+    let mut new: Vec<&PreparedEvent> = Vec::with_capacity(events.len());
     for prepared in events {
         match prepared.event.key.as_deref() {
             Some(key) if first.contains_key(key) => {}
@@ -76,7 +76,7 @@ pub(crate) async fn publish_in(
             None => stored.next().ok_or(Error::Closed)?,
         };
         if let Some(key) = prepared.event.key.as_deref() {
-            first.entry(key).or_insert(Stored { duplicate: true, ..answer });
+            first.entry(key).or_insert(PublishOutcome { duplicate: true, ..answer });
         }
         answers.push(answer);
     }
@@ -121,10 +121,10 @@ SELECT ids.id, tx.now AS created_at, windlass._notify_router($1)::text FROM tx, 
 pub(super) async fn arrive(
     connection: &mut PgConnection,
     namespace: &str,
-    events: &[&Prepared],
+    events: &[&PreparedEvent],
     ids: Vec<Option<i64>>,
     now: Option<Timestamp>,
-) -> Result<Vec<Stored>> {
+) -> Result<Vec<PublishOutcome>> {
     if events.is_empty() {
         return Ok(Vec::new());
     }
@@ -150,6 +150,6 @@ pub(super) async fn arrive(
         .bind(optional(events, |p| p.event.scheduled_task_id.as_deref()));
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let (ids, created_at): (Vec<i64>, Timestamp) = (get(&row, "id")?, get(&row, "created_at")?);
-    let stored = |event_id| Stored { event_id, created_at, duplicate: false, arrived: true };
+    let stored = |event_id| PublishOutcome { event_id, created_at, duplicate: false, arrived: true };
     Ok(ids.into_iter().map(stored).collect())
 }

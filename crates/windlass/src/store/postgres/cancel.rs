@@ -6,8 +6,8 @@ use super::PgStore;
 use super::error::from_sqlx;
 use super::row::{get, live};
 use crate::error::Result;
-use crate::event::delivery::Live;
-use crate::store::FreePlace;
+use crate::event::delivery::LiveDelivery;
+use crate::store::PendingPosition;
 
 // In the order of the hot index, lane by lane; in the first one from after a place.
 pub(super) const FREE: &str = "
@@ -25,12 +25,12 @@ pub(super) async fn free(
     store: &PgStore,
     namespace: &str,
     lanes: &[i64],
-    after: Option<FreePlace>,
+    after: Option<PendingPosition>,
     newest: i64,
     limit: usize,
-) -> Result<Vec<(Live, FreePlace)>> {
+) -> Result<Vec<(LiveDelivery, PendingPosition)>> {
     let (ready_at, event_id) = after.unwrap_or((Some(DateTime::UNIX_EPOCH), 0));
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let query = sqlx::query(FREE).bind(namespace).bind(lanes).bind(ready_at).bind(event_id).bind(newest);
     let rows = query.bind(limit as i64).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();

@@ -6,12 +6,12 @@ use super::transition::{Asked, Query, lease_of};
 use crate::clock::Timestamp;
 use crate::queue::decide::Transition;
 use crate::queue::outcome::Action;
-use crate::store::{Change, Guard};
+use crate::store::{ChangeGuard, DeliveryChange};
 
-pub(super) fn is_plain(change: &Change) -> bool {
+pub(super) fn is_plain(change: &DeliveryChange) -> bool {
     change.transition == (Transition::End { forget: false })
         && change.action == Action::Completed
-        && matches!(change.guard, Guard::Lease(_))
+        && matches!(change.guard, ChangeGuard::Lease(_))
         && change.record.error.is_none()
         && change.record.detail.is_none()
 }
@@ -92,11 +92,11 @@ fn runs(asked: &[Asked<'_>]) -> Vec<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::delivery::{Lease, Live};
-    use crate::store::Record;
+    use crate::event::delivery::{Lease, LiveDelivery};
+    use crate::store::AttemptRecord;
 
-    fn change(event_id: i64, subscription_id: i64) -> Change {
-        let live = Live {
+    fn change(event_id: i64, subscription_id: i64) -> DeliveryChange {
+        let live = LiveDelivery {
             event_id,
             subscription_id,
             lane_id: 1,
@@ -110,12 +110,12 @@ mod tests {
             group_id: None,
             picked_at: None,
         };
-        Change {
+        DeliveryChange {
             live,
-            guard: Guard::Lease(Lease(7)),
+            guard: ChangeGuard::Lease(Lease(7)),
             action: Action::Completed,
             transition: Transition::End { forget: false },
-            record: Record::default(),
+            record: AttemptRecord::default(),
             results: Vec::new(),
             succeeded: true,
         }
@@ -136,10 +136,13 @@ mod tests {
         let plain = change(1, 1);
         assert!(is_plain(&plain));
         let others = [
-            Change { transition: Transition::End { forget: true }, ..plain.clone() },
-            Change { action: Action::CompletedWithErrors, ..plain.clone() },
-            Change { guard: Guard::Free, ..plain.clone() },
-            Change { record: Record { error: Some("e".into()), ..Record::default() }, ..plain.clone() },
+            DeliveryChange { transition: Transition::End { forget: true }, ..plain.clone() },
+            DeliveryChange { action: Action::CompletedWithErrors, ..plain.clone() },
+            DeliveryChange { guard: ChangeGuard::Free, ..plain.clone() },
+            DeliveryChange {
+                record: AttemptRecord { error: Some("e".into()), ..AttemptRecord::default() },
+                ..plain.clone()
+            },
         ];
         assert!(others.iter().all(|change| !is_plain(change)));
     }

@@ -9,7 +9,7 @@ use super::error::from_sqlx;
 use super::partitions::{BRIEFLY, LOOK_FOR_STRAYS, PAUSES_MS, TAKEN_OUT, is_busy, is_gone, is_refused, name};
 use crate::error::Result;
 use crate::maintenance::months::{Kept, Month, Part};
-use crate::store::{Dropping, Over};
+use crate::store::{DropOutcome, ExpiredMonths};
 
 /// As many rows can be put aside in a moment.
 const STAYING_MAX: i64 = 1_000;
@@ -20,7 +20,7 @@ const NOW_QUICKLY: &str = "SET LOCAL statement_timeout = '30ms'";
 /// Any number will do, as long as no other program uses it for an advisory lock.
 const MONTHS_LOCK: i64 = 0x0077_696e_6d6f_6e74;
 
-pub(super) async fn drop_month(store: &PgStore, part: Part, over: &Over) -> Result<Dropping> {
+pub(super) async fn drop_month(store: &PgStore, part: Part, over: &ExpiredMonths) -> Result<DropOutcome> {
     for pause in PAUSES_MS {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         // After a failure it is not given back, and closed.
@@ -30,30 +30,30 @@ pub(super) async fn drop_month(store: &PgStore, part: Part, over: &Over) -> Resu
                 connection.done();
                 return Ok(dropping);
             }
-            Err(error) if is_gone(&error) => return Ok(Dropping::Dropped),
+            Err(error) if is_gone(&error) => return Ok(DropOutcome::Dropped),
             Err(error) if is_busy(&error) => {}
-            Err(error) if is_refused(&error) => return Ok(Dropping::Refused),
+            Err(error) if is_refused(&error) => return Ok(DropOutcome::Refused),
             Err(error) => return Err(from_sqlx(error)),
         }
     }
-    Ok(Dropping::Busy)
+    Ok(DropOutcome::Busy)
 }
 
-async fn try_once(connection: &mut PgConnection, part: Part, over: &Over) -> sqlx::Result<Dropping> {
+async fn try_once(connection: &mut PgConnection, part: Part, over: &ExpiredMonths) -> sqlx::Result<DropOutcome> {
     // First without a lock, for which everybody would have to wait.
     match staying(connection, part, &name(part), over).await? {
         Some(_) => take_out(connection, part, over).await,
-        None => Ok(Dropping::TooMuchStays),
+        None => Ok(DropOutcome::TooMuchStays),
     }
 }
 
-async fn take_out(connection: &mut PgConnection, part: Part, over: &Over) -> sqlx::Result<Dropping> {
+async fn take_out(connection: &mut PgConnection, part: Part, over: &ExpiredMonths) -> sqlx::Result<DropOutcome> {
     let (table, parent) = (name(part), part.0.as_str());
     let mut tx = connection.begin().await?;
     let lock = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)").bind(MONTHS_LOCK);
     if !lock.fetch_one(&mut *tx).await? {
         tx.rollback().await?;
-        return Ok(Dropping::Busy);
+        return Ok(DropOutcome::Busy);
     }
     if part.0 == Kept::Attempts {
         tx.execute(LOOK_FOR_STRAYS).await?;
@@ -61,7 +61,7 @@ async fn take_out(connection: &mut PgConnection, part: Part, over: &Over) -> sql
     tx.execute(BRIEFLY).await?;
     if !is_current(&mut tx, over).await? {
         tx.rollback().await?;
-        return Ok(Dropping::Outdated);
+        return Ok(DropOutcome::Outdated);
     }
     // Not CONCURRENTLY: that cannot be where there is a default partition. Nothing here comes from outside.
     let detach = format!(
@@ -74,7 +74,7 @@ async fn take_out(connection: &mut PgConnection, part: Part, over: &Over) -> sql
     let table = table + TAKEN_OUT;
     let Some(staying) = staying(&mut tx, part, &table, over).await? else {
         tx.rollback().await?;
-        return Ok(Dropping::TooMuchStays);
+        return Ok(DropOutcome::TooMuchStays);
     };
     if !staying.is_empty() {
         let put = format!("INSERT INTO windlass.{parent} SELECT t.* FROM {}", rows_of(part.0, &table));
@@ -82,7 +82,7 @@ async fn take_out(connection: &mut PgConnection, part: Part, over: &Over) -> sql
         sqlx::query(AssertSqlSafe(put)).bind(namespaces).bind(ids).execute(&mut *tx).await?;
     }
     tx.commit().await?;
-    Ok(Dropping::Dropped)
+    Ok(DropOutcome::Dropped)
 }
 
 // Before all else, since others change the rules first, too, and the history then.
@@ -90,7 +90,7 @@ const HOLD_RULES: &str = "LOCK TABLE windlass.namespaces IN SHARE MODE";
 const VERSION: &str = "SELECT sum(version)::bigint FROM windlass.namespaces";
 
 /// Whether the rules are those by which it was decided. They stay so until the transaction ends.
-async fn is_current(connection: &mut PgConnection, over: &Over) -> sqlx::Result<bool> {
+async fn is_current(connection: &mut PgConnection, over: &ExpiredMonths) -> sqlx::Result<bool> {
     connection.execute(HOLD_RULES).await?;
     let version: Option<i64> = sqlx::query_scalar(VERSION).fetch_one(connection).await?;
     Ok(version == Some(over.version))
@@ -150,7 +150,7 @@ async fn staying(
     connection: &mut PgConnection,
     (kept, month): Part,
     table: &str,
-    over: &Over,
+    over: &ExpiredMonths,
 ) -> sqlx::Result<Option<Vec<Owned>>> {
     let Some((first, last)) = range(connection, kept, table).await? else { return Ok(Some(Vec::new())) };
     let mut events: Vec<Owned> = Vec::new();

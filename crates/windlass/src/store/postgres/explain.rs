@@ -12,8 +12,8 @@ use super::row::get;
 use super::{PgStore, to_json};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
-use crate::observe::consumers::{Asker, AskerView};
-use crate::store::{ExplainStore, GroupHead, Standing};
+use crate::observe::consumers::{Consumer, ConsumerView};
+use crate::store::{DeliveryState, ExplainStore, GroupHead};
 use crate::topology::lanes::split_tags;
 
 // Of the group: the delivery that is ready or in progress, or else the first that waits (in a run, it may be in progress).
@@ -49,7 +49,7 @@ async fn standing(
     subscription: &str,
     event_id: i64,
     now: Option<Timestamp>,
-) -> Result<Option<Standing>> {
+) -> Result<Option<DeliveryState>> {
     let query = sqlx::query(STANDING).bind(namespace).bind(subscription).bind(event_id).bind(now);
     let Some(row) = query.fetch_optional(&mut *connection).await.map_err(from_sqlx)? else { return Ok(None) };
     let of_event = deliveries(connection, namespace, &[event_id]).await?.remove(&event_id).unwrap_or_default();
@@ -63,7 +63,7 @@ async fn standing(
         None => None,
     };
     let tags = split_tags(&get::<String>(&row, "tags")?);
-    Ok(Some(Standing {
+    Ok(Some(DeliveryState {
         now: get(&row, "now")?,
         event_type: get(&row, "event_type")?,
         tags: tags.iter().map(|tag| tag.trim().to_owned()).collect(),
@@ -76,7 +76,7 @@ async fn standing(
 }
 
 const NOTE: &str = "
-INSERT INTO windlass.askers (namespace, process, filter_id, subscription, types, except_types, tags, worker_id, seen_at)
+INSERT INTO windlass.consumers (namespace, process, filter_id, subscription, types, except_types, tags, worker_id, seen_at)
 SELECT $1, $2, i.filter_id, i.subscription, i.types::json, i.except_types::json, i.tags::json, i.worker_id,
        coalesce($3, now())
 FROM unnest($4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
@@ -85,21 +85,21 @@ ON CONFLICT (namespace, process, filter_id) DO UPDATE SET worker_id = excluded.w
 
 const ASKERS: &str = "
 SELECT process, worker_id, nullif(subscription, '') AS subscription, types::text, except_types::text, tags::text, seen_at
-FROM windlass.askers WHERE namespace = $1 ORDER BY process, subscription, filter_id";
+FROM windlass.consumers WHERE namespace = $1 ORDER BY process, subscription, filter_id";
 
 const PRUNE: &str = "
-DELETE FROM windlass.askers WHERE ctid = ANY(ARRAY(
-    SELECT a.ctid FROM windlass.askers a
+DELETE FROM windlass.consumers WHERE ctid = ANY(ARRAY(
+    SELECT a.ctid FROM windlass.consumers a
     WHERE a.namespace = $1 AND a.seen_at < coalesce($3, now()) - $4 * interval '1 microsecond'
     LIMIT $2 FOR UPDATE SKIP LOCKED)) AND namespace = $1";
 
-fn asker(row: &PgRow) -> Result<AskerView> {
+fn consumer(row: &PgRow) -> Result<ConsumerView> {
     let list = |column: &str| {
         let text: &str = row.try_get(column).map_err(from_sqlx)?;
         serde_json::from_str(text)
             .map_err(|error| Error::Database { detail: format!("stored JSON is damaged: {error}") })
     };
-    Ok(AskerView {
+    Ok(ConsumerView {
         process: get(row, "process")?,
         worker_id: get(row, "worker_id")?,
         subscription: get(row, "subscription")?,
@@ -110,8 +110,8 @@ fn asker(row: &PgRow) -> Result<AskerView> {
     })
 }
 
-fn lists(askers: &[Asker], list: impl Fn(&Asker) -> &Vec<String>) -> Result<Vec<String>> {
-    askers.iter().map(|asker| to_json(list(asker))).collect()
+fn lists(consumers: &[Consumer], list: impl Fn(&Consumer) -> &Vec<String>) -> Result<Vec<String>> {
+    consumers.iter().map(|consumer| to_json(list(consumer))).collect()
 }
 
 #[async_trait]
@@ -122,7 +122,7 @@ impl ExplainStore for PgStore {
         subscription: &str,
         event_id: i64,
         now: Option<Timestamp>,
-    ) -> Result<Option<Standing>> {
+    ) -> Result<Option<DeliveryState>> {
         let mut connection = self.reads.get().await?;
         let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
         let standing = standing(&mut snapshot, namespace, subscription, event_id, now).await?;
@@ -131,11 +131,11 @@ impl ExplainStore for PgStore {
         Ok(standing)
     }
 
-    async fn note_askers(
+    async fn record_consumers(
         &self,
         namespace: &str,
         process: &str,
-        askers: &[Asker],
+        consumers: &[Consumer],
         now: Option<Timestamp>,
     ) -> Result<()> {
         let mut connection = self.reads.get().await?;
@@ -143,32 +143,32 @@ impl ExplainStore for PgStore {
             .bind(namespace)
             .bind(process)
             .bind(now)
-            .bind(askers.iter().map(Asker::filter_id).collect::<Vec<_>>())
-            .bind(askers.iter().map(|asker| asker.subscription.as_str()).collect::<Vec<_>>())
-            .bind(lists(askers, |asker| &asker.types)?)
-            .bind(lists(askers, |asker| &asker.except_types)?)
-            .bind(lists(askers, |asker| &asker.tags)?)
-            .bind(askers.iter().map(|asker| asker.worker_id.as_str()).collect::<Vec<_>>());
+            .bind(consumers.iter().map(Consumer::filter_id).collect::<Vec<_>>())
+            .bind(consumers.iter().map(|consumer| consumer.subscription.as_str()).collect::<Vec<_>>())
+            .bind(lists(consumers, |consumer| &consumer.types)?)
+            .bind(lists(consumers, |consumer| &consumer.except_types)?)
+            .bind(lists(consumers, |consumer| &consumer.tags)?)
+            .bind(consumers.iter().map(|consumer| consumer.worker_id.as_str()).collect::<Vec<_>>());
         note.execute(&mut *connection).await.map_err(from_sqlx)?;
         connection.done();
         Ok(())
     }
 
-    async fn askers(&self, namespace: &str) -> Result<Vec<AskerView>> {
+    async fn consumers(&self, namespace: &str) -> Result<Vec<ConsumerView>> {
         let mut connection = self.reads.get().await?;
         let rows = sqlx::query(ASKERS).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
         connection.done();
-        rows.iter().map(asker).collect()
+        rows.iter().map(consumer).collect()
     }
 
-    async fn prune_askers(
+    async fn prune_consumers(
         &self,
         namespace: &str,
         kept: Duration,
         limit: usize,
         now: Option<Timestamp>,
     ) -> Result<usize> {
-        let mut connection = self.sweeps.get().await?;
+        let mut connection = self.maintenance.get().await?;
         let prune = sqlx::query(PRUNE).bind(namespace).bind(limit as i64).bind(now).bind(micros(kept));
         let pruned = prune.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
         connection.done();

@@ -13,7 +13,7 @@ use super::schedule::changed_at;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::queue::wake::ReadyLane;
-use crate::store::{Fires, Firing, Moved, Prepared, Stored, Tick};
+use crate::store::{FireOutcome, FireOutcomes, Firing, PreparedEvent, PublishOutcome, Tick};
 
 /// A transaction of somebody else may hold a group for as long as it likes.
 const WAIT_BRIEFLY: &str = "SET LOCAL lock_timeout = '200ms'";
@@ -23,10 +23,10 @@ pub(super) async fn fire(
     namespace: &str,
     version: i64,
     firings: &[Firing],
-    events: &[Prepared],
+    events: &[PreparedEvent],
     manual: bool,
     now: Option<Timestamp>,
-) -> Result<Fires> {
+) -> Result<FireOutcomes> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     if !manual {
@@ -39,9 +39,9 @@ pub(super) async fn fire(
         None => tx.rollback().await.map_err(from_sqlx)?,
     }
     connection.done();
-    let Some((moved, freed)) = fired else { return Ok(Fires::OtherVersion) };
+    let Some((moved, freed)) = fired else { return Ok(FireOutcomes::OtherVersion) };
     store.notify(namespace, freed);
-    Ok(Fires::Done(moved))
+    Ok(FireOutcomes::Done(moved))
 }
 
 macro_rules! as_read {
@@ -90,7 +90,7 @@ RETURNING s.schedule_id::text AS schedule_id, s.updated_at"
 struct Fire<'a> {
     namespace: &'a str,
     version: i64,
-    events: &'a [Prepared],
+    events: &'a [PreparedEvent],
     manual: bool,
     now: Option<Timestamp>,
 }
@@ -107,9 +107,9 @@ impl Fire<'_> {
         &self,
         connection: &mut PgConnection,
         firings: &[Firing],
-    ) -> Result<Option<(Vec<Option<Moved>>, Vec<ReadyLane>)>> {
+    ) -> Result<Option<(Vec<Option<FireOutcome>>, Vec<ReadyLane>)>> {
         let places = self.lock(connection, firings).await?;
-        let mut moved: Vec<Option<Moved>> = firings.iter().map(|_| None).collect();
+        let mut moved: Vec<Option<FireOutcome>> = firings.iter().map(|_| None).collect();
         if places.is_empty() {
             return Ok(Some((moved, Vec::new())));
         }
@@ -118,14 +118,14 @@ impl Fire<'_> {
         let new = self.record(connection, &due).await?;
         let Some((stored, freed)) = self.publish(connection, &new).await? else { return Ok(None) };
         let mut updated = self.move_on(connection, &locked, &new).await?;
-        let mut stored_of: HashMap<&str, Vec<(usize, Stored)>> = HashMap::new();
+        let mut stored_of: HashMap<&str, Vec<(usize, PublishOutcome)>> = HashMap::new();
         for (id, place, stored) in stored {
             stored_of.entry(id).or_default().push((place, stored));
         }
         for (place, firing) in places.into_iter().zip(locked) {
             let id = firing.schedule_id.as_str();
             let stored = stored_of.remove(id).unwrap_or_default();
-            moved[place] = updated.remove(id).map(|updated_at| Moved { stored, updated_at });
+            moved[place] = updated.remove(id).map(|updated_at| FireOutcome { stored, updated_at });
         }
         Ok(Some((moved, freed)))
     }
@@ -187,9 +187,9 @@ impl Fire<'_> {
         &self,
         connection: &mut PgConnection,
         new: &[&Due<'d>],
-    ) -> Result<Option<(Vec<(&'d str, usize, Stored)>, Vec<ReadyLane>)>> {
+    ) -> Result<Option<(Vec<(&'d str, usize, PublishOutcome)>, Vec<ReadyLane>)>> {
         let with_events = || new.iter().filter_map(|due| due.tick.event.map(|place| (*due, place)));
-        let events: Vec<&Prepared> = with_events().map(|(_, place)| &self.events[place]).collect();
+        let events: Vec<&PreparedEvent> = with_events().map(|(_, place)| &self.events[place]).collect();
         if events.is_empty() {
             return Ok(Some((Vec::new(), Vec::new())));
         }

@@ -17,17 +17,17 @@ use super::transition::lease_of;
 use super::{COLD, PgStore, fix_planner, results, transition};
 use crate::clock::{Timestamp, from_micros};
 use crate::error::{Error, Result};
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 use crate::observe::pools::PoolView;
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::Attempt;
 use crate::queue::wake::lock;
-use crate::store::{Applied, Change, Closed, Closing};
+use crate::store::{AppliedChanges, DeliveryChange, TxCompletion, TxOutcome};
 
 /// How long a new connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Closing waits so long for what is still lent.
+/// TxCompletion waits so long for what is still lent.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// For our own statements, after those of the handler.
@@ -170,8 +170,8 @@ async fn is_alive(connection: &mut PgConnection, idle_for: Duration) -> sqlx::Re
 
 /// Completes a delivery and commits, in one round trip. The transaction that begins with it is the next handler's; it would
 /// have the isolation level that this handler has set.
-fn complete_sql(namespace: &str, change: &Change, now: Option<Timestamp>, timeout_ms: u128) -> String {
-    let Live { event_id, subscription_id, .. } = &change.live;
+fn complete_sql(namespace: &str, change: &DeliveryChange, now: Option<Timestamp>, timeout_ms: u128) -> String {
+    let LiveDelivery { event_id, subscription_id, .. } = &change.live;
     let lease = lease_of(change).unwrap_or_default();
     let now = now.map_or("NULL".to_owned(), |now| format!("'{}'", now.to_rfc3339()));
     let execution_ms = change.record.execution_time_ms.map_or("NULL".to_owned(), |ms| ms.to_string());
@@ -188,7 +188,7 @@ fn set_up(timeout_ms: u128) -> String {
     format!("SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL windlass.handler = 'on'")
 }
 
-fn completed(row: &PgRow, change: &Change) -> Result<Attempt> {
+fn completed(row: &PgRow, change: &DeliveryChange) -> Result<Attempt> {
     let count = |column| Ok::<u32, Error>(get::<i32>(row, column)?.unsigned_abs());
     Ok(Attempt {
         event_id: change.live.event_id,
@@ -226,9 +226,15 @@ impl PgStore {
     }
 
     /// Adds to the transaction what belongs to it, and commits it, unless the lease was lost.
-    pub async fn close_tx(&self, tx: Tx, namespace: &str, closing: &Closing, now: Option<Timestamp>) -> Result<Closed> {
+    pub async fn close_tx(
+        &self,
+        tx: Tx,
+        namespace: &str,
+        closing: &TxCompletion,
+        now: Option<Timestamp>,
+    ) -> Result<TxOutcome> {
         let closed = match closing {
-            Closing::End(closing) => {
+            TxCompletion::End(closing) => {
                 let change = closing.change();
                 let attempt = match is_plain(&change) && !change.concerns_results() {
                     true => self.complete(tx, namespace, &change, now).await?,
@@ -236,15 +242,15 @@ impl PgStore {
                 };
                 match attempt {
                     Some(attempt) => {
-                        let applied = Applied { attempts: vec![Some(attempt)], freed: Vec::new() };
-                        Closed::Changed(change.into(), applied)
+                        let applied = AppliedChanges { attempts: vec![Some(attempt)], freed: Vec::new() };
+                        TxOutcome::Changed(change.into(), applied)
                     }
-                    None => Closed::Lost,
+                    None => TxOutcome::Lost,
                 }
             }
-            Closing::Note(interim) => note(tx, namespace, interim, now).await?,
+            TxCompletion::Note(interim) => note(tx, namespace, interim, now).await?,
         };
-        if let Closed::Changed(change, _) = &closed {
+        if let TxOutcome::Changed(change, _) = &closed {
             self.note_finished_leases(std::iter::once(&**change));
         }
         Ok(closed)
@@ -255,7 +261,7 @@ impl PgStore {
         &self,
         mut tx: Tx,
         namespace: &str,
-        change: &Change,
+        change: &DeliveryChange,
         now: Option<Timestamp>,
     ) -> Result<Option<Attempt>> {
         let sql = complete_sql(namespace, change, now, tx.timeout_ms);
@@ -270,7 +276,7 @@ impl PgStore {
 }
 
 /// Ends a delivery with other statements than a completion: its history is not kept, or handlers have results.
-async fn end(mut tx: Tx, namespace: &str, change: &Change, now: Option<Timestamp>) -> Result<Option<Attempt>> {
+async fn end(mut tx: Tx, namespace: &str, change: &DeliveryChange, now: Option<Timestamp>) -> Result<Option<Attempt>> {
     let now = prepare(&mut tx, now).await?;
     let attempt = transition::apply_in_tx(&mut tx, namespace, change, Some(now)).await?;
     if attempt.is_some() {
@@ -279,14 +285,14 @@ async fn end(mut tx: Tx, namespace: &str, change: &Change, now: Option<Timestamp
     Ok(attempt)
 }
 
-async fn note(mut tx: Tx, namespace: &str, interim: &InterimResult, now: Option<Timestamp>) -> Result<Closed> {
+async fn note(mut tx: Tx, namespace: &str, interim: &InterimResult, now: Option<Timestamp>) -> Result<TxOutcome> {
     let now = prepare(&mut tx, now).await?;
     let noted = results::note(&mut tx, namespace, std::slice::from_ref(interim), Some(now)).await?;
     if noted != [true] {
-        return Ok(Closed::Lost);
+        return Ok(TxOutcome::Lost);
     }
     tx.tx.commit().await.map_err(from_sqlx)?;
-    Ok(Closed::Noted)
+    Ok(TxOutcome::Noted)
 }
 
 /// Prepares for our own statements; the time.

@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
 use crate::maintenance::archive::{PastAttempt, PastEvent};
-use crate::maintenance::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
+use crate::maintenance::history::{HistoryFilter, ImportTarget, StoredEvent, stand_in_id};
 use crate::maintenance::retention::Ended;
 use crate::store::Imported;
 
@@ -189,16 +189,16 @@ pub(super) async fn import(store: &PgStore, namespace: &str, events: &[PastEvent
     }
     let (mut imported, mut new, mut welcome) = (Imported::default(), Vec::new(), Vec::new());
     for past in events {
-        match Place::of(&past.event, stored.get(&past.event.id)) {
-            Place::New => {
+        match ImportTarget::of(&past.event, stored.get(&past.event.id)) {
+            ImportTarget::New => {
                 new.push(&past.event);
                 welcome.push(past);
             }
-            Place::Known => {
+            ImportTarget::Known => {
                 imported.known += 1;
                 welcome.push(past);
             }
-            Place::Taken => imported.clashes.push(past.event.id),
+            ImportTarget::Taken => imported.clashes.push(past.event.id),
         }
     }
     imported.events = put_events(&mut tx, namespace, &new).await?;

@@ -13,9 +13,9 @@ use super::error::from_sqlx;
 use super::row::{attempt, get, live};
 use crate::clock::{Timestamp, micros};
 use crate::error::Result;
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 use crate::queue::outcome::Attempt;
-use crate::store::{HeldBy, Holder};
+use crate::store::{HeldBy, HeldDelivery};
 
 // Ranges that are one event, and their order: see `transition::END`.
 pub(super) const HELD: &str = "
@@ -34,9 +34,13 @@ CROSS JOIN LATERAL (
       AND (i.worker_id IS NULL OR (q.lease IS NOT NULL AND q.worker_id = i.worker_id))
     ORDER BY q.event_id LIMIT 1) AS q";
 
-pub(super) async fn held(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
+pub(super) async fn held(
+    store: &PgStore,
+    namespace: &str,
+    holders: &[HeldDelivery],
+) -> Result<Vec<Option<LiveDelivery>>> {
     let rows = of_holders(store, HELD, namespace, holders).await?;
-    by_number(holders.len(), &rows, |row| Ok(Live { picked_at: get(row, "picked_at")?, ..live(row)? }))
+    by_number(holders.len(), &rows, |row| Ok(LiveDelivery { picked_at: get(row, "picked_at")?, ..live(row)? }))
 }
 
 pub(super) const RECORDED: &str = "
@@ -51,17 +55,26 @@ CROSS JOIN LATERAL (
       AND (i.lease IS NULL OR a.lease = i.lease) AND (i.worker_id IS NULL OR a.worker_id = i.worker_id)
     ORDER BY a.event_id, a.id DESC LIMIT 1) AS a";
 
-pub(super) async fn recorded(store: &PgStore, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
+pub(super) async fn recorded(
+    store: &PgStore,
+    namespace: &str,
+    holders: &[HeldDelivery],
+) -> Result<Vec<Option<Attempt>>> {
     let rows = of_holders(store, RECORDED, namespace, holders).await?;
     by_number(holders.len(), &rows, attempt)
 }
 
-async fn of_holders(store: &PgStore, sql: &'static str, namespace: &str, holders: &[Holder]) -> Result<Vec<PgRow>> {
-    let lease = |holder: &Holder| match &holder.by {
+async fn of_holders(
+    store: &PgStore,
+    sql: &'static str,
+    namespace: &str,
+    holders: &[HeldDelivery],
+) -> Result<Vec<PgRow>> {
+    let lease = |holder: &HeldDelivery| match &holder.by {
         HeldBy::Lease(lease) => Some(lease.0),
         HeldBy::Worker(_) | HeldBy::Anyone => None,
     };
-    let worker = |holder: &Holder| match &holder.by {
+    let worker = |holder: &HeldDelivery| match &holder.by {
         HeldBy::Worker(worker_id) => Some(worker_id.clone()),
         HeldBy::Lease(_) | HeldBy::Anyone => None,
     };
@@ -108,7 +121,7 @@ RETURNING i.n, q.started_at AS at";
 pub(super) async fn start(
     store: &PgStore,
     namespace: &str,
-    live: &[Live],
+    live: &[LiveDelivery],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
     let mut connection = store.writes.get().await?;
@@ -127,7 +140,7 @@ pub(super) async fn start(
 async fn start_once(
     connection: &mut PgConnection,
     namespace: &str,
-    live: &[Live],
+    live: &[LiveDelivery],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
     let query = sqlx::query(START)
@@ -169,7 +182,7 @@ RETURNING i.n, q.lease_expires_at AS at";
 pub(super) async fn extend(
     store: &PgStore,
     namespace: &str,
-    live: &[(Live, Duration)],
+    live: &[(LiveDelivery, Duration)],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
     let mut connection = store.renewals.get().await?;
@@ -208,7 +221,7 @@ WHERE q.ctid = r.tid AND (q.namespace = $1) IS TRUE AND q.lease IS NOT NULL AND 
 async fn extend_runs(
     connection: &mut PgConnection,
     namespace: &str,
-    live: &[(Live, Duration)],
+    live: &[(LiveDelivery, Duration)],
     now: Option<Timestamp>,
 ) -> Result<()> {
     let mut runs: BTreeMap<(&str, &str, i64), Duration> = BTreeMap::new();
@@ -234,7 +247,7 @@ async fn extend_runs(
 async fn extend_once(
     connection: &mut PgConnection,
     namespace: &str,
-    live: &[(Live, Duration)],
+    live: &[(LiveDelivery, Duration)],
     now: Option<Timestamp>,
 ) -> Result<Vec<Option<Timestamp>>> {
     let query = sqlx::query(EXTEND)

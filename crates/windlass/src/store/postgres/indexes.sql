@@ -2,12 +2,12 @@ CREATE UNIQUE INDEX api_tokens_pkey ON windlass.api_tokens USING btree (token_id
 CREATE INDEX arrivals_by_group ON windlass.arrivals USING btree (group_id) WHERE (group_id IS NOT NULL);
 CREATE INDEX arrivals_by_key ON windlass.arrivals USING btree (key, event_id) WHERE (key IS NOT NULL);
 CREATE UNIQUE INDEX arrivals_pkey ON windlass.arrivals USING btree (namespace, event_id);
-CREATE UNIQUE INDEX askers_pkey ON windlass.askers USING btree (namespace, process, filter_id);
+CREATE UNIQUE INDEX consumers_pkey ON windlass.consumers USING btree (namespace, process, filter_id);
 CREATE INDEX dead_letters_by_event ON windlass.dead_letters USING btree (namespace, subscription, event_id);
 CREATE INDEX dead_letters_by_time ON windlass.dead_letters USING btree (namespace, failed_at, event_id);
 CREATE UNIQUE INDEX dead_letters_pkey ON windlass.dead_letters USING btree (event_id, subscription_id);
 CREATE INDEX departures_by_group ON windlass.departures USING btree (namespace, group_id, subscription);
-CREATE UNIQUE INDEX duties_pkey ON windlass.duties USING btree (namespace, duty);
+CREATE UNIQUE INDEX maintenance_tasks_pkey ON windlass.maintenance_tasks USING btree (namespace, task);
 CREATE INDEX event_attempts_by_event ON ONLY windlass.event_attempts USING btree (event_id);
 CREATE INDEX event_attempts_by_namespace ON ONLY windlass.event_attempts USING btree (namespace, finished_at);
 CREATE UNIQUE INDEX event_groups_pkey ON windlass.event_groups USING btree (group_id, subscription, namespace);

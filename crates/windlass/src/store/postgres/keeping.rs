@@ -10,8 +10,10 @@ use crate::maintenance::archive::PastEvent;
 use crate::maintenance::clock_check::Seen;
 use crate::maintenance::history::HistoryFilter;
 use crate::maintenance::months::Part;
-use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Walk};
-use crate::store::{AllRules, Dropping, EndedPage, HistoryStore, Imported, MonthStore, Over, Retain, Taken};
+use crate::maintenance::retention::{Ended, Leftover, Mark, Walk, WalkPosition};
+use crate::store::{
+    AllRules, DeletedHistory, DropOutcome, EndedPage, ExpiredMonths, HistoryStore, Imported, MonthStore, Retain,
+};
 
 #[async_trait]
 impl HistoryStore for PgStore {
@@ -39,7 +41,7 @@ impl HistoryStore for PgStore {
         &self,
         namespace: &str,
         walk: Walk,
-        from: Place,
+        from: WalkPosition,
         until: Timestamp,
         limit: usize,
         _now: Timestamp,
@@ -51,7 +53,7 @@ impl HistoryStore for PgStore {
         retain::leftovers(self, namespace, rules, limit, now).await
     }
 
-    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<DeletedHistory>> {
         despite_deadlocks!(retain::retain(self, namespace, retain))
     }
 
@@ -92,7 +94,7 @@ impl MonthStore for PgStore {
         partitions::add_month(self, part, ahead).await
     }
 
-    async fn drop_month(&self, part: Part, over: &Over) -> Result<Dropping> {
+    async fn drop_month(&self, part: Part, over: &ExpiredMonths) -> Result<DropOutcome> {
         drop_month::drop_month(self, part, over).await
     }
 
@@ -100,7 +102,7 @@ impl MonthStore for PgStore {
         partitions::finish_dropping(self).await
     }
 
-    async fn delete_strays(&self, over: &Over) -> Result<Option<usize>> {
+    async fn delete_strays(&self, over: &ExpiredMonths) -> Result<Option<usize>> {
         despite_deadlocks!(partitions::delete_strays(self, over))
     }
 }

@@ -110,7 +110,7 @@ pub(super) async fn remove_empty_lanes(
     limit: usize,
     now: Option<Timestamp>,
 ) -> Result<usize> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let empty = sqlx::query_scalar(EMPTY).bind(namespace).bind(now).bind(micros(min_age)).bind(limit as i64);
     let empty: Vec<i64> = empty.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     if empty.len() < EMPTY_LANES_MIN {

@@ -14,8 +14,8 @@ use super::error::from_sqlx;
 use super::row::live;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::event::delivery::Live;
-use crate::store::Change;
+use crate::event::delivery::LiveDelivery;
+use crate::store::DeliveryChange;
 
 /// How many rows of the table of leases one statement checks.
 const LEASES_CHECKED: i64 = 1_000;
@@ -58,8 +58,8 @@ pub(super) async fn expired_leases(
     subscriptions: &[i64],
     limit: usize,
     now: Option<Timestamp>,
-) -> Result<Vec<Live>> {
-    let mut connection = store.sweeps.get().await?;
+) -> Result<Vec<LiveDelivery>> {
+    let mut connection = store.maintenance.get().await?;
     let query = sqlx::query(EXPIRED).bind(namespace).bind(subscriptions).bind(now);
     let query = query.bind(limit as i64).bind(LEASES_CHECKED);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
@@ -78,7 +78,7 @@ pub(super) struct FinishedLease {
 impl PgStore {
     /// Has the rows of these leases removed soon, if none of their deliveries is left. Otherwise the rows stay until their
     /// lease would have expired, and claims would find them due.
-    pub(super) fn note_finished_leases<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
+    pub(super) fn note_finished_leases<'a>(&self, changes: impl Iterator<Item = &'a DeliveryChange>) {
         let mut last = None;
         for live in changes.map(|change| &change.live) {
             let (Some(lease), Some(claimed_at)) = (live.lease, live.picked_at) else { continue };

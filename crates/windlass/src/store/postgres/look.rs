@@ -9,7 +9,7 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::store::{Look, LookRequest};
+use crate::store::{WatchRequest, WatchResult};
 
 // Lanes: from each wanted lane to the next one that has deliveries, and from there to the next wanted one. So hardly any of
 // many empty lanes is visited. The ORDER BY clauses, which OFFSET 0 keeps, leave the planner one index.
@@ -74,9 +74,9 @@ FROM windlass.namespaces n CROSS JOIN next_lease LEFT JOIN found f ON true WHERE
 pub(super) async fn look(
     store: &PgStore,
     namespace: &str,
-    request: &LookRequest,
+    request: &WatchRequest,
     now: Option<Timestamp>,
-) -> Result<Option<Look>> {
+) -> Result<Option<WatchResult>> {
     let mut connection = store.claims.get().await?;
     let connects = store.claims.connects();
     let (subscriptions, after): (Vec<i64>, Vec<i64>) = request.subscriptions.iter().copied().unzip();
@@ -84,13 +84,13 @@ pub(super) async fn look(
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let Some(first) = rows.first() else { return Ok(None) };
-    let mut look = Look {
+    let mut look = WatchResult {
         version: get(first, "version")?,
         newest_lane: get::<Option<i64>>(first, "newest_lane")?.unwrap_or(0),
         leases_due: get(first, "leases_due")?,
         next_in: duration(first, "lease_us")?,
         connects,
-        ..Look::default()
+        ..WatchResult::default()
     };
     for row in &rows {
         let (subscription_id, lane_id): (Option<i64>, Option<i64>) =

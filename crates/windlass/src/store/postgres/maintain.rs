@@ -9,8 +9,8 @@ use super::row::{event, live};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
-use crate::event::delivery::Live;
-use crate::store::{NewDelivery, Past};
+use crate::event::delivery::LiveDelivery;
+use crate::store::{NewDelivery, PastEvents};
 use crate::topology::Subscription;
 
 pub(super) const EXPIRED: &str = "
@@ -29,8 +29,8 @@ pub(super) async fn expired(
     namespace: &str,
     limit: usize,
     now: Option<Timestamp>,
-) -> Result<Vec<Live>> {
-    let mut connection = store.sweeps.get().await?;
+) -> Result<Vec<LiveDelivery>> {
+    let mut connection = store.maintenance.get().await?;
     let query = sqlx::query(EXPIRED).bind(namespace).bind(now).bind(limit as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
@@ -48,7 +48,7 @@ pub(super) async fn past_events(
     of: &Subscription,
     from: i64,
     limit: usize,
-) -> Result<Past> {
+) -> Result<PastEvents> {
     let mut connection = store.reads.get().await?;
     let query = sqlx::query(PAST_EVENTS).bind(namespace).bind(from).bind(of.starts_at);
     let query = query.bind(of.created_at).bind(limit as i64);
@@ -56,7 +56,7 @@ pub(super) async fn past_events(
     connection.done();
     let events = rows.iter().map(event).collect::<Result<Vec<Event>>>()?;
     let next = if events.len() < limit { None } else { events.last().map(|event| event.id + 1) };
-    Ok(Past { events, next })
+    Ok(PastEvents { events, next })
 }
 
 const HAS_DELIVERY: &str = "

@@ -18,16 +18,16 @@ pub(crate) use self::handle::Tx;
 use self::lease::FinishedLease;
 use self::notify::Ready;
 use super::{
-    AddedSubscription, Applied, BehindCheck, Change, Claim, ClaimStore, Claimed, FreePlace, Head, Holder, Look,
-    LookRequest, NewDelivery, NewSubscription, Past, Prepared, PreparedNode, PreparedToken, Recent, RouteRequest,
-    Since, Store, Stored,
+    ActivitySince, AddedSubscription, AppliedChanges, BehindCheck, Claim, ClaimStore, Claimed, DeliveryChange,
+    EventHead, HeldDelivery, NewDelivery, NewSubscription, PastEvents, PendingPosition, PreparedEvent, PreparedNode,
+    PreparedToken, PublishOutcome, RecentActivity, RouteRequest, Store, WatchRequest, WatchResult,
 };
 use crate::admin::tokens::Token;
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::event::delivery::Live;
-use crate::maintenance::task::{Duty, DutyRun, DutyView};
+use crate::event::delivery::LiveDelivery;
+use crate::maintenance::task::{MaintenanceRun, MaintenanceTask, MaintenanceTaskView};
 use crate::node::registry::NodeView;
 use crate::observe::backlog::LiveCount;
 use crate::observe::inspect::{
@@ -42,7 +42,7 @@ use crate::policy::NamespacePolicy;
 use crate::queue::bad_url;
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::{Attempt, HandlerResult};
-use crate::queue::wake::{ReadyLane, Wakes, lock};
+use crate::queue::wake::{ReadyLane, WakeRegistry, lock};
 use crate::topology::lanes::{Lane, LaneKey};
 use crate::topology::{Namespace, Subscription, Topology};
 
@@ -57,7 +57,6 @@ mod connections;
 mod dead_letters;
 pub(crate) mod diagnose;
 mod drop_month;
-mod duty;
 mod enqueue;
 mod error;
 mod explain;
@@ -74,6 +73,7 @@ mod lease;
 mod list;
 mod look;
 mod maintain;
+mod maintenance_tasks;
 mod migrate;
 mod notify;
 mod overview;
@@ -161,7 +161,7 @@ const COLD: &str = concat!(read_committed!(), "SET jit = off");
 /// How many connections of each kind. Batches make more of them pointless.
 const CLAIMS: usize = 2;
 const WRITES: usize = 6;
-const SWEEPS: usize = 1;
+const MAINTENANCE: usize = 1;
 const ROUTES: usize = 2;
 const RENEWALS: usize = 1;
 const READS: usize = 4;
@@ -174,7 +174,7 @@ pub(crate) struct PgStore {
     clock: Clock,
     claims: Connections,
     writes: Connections,
-    sweeps: Connections,
+    maintenance: Connections,
     /// For routers.
     routes: Connections,
     /// For leases: all others may be waiting for somebody's transaction.
@@ -225,7 +225,7 @@ impl PgStore {
             finished_leases,
             claims: Connections::new(options.clone(), HOT, CLAIMS),
             writes: Connections::new(options.clone(), HOT, WRITES),
-            sweeps: Connections::new(options.clone(), HOT, SWEEPS),
+            maintenance: Connections::new(options.clone(), HOT, MAINTENANCE),
             routes: Connections::new(options.clone(), HOT, ROUTES),
             renewals: Connections::new(options.clone(), HOT, RENEWALS),
             handlers: handle::Transactions::new(options.clone(), handler_connections),
@@ -290,7 +290,7 @@ impl ClaimStore for PgStore {
         claim::check_behind(self, claim, from, to, now).await
     }
 
-    async fn look(&self, namespace: &str, request: &LookRequest, now: Option<Timestamp>) -> Result<Look> {
+    async fn look(&self, namespace: &str, request: &WatchRequest, now: Option<Timestamp>) -> Result<WatchResult> {
         let look = look::look(self, namespace, request, now).await?;
         look.ok_or_else(|| Error::NamespaceNotFound { namespace: namespace.to_owned() })
     }
@@ -301,7 +301,7 @@ impl ClaimStore for PgStore {
         subscriptions: &[i64],
         limit: usize,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Live>> {
+    ) -> Result<Vec<LiveDelivery>> {
         despite_deadlocks!(lease::expired_leases(self, namespace, subscriptions, limit, now))
     }
 }
@@ -324,7 +324,7 @@ impl Store for PgStore {
         Some(self)
     }
 
-    async fn watch(&self, wakes: Arc<Wakes>) {
+    async fn watch(&self, wakes: Arc<WakeRegistry>) {
         let listen = notify::listen(self.options.clone(), wakes, self.own, self.heard.clone());
         *lock(&self.listening) = Some(tokio::spawn(listen).abort_handle());
     }
@@ -335,7 +335,7 @@ impl Store for PgStore {
 
     async fn close(&self) {
         self.stop_listening();
-        for connections in [&self.claims, &self.writes, &self.sweeps, &self.routes, &self.renewals, &self.reads] {
+        for connections in [&self.claims, &self.writes, &self.maintenance, &self.routes, &self.renewals, &self.reads] {
             connections.close().await;
         }
         self.handlers.close().await;
@@ -402,7 +402,7 @@ impl Store for PgStore {
         lanes::remove_empty_lanes(self, namespace, min_age, limit, now).await
     }
 
-    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past> {
+    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<PastEvents> {
         maintain::past_events(self, namespace, of, from, limit).await
     }
 
@@ -456,13 +456,13 @@ impl Store for PgStore {
         &self,
         namespace: &str,
         version: i64,
-        events: &[&Prepared],
+        events: &[&PreparedEvent],
         now: Option<Timestamp>,
-    ) -> Result<Option<Vec<Stored>>> {
+    ) -> Result<Option<Vec<PublishOutcome>>> {
         despite_deadlocks!(publish::publish(self, namespace, version, events, now))
     }
 
-    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
+    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<LiveDelivery>> {
         maintain::expired(self, namespace, limit, now).await
     }
 
@@ -470,18 +470,23 @@ impl Store for PgStore {
         &self,
         namespace: &str,
         lanes: &[i64],
-        after: Option<FreePlace>,
+        after: Option<PendingPosition>,
         newest: i64,
         limit: usize,
-    ) -> Result<Vec<(Live, FreePlace)>> {
+    ) -> Result<Vec<(LiveDelivery, PendingPosition)>> {
         cancel::free(self, namespace, lanes, after, newest, limit).await
     }
 
-    async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
+    async fn held(&self, namespace: &str, holders: &[HeldDelivery]) -> Result<Vec<Option<LiveDelivery>>> {
         hold::held(self, namespace, holders).await
     }
 
-    async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied> {
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[DeliveryChange],
+        now: Option<Timestamp>,
+    ) -> Result<AppliedChanges> {
         transition::transition(self, namespace, changes, now).await
     }
 
@@ -494,22 +499,27 @@ impl Store for PgStore {
         despite_deadlocks!(results::store(self, namespace, results, now))
     }
 
-    async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {
+    async fn handler_results(&self, namespace: &str, live: &[LiveDelivery]) -> Result<Vec<Vec<HandlerResult>>> {
         results::of(self, namespace, live).await
     }
 
-    async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
+    async fn recorded(&self, namespace: &str, holders: &[HeldDelivery]) -> Result<Vec<Option<Attempt>>> {
         hold::recorded(self, namespace, holders).await
     }
 
-    async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>> {
+    async fn start(
+        &self,
+        namespace: &str,
+        live: &[LiveDelivery],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Timestamp>>> {
         despite_deadlocks!(hold::start(self, namespace, live, now))
     }
 
     async fn extend(
         &self,
         namespace: &str,
-        live: &[(Live, Duration)],
+        live: &[(LiveDelivery, Duration)],
         now: Option<Timestamp>,
     ) -> Result<Vec<Option<Timestamp>>> {
         despite_deadlocks!(hold::extend(self, namespace, live, now))
@@ -536,41 +546,47 @@ impl Store for PgStore {
         dead_letters::purge(self, namespace, filter, limit).await
     }
 
-    async fn due_duties(
+    async fn due_maintenance_tasks(
         &self,
         namespace: Option<&str>,
-        duties: &[Duty],
+        tasks: &[MaintenanceTask],
         now: Option<Timestamp>,
-    ) -> Result<Vec<(String, Duty)>> {
-        duty::due(self, namespace, duties, now).await
+    ) -> Result<Vec<(String, MaintenanceTask)>> {
+        maintenance_tasks::due(self, namespace, tasks, now).await
     }
 
-    async fn take_duties(
+    async fn acquire_maintenance_tasks(
         &self,
         namespace: &str,
-        duties: &[Duty],
+        tasks: &[MaintenanceTask],
         worker_id: &str,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Duty>> {
-        duty::take(self, namespace, duties, worker_id, now).await
+    ) -> Result<Vec<MaintenanceTask>> {
+        maintenance_tasks::take(self, namespace, tasks, worker_id, now).await
     }
 
-    async fn hold_duty(&self, namespace: &str, duty: Duty, worker_id: &str, now: Option<Timestamp>) -> Result<()> {
-        duty::hold(self, namespace, duty, worker_id, now).await
-    }
-
-    async fn note_duties(
+    async fn extend_maintenance_task(
         &self,
         namespace: &str,
-        runs: &[DutyRun],
+        task: MaintenanceTask,
         worker_id: &str,
         now: Option<Timestamp>,
     ) -> Result<()> {
-        duty::note(self, namespace, runs, worker_id, now).await
+        maintenance_tasks::hold(self, namespace, task, worker_id, now).await
     }
 
-    async fn duties(&self, namespace: &str) -> Result<Vec<DutyView>> {
-        duty::duties(self, namespace).await
+    async fn record_maintenance_runs(
+        &self,
+        namespace: &str,
+        runs: &[MaintenanceRun],
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        maintenance_tasks::note(self, namespace, runs, worker_id, now).await
+    }
+
+    async fn maintenance_tasks(&self, namespace: &str) -> Result<Vec<MaintenanceTaskView>> {
+        maintenance_tasks::maintenance_tasks(self, namespace).await
     }
 
     async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {
@@ -619,11 +635,11 @@ impl Store for PgStore {
         list::list(self, namespace, filter).await
     }
 
-    async fn recent(&self, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {
+    async fn recent(&self, namespace: &str, since: &ActivitySince, limit: usize) -> Result<RecentActivity> {
         activity::recent(self, namespace, since, limit).await
     }
 
-    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>> {
+    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<EventHead>> {
         activity::heads(self, namespace, event_ids).await
     }
 
@@ -653,7 +669,7 @@ impl Store for PgStore {
         vec![
             self.claims.view("claims"),
             self.writes.view("writes"),
-            self.sweeps.view("sweeps"),
+            self.maintenance.view("maintenance"),
             self.routes.view("routes"),
             self.renewals.view("renewals"),
             self.reads.view("reads"),

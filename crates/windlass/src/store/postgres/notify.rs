@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::connections::Connections;
 use super::error::from_sqlx;
 use crate::error::Result;
-use crate::queue::wake::{ReadyLane, Wakes};
+use crate::queue::wake::{ReadyLane, WakeRegistry};
 
 pub(super) const CHANNEL: &str = "windlass";
 /// The sender of notifications from transactions of the application. All processes receive them.
@@ -108,7 +108,12 @@ pub(super) async fn probe(connections: &Connections, heard: &watch::Sender<u64>)
 }
 
 /// Passes on what other processes say, until it is aborted.
-pub(super) async fn listen(options: PgConnectOptions, wakes: Arc<Wakes>, own: u64, heard: Arc<watch::Sender<u64>>) {
+pub(super) async fn listen(
+    options: PgConnectOptions,
+    wakes: Arc<WakeRegistry>,
+    own: u64,
+    heard: Arc<watch::Sender<u64>>,
+) {
     loop {
         if let Err(error) = listen_once(&options, &wakes, own, &heard).await {
             tracing::debug!(%error, "not listening for notifications; trying again");
@@ -119,7 +124,7 @@ pub(super) async fn listen(options: PgConnectOptions, wakes: Arc<Wakes>, own: u6
 
 async fn listen_once(
     options: &PgConnectOptions,
-    wakes: &Wakes,
+    wakes: &WakeRegistry,
     own: u64,
     heard: &watch::Sender<u64>,
 ) -> sqlx::Result<()> {
@@ -140,7 +145,7 @@ async fn listen_once(
     }
 }
 
-fn receive(message: &str, wakes: &Wakes, own: u64) {
+fn receive(message: &str, wakes: &WakeRegistry, own: u64) {
     let mut words = message.split(' ');
     let (Some(sender), Some(namespace), Some(lanes)) = (words.next(), words.next(), words.next()) else { return };
     if u64::from_str_radix(sender, 16) == Ok(own) {

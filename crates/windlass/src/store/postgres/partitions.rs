@@ -8,7 +8,7 @@ use super::migrate::MIGRATION_LOCK;
 use super::retain::{delete_events, lock};
 use crate::error::Result;
 use crate::maintenance::months::{Kept, Month, Part, missing};
-use crate::store::Over;
+use crate::store::ExpiredMonths;
 
 /// While a table is changed, everyone who uses it waits: for as long as the change waits for others, and for as long as
 /// it takes. Both are bounded.
@@ -229,7 +229,7 @@ const NO_STRAYS: &str = "DELETE FROM windlass.retention_marks WHERE namespace = 
 
 const BATCH: usize = 1_000;
 
-pub(super) async fn delete_strays(store: &PgStore, over: &Over) -> Result<Option<usize>> {
+pub(super) async fn delete_strays(store: &PgStore, over: &ExpiredMonths) -> Result<Option<usize>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     let mark = sqlx::query_as(PAST_STRAYS).bind(WALK).fetch_optional(&mut *tx).await.map_err(from_sqlx)?;

@@ -40,7 +40,7 @@ pub(super) async fn prune(
     now: Option<Timestamp>,
 ) -> Result<usize> {
     let limit = limit as i64;
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let mut pruned = 0;
     for prune in [
         sqlx::query(RESULTS).bind(namespace).bind(limit),
@@ -66,7 +66,7 @@ pub(super) async fn fires(
     limit: usize,
     now: Option<Timestamp>,
 ) -> Result<usize> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let prune = sqlx::query(FIRES).bind(namespace).bind(limit as i64).bind(now).bind(micros(kept));
     let pruned = prune.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
     connection.done();

@@ -17,15 +17,15 @@ use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, same_contents};
 use crate::queue::wake::ReadyLane;
-use crate::store::{NewDelivery, Prepared, Stored};
+use crate::store::{NewDelivery, PreparedEvent, PublishOutcome};
 
 pub(super) async fn publish(
     store: &PgStore,
     namespace: &str,
     version: i64,
-    events: &[&Prepared],
+    events: &[&PreparedEvent],
     now: Option<Timestamp>,
-) -> Result<Option<Vec<Stored>>> {
+) -> Result<Option<Vec<PublishOutcome>>> {
     let mut connection = store.writes.get().await?;
     let published = if is_simple(events) {
         in_order(&mut connection, namespace, version, events, now).await?
@@ -46,12 +46,12 @@ pub(super) async fn publish(
 
 /// What was stored for each event, and where something became ready.
 pub(super) struct Published {
-    pub stored: Vec<Stored>,
+    pub stored: Vec<PublishOutcome>,
     pub freed: Vec<ReadyLane>,
 }
 
 /// Without keys and groups one statement stores them all, and needs no transaction around it.
-pub(super) fn is_simple(events: &[&Prepared]) -> bool {
+pub(super) fn is_simple(events: &[&PreparedEvent]) -> bool {
     events.iter().all(|prepared| prepared.event.key.is_none() && prepared.event.group_id.is_none())
 }
 
@@ -60,13 +60,13 @@ pub(super) async fn in_order(
     connection: &mut PgConnection,
     namespace: &str,
     version: i64,
-    events: &[&Prepared],
+    events: &[&PreparedEvent],
     now: Option<Timestamp>,
 ) -> Result<Option<Published>> {
     let keys = claim_keys(connection, namespace, events, now).await?;
     let new: Vec<usize> = (0..events.len()).filter(|at| keys.stored[*at].is_none()).collect();
     let ids = new.iter().map(|at| keys.ids.get(*at).copied()).collect();
-    let new: Vec<&Prepared> = new.into_iter().map(|at| events[at]).collect();
+    let new: Vec<&PreparedEvent> = new.into_iter().map(|at| events[at]).collect();
     let mut published = Published { stored: Vec::new(), freed: Vec::new() };
     if !new.is_empty() {
         match store_new(connection, Batch { namespace, version, events: &new, ids }, now).await? {
@@ -130,9 +130,9 @@ async fn store_direct(
 }
 
 /// The deliveries of events, in order.
-fn members<'a>(events: &'a [&'a Prepared]) -> impl Iterator<Item = NewMember<'a>> {
+fn members<'a>(events: &'a [&'a PreparedEvent]) -> impl Iterator<Item = NewMember<'a>> {
     (0..).zip(events).flat_map(|(order, prepared)| {
-        let prepared: &'a Prepared = prepared;
+        let prepared: &'a PreparedEvent = prepared;
         let NewEvent { group_id, run_at, delay, .. } = &prepared.event;
         let member = move |delivery| {
             let group_id = group_id.as_deref();
@@ -173,14 +173,14 @@ struct Keys {
     /// An id for each event, in order; none where no event has a key.
     ids: Vec<i64>,
     /// The first event of its key, for each event that is not to be stored.
-    stored: Vec<Option<Stored>>,
+    stored: Vec<Option<PublishOutcome>>,
 }
 
 /// Ids are drawn for the whole batch at once, since they tell the order within groups.
 async fn claim_keys(
     connection: &mut PgConnection,
     namespace: &str,
-    events: &[&Prepared],
+    events: &[&PreparedEvent],
     now: Option<Timestamp>,
 ) -> Result<Keys> {
     let mut stored = vec![None; events.len()];
@@ -231,7 +231,7 @@ pub(super) async fn claim(
     namespace: &str,
     keys: &[KeyClaim<'_>],
     now: Option<Timestamp>,
-) -> Result<HashMap<String, Stored>> {
+) -> Result<HashMap<String, PublishOutcome>> {
     let claim = sqlx::query(CLAIM_KEYS)
         .bind(namespace)
         .bind(column(keys, |claim| claim.key))
@@ -241,7 +241,7 @@ pub(super) async fn claim(
         .bind(optional(keys, |claim| claim.created_at));
     let mut owners = HashMap::with_capacity(keys.len());
     for row in claim.fetch_all(connection).await.map_err(from_sqlx)? {
-        let owner = Stored::duplicate_of(get(&row, "event_id")?, get(&row, "created_at")?);
+        let owner = PublishOutcome::duplicate_of(get(&row, "event_id")?, get(&row, "created_at")?);
         owners.insert(get(&row, "key")?, owner);
     }
     Ok(owners)
@@ -257,9 +257,9 @@ ORDER BY i.n LIMIT 1";
 pub(super) async fn check_contents<'a>(
     connection: &mut PgConnection,
     namespace: &str,
-    known: impl Iterator<Item = (&'a Prepared, Stored)>,
+    known: impl Iterator<Item = (&'a PreparedEvent, PublishOutcome)>,
 ) -> Result<()> {
-    let known: Vec<(&Prepared, Stored)> = known.collect();
+    let known: Vec<(&PreparedEvent, PublishOutcome)> = known.collect();
     if known.is_empty() {
         return Ok(());
     }
@@ -279,7 +279,7 @@ pub(super) async fn check_contents<'a>(
 pub(super) struct Batch<'a> {
     pub namespace: &'a str,
     pub version: i64,
-    pub events: &'a [&'a Prepared],
+    pub events: &'a [&'a PreparedEvent],
     pub ids: Vec<Option<i64>>,
 }
 
@@ -334,7 +334,7 @@ async fn insert(
     now: Option<Timestamp>,
 ) -> Result<Option<Published>> {
     let events = batch.events;
-    let deliveries: Vec<(i32, &Prepared, &NewDelivery)> = (1..)
+    let deliveries: Vec<(i32, &PreparedEvent, &NewDelivery)> = (1..)
         .zip(events)
         .flat_map(|(n, prepared)| prepared.deliveries.iter().map(move |delivery| (n, *prepared, delivery)))
         .collect();
@@ -376,7 +376,7 @@ async fn insert(
     let row = query.fetch_one(connection).await.map_err(from_sqlx)?;
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;
-    let stored = ids.into_iter().map(|event_id| Stored::new(event_id, created_at)).collect();
+    let stored = ids.into_iter().map(|event_id| PublishOutcome::new(event_id, created_at)).collect();
     let freed = deliveries.iter().map(|(.., delivery)| delivery.ready_lane()).collect();
     Ok(Some(Published { stored, freed }))
 }

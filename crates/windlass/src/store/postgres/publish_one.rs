@@ -9,10 +9,10 @@ use super::publish::Batch;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::store::{NewDelivery, Prepared, Stored};
+use crate::store::{NewDelivery, PreparedEvent, PublishOutcome};
 
 /// The one event of a batch and its one delivery, if nothing else is to be stored.
-pub(super) fn plain<'a>(batch: &Batch<'a>) -> Option<(&'a Prepared, &'a NewDelivery)> {
+pub(super) fn plain<'a>(batch: &Batch<'a>) -> Option<(&'a PreparedEvent, &'a NewDelivery)> {
     let ([prepared], [None]) = (batch.events, &batch.ids[..]) else { return None };
     let (event, [delivery]) = (&prepared.event, &prepared.deliveries[..]) else { return None };
     let at_once = event.run_at.is_none() && event.delay.is_none();
@@ -43,9 +43,9 @@ SELECT id, coalesce($3, now()) AS created_at FROM new";
 pub(super) async fn insert_one(
     connection: &mut PgConnection,
     (namespace, version): (&str, i64),
-    (prepared, delivery): (&Prepared, &NewDelivery),
+    (prepared, delivery): (&PreparedEvent, &NewDelivery),
     now: Option<Timestamp>,
-) -> Result<Option<Stored>> {
+) -> Result<Option<PublishOutcome>> {
     let event = &prepared.event;
     let query = sqlx::query(INSERT_ONE)
         .bind(namespace)
@@ -66,5 +66,5 @@ pub(super) async fn insert_one(
         .bind(delivery.max_retries.map(signed))
         .bind(delivery.subscription_id);
     let Some(row) = query.fetch_optional(connection).await.map_err(from_sqlx)? else { return Ok(None) };
-    Ok(Some(Stored::new(get(&row, "id")?, get(&row, "created_at")?)))
+    Ok(Some(PublishOutcome::new(get(&row, "id")?, get(&row, "created_at")?)))
 }

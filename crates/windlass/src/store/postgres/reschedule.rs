@@ -9,7 +9,7 @@ use super::row::get;
 use super::schedule::changed_at;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::store::{Ahead, AheadSchedule, Rescheduled};
+use crate::store::{AheadSchedule, Rescheduled, SchedulesAhead};
 
 const NOW: &str = "SELECT coalesce($1, now())";
 
@@ -26,8 +26,8 @@ pub(super) async fn ahead(
     after: &str,
     limit: usize,
     now: Option<Timestamp>,
-) -> Result<Ahead> {
-    let mut connection = store.sweeps.get().await?;
+) -> Result<SchedulesAhead> {
+    let mut connection = store.maintenance.get().await?;
     let now = sqlx::query_scalar(NOW).bind(now);
     let now: Timestamp = now.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     let ahead = sqlx::query(AHEAD).bind(namespace).bind(after).bind(limit as i64).bind(now);
@@ -43,7 +43,7 @@ pub(super) async fn ahead(
             updated_at: get(row, "updated_at")?,
         })
     };
-    Ok(Ahead { now, schedules: rows.iter().map(schedule).collect::<Result<_>>()? })
+    Ok(SchedulesAhead { now, schedules: rows.iter().map(schedule).collect::<Result<_>>()? })
 }
 
 const MOVE_BACK: &str = concat!(
@@ -61,7 +61,7 @@ pub(super) async fn move_back(
     schedules: &[Rescheduled],
     now: Option<Timestamp>,
 ) -> Result<usize> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let update = sqlx::query(MOVE_BACK)
         .bind(namespace)
         .bind(now)

@@ -9,27 +9,27 @@ use super::hold::by_number;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 use crate::queue::handler_results::{Clear, InterimResult};
 use crate::queue::outcome::HandlerResult;
-use crate::store::Change;
+use crate::store::DeliveryChange;
 
 /// For changes whose guard held, in their transaction.
 pub(super) async fn write(
     connection: &mut PgConnection,
     namespace: &str,
-    changes: &[&Change],
+    changes: &[&DeliveryChange],
     now: Option<Timestamp>,
 ) -> Result<()> {
-    let concerned: Vec<&Change> = changes.iter().copied().filter(|change| change.concerns_results()).collect();
-    let mut kept: Vec<(&Live, &HandlerResult)> = Vec::new();
+    let concerned: Vec<&DeliveryChange> = changes.iter().copied().filter(|change| change.concerns_results()).collect();
+    let mut kept: Vec<(&LiveDelivery, &HandlerResult)> = Vec::new();
     for change in &concerned {
         kept.extend(change.kept_results().map(|result| (&change.live, result)));
     }
     if !kept.is_empty() {
         put(connection, namespace, &kept, now).await?;
     }
-    let cleared: Vec<&Change> =
+    let cleared: Vec<&DeliveryChange> =
         concerned.into_iter().filter(|change| change.clears_results() != Clear::Nothing).collect();
     if cleared.is_empty() { Ok(()) } else { clear(connection, namespace, &cleared).await }
 }
@@ -46,7 +46,7 @@ ON CONFLICT (event_id, subscription_id, handler) DO UPDATE SET succeeded = exclu
 async fn put(
     connection: &mut PgConnection,
     namespace: &str,
-    results: &[(&Live, &HandlerResult)],
+    results: &[(&LiveDelivery, &HandlerResult)],
     now: Option<Timestamp>,
 ) -> Result<()> {
     let put = sqlx::query(PUT)
@@ -72,7 +72,7 @@ CROSS JOIN LATERAL (
     OFFSET 0) AS f
 WHERE r.ctid = f.tid AND r.namespace = $1";
 
-async fn clear(connection: &mut PgConnection, namespace: &str, changes: &[&Change]) -> Result<()> {
+async fn clear(connection: &mut PgConnection, namespace: &str, changes: &[&DeliveryChange]) -> Result<()> {
     let clear = sqlx::query(CLEAR)
         .bind(namespace)
         .bind(column(changes, |change| change.live.event_id))
@@ -108,7 +108,7 @@ pub(super) async fn note(
         .bind(column(results, |interim| interim.live.lease.map(|lease| lease.0)));
     let rows = hold.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let held = by_number(results.len(), &rows, |_| Ok(()))?;
-    let kept: Vec<(&Live, &HandlerResult)> =
+    let kept: Vec<(&LiveDelivery, &HandlerResult)> =
         results.iter().zip(&held).filter(|(_, held)| held.is_some()).map(|(i, _)| (&i.live, &i.result)).collect();
     if !kept.is_empty() {
         put(connection, namespace, &kept, now).await?;
@@ -145,7 +145,7 @@ CROSS JOIN LATERAL (
     WHERE r.event_id = i.event_id AND r.subscription_id = i.subscription_id AND r.namespace = $1
     ORDER BY r.handler) AS r";
 
-pub(super) async fn of(store: &PgStore, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {
+pub(super) async fn of(store: &PgStore, namespace: &str, live: &[LiveDelivery]) -> Result<Vec<Vec<HandlerResult>>> {
     let mut connection = store.writes.get().await?;
     let query = sqlx::query(OF)
         .bind(namespace)

@@ -11,9 +11,9 @@ use super::row::get;
 use super::{PgStore, topology};
 use crate::clock::{Timestamp, from_micros};
 use crate::error::{Error, Result};
-use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Rules, Walk};
+use crate::maintenance::retention::{Ended, Leftover, Mark, Rules, Walk, WalkPosition};
 use crate::policy::{NamespacePolicy, PolicyOverrides};
-use crate::store::{AllRules, EndedPage, Retain, Step, Taken};
+use crate::store::{AllRules, DeletedHistory, EndedPage, MarkStep, Retain};
 
 /// Some tens of milliseconds.
 pub(super) const BATCH: usize = 1_000;
@@ -48,7 +48,7 @@ const MARKS: &str =
     "SELECT keep_ms, rules, at, id, subscription_id FROM windlass.retention_marks WHERE namespace = $1 AND walk = $2";
 
 pub(super) async fn marks(store: &PgStore, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let query = sqlx::query(MARKS).bind(namespace).bind(walk.as_str());
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
@@ -62,10 +62,10 @@ pub(super) async fn marks(store: &PgStore, namespace: &str, walk: Walk) -> Resul
     rows.iter().map(mark).collect()
 }
 
-fn place(row: &PgRow, at: &'static str) -> Result<Place> {
+fn place(row: &PgRow, at: &'static str) -> Result<WalkPosition> {
     let (at, id, subscription_id) =
         (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "subscription_id")?);
-    Ok(Place { at, id, subscription_id })
+    Ok(WalkPosition { at, id, subscription_id })
 }
 
 // The first condition on the instant lets the index begin there, which a comparison of pairs would not.
@@ -89,7 +89,7 @@ pub(super) async fn ended(
     store: &PgStore,
     namespace: &str,
     walk: Walk,
-    from: Place,
+    from: WalkPosition,
     until: Timestamp,
     limit: usize,
 ) -> Result<EndedPage> {
@@ -97,7 +97,7 @@ pub(super) async fn ended(
         Walk::Attempts => ATTEMPTS,
         Walk::DeadLetters => DEAD_LETTERS,
     };
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let query = sqlx::query(sql).bind(namespace).bind(from_micros(from.at)).bind(from.id).bind(from.subscription_id);
     let query = query.bind(until).bind(limit as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
@@ -134,7 +134,7 @@ pub(super) async fn leftovers(
     limit: usize,
     now: Timestamp,
 ) -> Result<Vec<Leftover>> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let query = sqlx::query(LEFTOVERS).bind(namespace).bind(rules).bind(now).bind(limit as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
@@ -145,7 +145,7 @@ pub(super) async fn leftovers(
     rows.iter().map(leftover).collect()
 }
 
-pub(super) async fn retain(store: &PgStore, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+pub(super) async fn retain(store: &PgStore, namespace: &str, retain: &Retain) -> Result<Option<DeletedHistory>> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     let current = topology::hold(&mut tx, namespace, Some(retain.version)).await?;
@@ -170,8 +170,8 @@ UPDATE windlass.retention_marks SET rules = $4, at = $5, id = $6, subscription_i
 WHERE namespace = $1 AND walk = $2 AND keep_ms = $3 AND rules = $8 AND at = $9 AND id = $10 AND subscription_id = $11";
 
 /// Whether the mark stood where it was thought to; now it stands where the step goes.
-async fn go_on(connection: &mut PgConnection, namespace: &str, step: Option<&Step>) -> Result<bool> {
-    let Some(Step { walk, from, to }) = step else { return Ok(true) };
+async fn go_on(connection: &mut PgConnection, namespace: &str, step: Option<&MarkStep>) -> Result<bool> {
+    let Some(MarkStep { walk, from, to }) = step else { return Ok(true) };
     let query = sqlx::query(if from.is_some() { STEP } else { FIRST_STEP });
     let query = query.bind(namespace).bind(walk.as_str()).bind(to.keep_ms as i64).bind(to.rules);
     let mut query = query.bind(from_micros(to.place.at)).bind(to.place.id).bind(to.place.subscription_id);
@@ -181,8 +181,8 @@ async fn go_on(connection: &mut PgConnection, namespace: &str, step: Option<&Ste
     Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() == 1)
 }
 
-async fn take(connection: &mut PgConnection, namespace: &str, retain: &Retain) -> Result<Taken> {
-    let mut taken = Taken::default();
+async fn take(connection: &mut PgConnection, namespace: &str, retain: &Retain) -> Result<DeletedHistory> {
+    let mut taken = DeletedHistory::default();
     if !retain.due.is_empty() {
         let mut ids = column(&retain.due, |due| due.event_id);
         ids.dedup();

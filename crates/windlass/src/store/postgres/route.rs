@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::queue::wake::ReadyLane;
 use crate::store::{
-    Arrival, ArrivalsLook, Plan, Prepared, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing,
-    Snapshot, Stored,
+    Arrival, ArrivalsLook, Plan, PreparedEvent, PublishOutcome, Rejection, RoutePosition, RouteRequest, RouteStore,
+    Routed, Routing, Snapshot,
 };
 use crate::topology::lanes::LaneKey;
 
@@ -143,7 +143,8 @@ async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePo
             batch.snapshot = None;
             break;
         }
-        let prepared = Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() };
+        let prepared =
+            PreparedEvent { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() };
         batch.arrivals.push(Arrival { event_id, created_at, prepared, rejected: None });
     }
     Ok(batch)
@@ -220,7 +221,7 @@ async fn claim_keys(connection: &mut PgConnection, namespace: &str, arrivals: &m
         let first = *owners.get(&key)?;
         (first.event_id != arrivals[at].event_id).then_some((key, at, first))
     });
-    let known: Vec<(String, usize, Stored)> = known.collect();
+    let known: Vec<(String, usize, PublishOutcome)> = known.collect();
     if known.is_empty() {
         return Ok(HashSet::new());
     }
@@ -247,7 +248,7 @@ async fn claim_keys(connection: &mut PgConnection, namespace: &str, arrivals: &m
 
 /// When it may first be claimed, and when it expires.
 fn times(arrival: &Arrival) -> (Timestamp, Option<Timestamp>) {
-    let Prepared { event, expires_in, .. } = &arrival.prepared;
+    let PreparedEvent { event, expires_in, .. } = &arrival.prepared;
     let due_at = event.run_at.map_or(arrival.created_at, |run_at| run_at.max(arrival.created_at));
     (due_at, event.expires_at.or(expires_in.map(|expires_in| after(due_at, expires_in))))
 }

@@ -7,7 +7,7 @@ use sqlx::{Row, ValueRef};
 use super::error::from_sqlx;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::event::delivery::{Lease, Live};
+use crate::event::delivery::{Lease, LiveDelivery};
 use crate::queue::outcome::Attempt;
 
 /// A column by its name.
@@ -89,8 +89,8 @@ pub(super) fn event(row: &PgRow) -> Result<Event> {
 }
 
 /// Needs the columns of `event_queue` that decisions depend on.
-pub(super) fn live(row: &PgRow) -> Result<Live> {
-    Ok(Live {
+pub(super) fn live(row: &PgRow) -> Result<LiveDelivery> {
+    Ok(LiveDelivery {
         event_id: get(row, "event_id")?,
         subscription_id: get(row, "subscription_id")?,
         lane_id: get(row, "lane_id")?,

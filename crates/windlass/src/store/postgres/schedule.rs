@@ -13,8 +13,8 @@ use super::row::{count, count_or_none, get, json};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::observe::inspect::Page;
-use crate::schedule::{Runner, ScheduleFilter, ScheduleFire, ScheduleView};
-use crate::store::{DueSchedules, Place, PreparedSchedule, Put};
+use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleRunner, ScheduleView};
+use crate::store::{DueSchedules, PreparedSchedule, PutOutcome, SchedulePosition};
 
 /// What a view is made of.
 macro_rules! columns {
@@ -133,11 +133,11 @@ pub(super) async fn add(
     namespace: &str,
     new: &PreparedSchedule,
     now: Option<Timestamp>,
-) -> Result<Put> {
+) -> Result<PutOutcome> {
     let mut connection = store.writes.get().await?;
     let added = put(&mut connection, ADD, namespace, new, now).await?;
     connection.done();
-    Ok(added.unwrap_or(Put::NameTaken))
+    Ok(added.unwrap_or(PutOutcome::NameTaken))
 }
 
 pub(super) async fn replace(
@@ -145,7 +145,7 @@ pub(super) async fn replace(
     namespace: &str,
     new: &PreparedSchedule,
     now: Option<Timestamp>,
-) -> Result<Put> {
+) -> Result<PutOutcome> {
     put_anew(store, REPLACE, namespace, new, now).await
 }
 
@@ -154,7 +154,7 @@ pub(super) async fn declare(
     namespace: &str,
     new: &PreparedSchedule,
     now: Option<Timestamp>,
-) -> Result<Put> {
+) -> Result<PutOutcome> {
     put_anew(store, DECLARE, namespace, new, now).await
 }
 
@@ -165,20 +165,20 @@ async fn put_anew(
     namespace: &str,
     new: &PreparedSchedule,
     now: Option<Timestamp>,
-) -> Result<Put> {
+) -> Result<PutOutcome> {
     let mut connection = store.writes.get().await?;
     let mut tx = connection.begin().await.map_err(from_sqlx)?;
     let replaced = match put(&mut tx, sql, namespace, new, now).await? {
-        Some(Put::Done(view)) if view.runner == Runner::PgCron => {
+        Some(PutOutcome::Done(view)) if view.runner == ScheduleRunner::PgCron => {
             hand_over::hand_in(&mut tx, namespace, &view.id, crate::schedule::pg_cron::expression, now).await?;
             let row = sqlx::query(ONE).bind(namespace).bind(&view.id).fetch_one(&mut *tx).await;
-            Some(Put::Done(Box::new(self::view(&row.map_err(from_sqlx)?)?)))
+            Some(PutOutcome::Done(Box::new(self::view(&row.map_err(from_sqlx)?)?)))
         }
         replaced => replaced,
     };
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
-    Ok(replaced.unwrap_or(Put::NotFound))
+    Ok(replaced.unwrap_or(PutOutcome::NotFound))
 }
 
 async fn put(
@@ -187,7 +187,7 @@ async fn put(
     namespace: &str,
     new: &PreparedSchedule,
     now: Option<Timestamp>,
-) -> Result<Option<Put>> {
+) -> Result<Option<PutOutcome>> {
     let event = &new.event;
     let put = sqlx::query(sql)
         .bind(namespace)
@@ -211,9 +211,9 @@ async fn put(
         .bind(now);
     let row = put.fetch_optional(connection).await;
     if row.as_ref().is_err_and(|error| error.as_database_error().is_some_and(|error| error.is_unique_violation())) {
-        return Ok(Some(Put::NameTaken));
+        return Ok(Some(PutOutcome::NameTaken));
     }
-    row.map_err(from_sqlx)?.as_ref().map(|row| view(row).map(|view| Put::Done(Box::new(view)))).transpose()
+    row.map_err(from_sqlx)?.as_ref().map(|row| view(row).map(|view| PutOutcome::Done(Box::new(view)))).transpose()
 }
 
 const PAUSE: &str = concat!(
@@ -402,7 +402,7 @@ const NO_ID: &str = "00000000-0000-0000-0000-000000000000";
 pub(super) async fn due(
     store: &PgStore,
     namespace: &str,
-    after: Option<&Place>,
+    after: Option<&SchedulePosition>,
     limit: usize,
     bytes: usize,
     now: Option<Timestamp>,
@@ -420,7 +420,7 @@ pub(super) async fn due(
     connection.done();
     let mut due = DueSchedules { now, next_at, schedules: vec![], unreadable: vec![], last: None };
     for row in &rows {
-        let place = Place { next_at: get(row, "next_at")?, schedule_id: get(row, "schedule_id")? };
+        let place = SchedulePosition { next_at: get(row, "next_at")?, schedule_id: get(row, "schedule_id")? };
         match view(row) {
             Ok(view) => due.schedules.push(view),
             Err(error) => due.unreadable.push((place.schedule_id.clone(), error)),

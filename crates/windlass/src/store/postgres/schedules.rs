@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::observe::inspect::Page;
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::store::{
-    Ahead, DueSchedules, Fires, Firing, Place, Prepared, PreparedSchedule, Put, Rescheduled, ScheduleStore,
+    DueSchedules, FireOutcomes, Firing, PreparedEvent, PreparedSchedule, PutOutcome, Rescheduled, SchedulePosition,
+    ScheduleStore, SchedulesAhead,
 };
 
 #[async_trait]
@@ -20,15 +21,30 @@ impl ScheduleStore for PgStore {
         schedule::count_all(self, namespace).await
     }
 
-    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+    async fn add_schedule(
+        &self,
+        namespace: &str,
+        new: &PreparedSchedule,
+        now: Option<Timestamp>,
+    ) -> Result<PutOutcome> {
         schedule::add(self, namespace, new, now).await
     }
 
-    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+    async fn put_schedule(
+        &self,
+        namespace: &str,
+        new: &PreparedSchedule,
+        now: Option<Timestamp>,
+    ) -> Result<PutOutcome> {
         despite_deadlocks!(schedule::replace(self, namespace, new, now))
     }
 
-    async fn declare_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+    async fn declare_schedule(
+        &self,
+        namespace: &str,
+        new: &PreparedSchedule,
+        now: Option<Timestamp>,
+    ) -> Result<PutOutcome> {
         despite_deadlocks!(schedule::declare(self, namespace, new, now))
     }
 
@@ -76,7 +92,7 @@ impl ScheduleStore for PgStore {
     async fn due_schedules(
         &self,
         namespace: &str,
-        after: Option<&Place>,
+        after: Option<&SchedulePosition>,
         limit: usize,
         bytes: usize,
         now: Option<Timestamp>,
@@ -90,7 +106,7 @@ impl ScheduleStore for PgStore {
         after: &str,
         limit: usize,
         now: Option<Timestamp>,
-    ) -> Result<Ahead> {
+    ) -> Result<SchedulesAhead> {
         reschedule::ahead(self, namespace, after, limit, now).await
     }
 
@@ -103,16 +119,16 @@ impl ScheduleStore for PgStore {
         namespace: &str,
         version: i64,
         firings: &[Firing],
-        events: &[Prepared],
+        events: &[PreparedEvent],
         manual: bool,
         now: Option<Timestamp>,
-    ) -> Result<Fires> {
+    ) -> Result<FireOutcomes> {
         if manual {
             return despite_deadlocks!(fire::fire(self, namespace, version, firings, events, manual, now));
         }
         // Here others are not to wait for one: neither for a lock, nor for the second try after a deadlock.
         match fire::fire(self, namespace, version, firings, events, manual, now).await {
-            Err(error @ Error::DatabaseLocked { .. }) => Ok(Fires::Blocked(error)),
+            Err(error @ Error::DatabaseLocked { .. }) => Ok(FireOutcomes::Blocked(error)),
             fired => fired,
         }
     }

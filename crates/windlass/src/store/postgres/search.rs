@@ -11,8 +11,8 @@ use super::inspect::{SNAPSHOT, deliveries};
 use super::row::get;
 use super::{PgStore, fix_planner};
 use crate::error::Result;
-use crate::observe::search::FoundEvent;
-use crate::store::{Contents, SearchStore, Source, Walked};
+use crate::observe::search::SearchResult;
+use crate::store::{EventFilter, SearchStep, SearchStore, Source};
 
 const BY_INDEX: &str = concat!("BEGIN; ", fix_planner!("SET LOCAL"));
 
@@ -142,7 +142,7 @@ fn meant(rows: &[PgRow]) -> Result<Vec<i64>> {
 
 #[async_trait]
 impl SearchStore for PgStore {
-    async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<Walked> {
+    async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<SearchStep> {
         let query = |sql| sqlx::query(sql).bind(namespace).bind(before).bind(rows as i64);
         let query = match source {
             Source::All => query(ALL),
@@ -155,7 +155,7 @@ impl SearchStore for PgStore {
         let found = by_index(self, query).await?;
         let last = found.last().filter(|_| found.len() == rows);
         let next = last.map(|row| get(row, "event_id")).transpose()?;
-        Ok(Walked { ids: meant(&found)?, looked_at: found.len(), next })
+        Ok(SearchStep { ids: meant(&found)?, looked_at: found.len(), next })
     }
 
     async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>> {
@@ -176,7 +176,7 @@ impl SearchStore for PgStore {
         Ok(found)
     }
 
-    async fn matching(&self, namespace: &str, contents: &Contents, mut ids: Vec<i64>) -> Result<Vec<i64>> {
+    async fn matching(&self, namespace: &str, contents: &EventFilter, mut ids: Vec<i64>) -> Result<Vec<i64>> {
         let query = sqlx::query(MATCHING)
             .bind(namespace)
             .bind(&ids)
@@ -193,7 +193,7 @@ impl SearchStore for PgStore {
         Ok(ids)
     }
 
-    async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<FoundEvent>> {
+    async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<SearchResult>> {
         let mut connection = self.reads.get().await?;
         let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
         let found = found(&mut snapshot, namespace, subscription, ids).await?;
@@ -208,7 +208,7 @@ async fn found(
     namespace: &str,
     subscription: &str,
     ids: &[i64],
-) -> Result<Vec<FoundEvent>> {
+) -> Result<Vec<SearchResult>> {
     let heads = sqlx::query(HEADS).bind(namespace).bind(ids).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     let mut deliveries = deliveries(connection, namespace, ids).await?;
     let mut found = HashMap::with_capacity(heads.len());
@@ -218,7 +218,7 @@ async fn found(
         let Some(delivery) = of_event.into_iter().find(|delivery| delivery.subscription == subscription) else {
             continue;
         };
-        let event = FoundEvent {
+        let event = SearchResult {
             event_id,
             event_type: get(row, "event_type")?,
             title: get(row, "title")?,

@@ -13,7 +13,7 @@ const SEEN: &str = "
 SELECT at, id, subscription_id FROM windlass.retention_marks WHERE namespace = '' AND walk = 'clock' AND keep_ms = 0";
 
 pub(super) async fn seen(store: &PgStore) -> Result<Option<Seen>> {
-    let mut connection = store.sweeps.get().await?;
+    let mut connection = store.maintenance.get().await?;
     let row = sqlx::query(SEEN).fetch_optional(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     let seen = |row: &PgRow| {

@@ -16,14 +16,14 @@ use crate::error::Result;
 use crate::queue::decide::{Transition, When};
 use crate::queue::outcome::Attempt;
 use crate::queue::wake::ReadyLane;
-use crate::store::{Applied, Change, Guard};
+use crate::store::{AppliedChanges, ChangeGuard, DeliveryChange};
 
 pub(super) async fn transition(
     store: &PgStore,
     namespace: &str,
-    changes: &[Change],
+    changes: &[DeliveryChange],
     now: Option<Timestamp>,
-) -> Result<Applied> {
+) -> Result<AppliedChanges> {
     let mut applied = despite_deadlocks!(once(store, namespace, changes, false, now))?;
     // Passed over, or lost.
     let missed = missed(changes, &applied.attempts);
@@ -38,10 +38,10 @@ pub(super) async fn transition(
 async fn once(
     store: &PgStore,
     namespace: &str,
-    changes: &[Change],
+    changes: &[DeliveryChange],
     locking: bool,
     now: Option<Timestamp>,
-) -> Result<Applied> {
+) -> Result<AppliedChanges> {
     let (mut connection, kinds) = (store.writes.get().await?, Kinds::of(changes));
     let (attempts, freed) = if is_one_statement(changes, &kinds) && !locking {
         let done = kinds.apply(&mut connection, namespace, now).await?;
@@ -56,12 +56,12 @@ async fn once(
     connection.done();
     store.notify(namespace, freed.clone());
     store.note_finished_leases(changes.iter());
-    Ok(Applied { attempts, freed })
+    Ok(AppliedChanges { attempts, freed })
 }
 
 /// Whether one statement, which needs no transaction around it, does all.
-fn is_one_statement(changes: &[Change], kinds: &Kinds<'_>) -> bool {
-    let alone = |change: &Change| change.live.group_id.is_none() && !change.concerns_results();
+fn is_one_statement(changes: &[DeliveryChange], kinds: &Kinds<'_>) -> bool {
+    let alone = |change: &DeliveryChange| change.live.group_id.is_none() && !change.concerns_results();
     changes.iter().all(alone) && kinds.is_one_statement()
 }
 
@@ -69,7 +69,7 @@ fn is_one_statement(changes: &[Change], kinds: &Kinds<'_>) -> bool {
 pub(super) async fn apply(
     connection: &mut PgConnection,
     namespace: &str,
-    changes: &[Change],
+    changes: &[DeliveryChange],
     locking: bool,
     now: Option<Timestamp>,
 ) -> Result<(Vec<Option<Attempt>>, Vec<ReadyLane>)> {
@@ -96,7 +96,7 @@ INSERT INTO windlass.departures (namespace, subscription, group_id, lease) VALUE
 pub(super) async fn apply_in_tx(
     connection: &mut PgConnection,
     namespace: &str,
-    change: &Change,
+    change: &DeliveryChange,
     now: Option<Timestamp>,
 ) -> Result<Option<Attempt>> {
     let changes = std::slice::from_ref(change);
@@ -111,17 +111,17 @@ pub(super) async fn apply_in_tx(
     Ok(in_order(changes, done).pop().flatten())
 }
 
-fn group_of(change: &Change) -> Option<group::Group> {
+fn group_of(change: &DeliveryChange) -> Option<group::Group> {
     change.live.group_id.as_ref().map(|group_id| (change.live.subscription.clone(), group_id.clone()))
 }
 
 /// A change, and its place among all that were asked for.
-pub(super) type Asked<'a> = (usize, &'a Change);
+pub(super) type Asked<'a> = (usize, &'a DeliveryChange);
 
 /// A change whose guard held, and what only its row could tell.
 struct Done<'a> {
     at: usize,
-    change: &'a Change,
+    change: &'a DeliveryChange,
     attempt: u32,
     worker_id: Option<String>,
     retry_count: u32,
@@ -172,7 +172,7 @@ struct Kinds<'a> {
 }
 
 impl<'a> Kinds<'a> {
-    fn of(changes: &'a [Change]) -> Kinds<'a> {
+    fn of(changes: &'a [DeliveryChange]) -> Kinds<'a> {
         let (mut kinds, mut plain) = (Kinds::default(), Vec::new());
         for asked in changes.iter().enumerate() {
             let kind = match &asked.1.transition {
@@ -223,10 +223,10 @@ pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgre
 type Ask = for<'q> fn(&'q str, Option<Timestamp>, &[Asked<'q>]) -> Query<'q>;
 
 /// The lease that its guard asks for.
-pub(super) fn lease_of(change: &Change) -> Option<i64> {
+pub(super) fn lease_of(change: &DeliveryChange) -> Option<i64> {
     match change.guard {
-        Guard::Lease(lease) | Guard::RunOut(lease) => Some(lease.0),
-        Guard::Free => None,
+        ChangeGuard::Lease(lease) | ChangeGuard::ExpiredLease(lease) => Some(lease.0),
+        ChangeGuard::Free => None,
     }
 }
 
@@ -238,7 +238,7 @@ fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp
         .bind(column(asked, |(_, change)| change.live.event_id))
         .bind(column(asked, |(_, change)| change.live.subscription_id))
         .bind(optional(asked, |(_, change)| lease_of(change)))
-        .bind(flags(asked, |(_, change)| matches!(change.guard, Guard::RunOut(_))))
+        .bind(flags(asked, |(_, change)| matches!(change.guard, ChangeGuard::ExpiredLease(_))))
         .bind(column(asked, |(_, change)| change.action.as_str()))
         .bind(optional(asked, |(_, change)| change.record.status_code))
         .bind(optional(asked, |(_, change)| change.record.execution_time_ms.map(|ms| ms as i64)))
@@ -477,7 +477,7 @@ async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>
 }
 
 /// The deliveries in progress that do not succeed. Only first attempts are claimed in runs.
-fn stops(changes: &[Change]) -> Vec<Stop<'_>> {
+fn stops(changes: &[DeliveryChange]) -> Vec<Stop<'_>> {
     let mut stops = Vec::new();
     for change in changes.iter().filter(|change| change.live.attempts <= 1 && !change.succeeded) {
         if let (Some(group_id), Some(lease)) = (&change.live.group_id, lease_of(change)) {
@@ -487,7 +487,7 @@ fn stops(changes: &[Change]) -> Vec<Stop<'_>> {
                 event_id: change.live.event_id,
                 subscription_id: change.live.subscription_id,
                 lease,
-                expired: matches!(change.guard, Guard::RunOut(_)),
+                expired: matches!(change.guard, ChangeGuard::ExpiredLease(_)),
             });
         }
     }
@@ -512,7 +512,7 @@ fn group_changes(done: &[Done<'_>]) -> Groups<GroupChange> {
     changes
 }
 
-fn in_order(changes: &[Change], done: Vec<Done<'_>>) -> Vec<Option<Attempt>> {
+fn in_order(changes: &[DeliveryChange], done: Vec<Done<'_>>) -> Vec<Option<Attempt>> {
     let mut attempts = vec![None; changes.len()];
     for done in done {
         let at = done.at;

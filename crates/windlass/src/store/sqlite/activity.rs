@@ -4,17 +4,22 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::row;
 use crate::error::Result;
-use crate::store::{Head, Recent, Since};
+use crate::store::{ActivitySince, EventHead, RecentActivity};
 
 /// Both from one state of the database, so that no attempt comes before its event.
-pub(super) fn recent(conn: &Connection, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {
+pub(super) fn recent(
+    conn: &Connection,
+    namespace: &str,
+    since: &ActivitySince,
+    limit: usize,
+) -> Result<RecentActivity> {
     let mut published = conn.prepare_cached(PUBLISHED)?;
     let mut ended = conn.prepare_cached(ENDED)?;
     let published = published.query_map((namespace, since.event_id, limit as i64), head)?;
     let ended = ended.query_map((namespace, since.ended.0, since.ended.1, limit as i64), |row| {
         Ok((row.get(0)?, row::attempt(row, 1)?))
     })?;
-    Ok(Recent {
+    Ok(RecentActivity {
         published: published.collect::<rusqlite::Result<_>>()?,
         ended: ended.collect::<rusqlite::Result<_>>()?,
     })
@@ -24,8 +29,8 @@ const PUBLISHED: &str = "
 SELECT id, event_type, title, tags, created_at FROM events INDEXED BY events_by_namespace
 WHERE namespace = ?1 AND id > ?2 ORDER BY id DESC LIMIT ?3";
 
-fn head(row: &Row) -> rusqlite::Result<Head> {
-    Ok(Head {
+fn head(row: &Row) -> rusqlite::Result<EventHead> {
+    Ok(EventHead {
         event_id: row.get(0)?,
         event_type: row.get(1)?,
         title: row.get(2)?,
@@ -46,7 +51,7 @@ ORDER BY rowid DESC LIMIT ?4";
 
 const HEAD: &str = "SELECT id, event_type, title, tags, created_at FROM events WHERE id = ?2 AND namespace = ?1";
 
-pub(super) fn heads(conn: &Connection, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>> {
+pub(super) fn heads(conn: &Connection, namespace: &str, event_ids: &[i64]) -> Result<Vec<EventHead>> {
     let mut select = conn.prepare_cached(HEAD)?;
     let mut heads = Vec::with_capacity(event_ids.len());
     for event_id in event_ids {

@@ -7,7 +7,7 @@ use super::{SqliteStore, row};
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::store::{Prepared, Stored};
+use crate::store::{PreparedEvent, PublishOutcome};
 
 /// A transaction that the application began, and will end.
 pub(crate) struct Transaction<'a> {
@@ -34,7 +34,12 @@ const LOCK: &str = "UPDATE namespaces SET version = version WHERE false";
 
 impl Transaction<'_> {
     /// Stores all events. If that fails, the transaction goes on as if this had not been called.
-    pub fn publish(&self, namespace: &str, events: &[Prepared], now: Option<Timestamp>) -> Result<Vec<Stored>> {
+    pub fn publish(
+        &self,
+        namespace: &str,
+        events: &[PreparedEvent],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<PublishOutcome>> {
         self.attempt(|| {
             let now = self.store.now(now);
             if row::version(self.conn, namespace)?.is_none() {
@@ -62,7 +67,7 @@ impl Transaction<'_> {
     }
 }
 
-fn publish(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> Result<Stored> {
+fn publish(conn: &Connection, namespace: &str, prepared: &PreparedEvent, now: i64) -> Result<PublishOutcome> {
     match first_of_key(conn, namespace, &prepared.event, now)? {
         Some(first) => Ok(first),
         None => arrive(conn, namespace, prepared, now),
@@ -73,12 +78,12 @@ const ARRIVE: &str = "
 INSERT INTO arrivals (namespace, event_id, max_retries, group_id, key) VALUES (?1, ?2, ?3, ?4, ?5)";
 
 /// Stores an event for the router, which also sees to a deadline that the policy gives.
-pub(super) fn arrive(conn: &Connection, namespace: &str, prepared: &Prepared, now: i64) -> Result<Stored> {
+pub(super) fn arrive(conn: &Connection, namespace: &str, prepared: &PreparedEvent, now: i64) -> Result<PublishOutcome> {
     let event = &prepared.event;
     let stored = insert_event(conn, namespace, event, event.expires_in, now)?;
     let values = (namespace, stored.event_id, event.max_retries, &event.group_id, &event.key);
     conn.prepare_cached(ARRIVE)?.execute(values)?;
-    Ok(Stored { arrived: true, ..stored })
+    Ok(PublishOutcome { arrived: true, ..stored })
 }
 
 const HAS_ARRIVALS: &str = "SELECT 1 FROM arrivals WHERE namespace = ?1 AND group_id = ?2 LIMIT 1";
@@ -93,8 +98,9 @@ SELECT e.id, e.created_at FROM arrivals a JOIN events e ON e.id = a.event_id
 WHERE a.namespace = ?1 AND a.key = ?2 ORDER BY a.event_id LIMIT 1";
 
 /// The first event with this key that waits for the router.
-pub(super) fn first_with_key(conn: &Connection, namespace: &str, key: &str) -> Result<Option<Stored>> {
+pub(super) fn first_with_key(conn: &Connection, namespace: &str, key: &str) -> Result<Option<PublishOutcome>> {
     let mut select = conn.prepare_cached(FIRST_OF_KEY)?;
-    let found = select.query_row((namespace, key), |row| Ok(Stored::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
+    let found =
+        select.query_row((namespace, key), |row| Ok(PublishOutcome::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
     Ok(found.optional()?)
 }

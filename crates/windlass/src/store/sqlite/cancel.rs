@@ -4,8 +4,8 @@ use rusqlite::Connection;
 
 use super::row::{self, INFINITY};
 use crate::error::Result;
-use crate::event::delivery::Live;
-use crate::store::FreePlace;
+use crate::event::delivery::LiveDelivery;
+use crate::store::PendingPosition;
 
 const FREE: &str = "
 SELECT event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count, max_retries,
@@ -17,10 +17,10 @@ ORDER BY ready_at, event_id LIMIT ?5";
 pub(super) fn free(
     conn: &Connection,
     lanes: &[i64],
-    after: Option<FreePlace>,
+    after: Option<PendingPosition>,
     newest: i64,
     limit: usize,
-) -> Result<Vec<(Live, FreePlace)>> {
+) -> Result<Vec<(LiveDelivery, PendingPosition)>> {
     let (mut ready_at, mut event_id) = after.map_or((0, 0), |(at, id)| (row::micros(at).unwrap_or(INFINITY), id));
     let mut select = conn.prepare_cached(FREE)?;
     let mut found = Vec::new();

@@ -7,7 +7,7 @@ use super::lanes::existing_lane;
 use super::row::{self, INFINITY};
 use crate::error::Result;
 use crate::event::Event;
-use crate::store::{NewDelivery, Past};
+use crate::store::{NewDelivery, PastEvents};
 use crate::topology::Subscription;
 
 /// What a delivery has from its event.
@@ -125,7 +125,7 @@ pub(super) fn past_events(
     of: &Subscription,
     from: i64,
     limit: usize,
-) -> Result<Past> {
+) -> Result<PastEvents> {
     let mut select = conn.prepare_cached(PAST)?;
     let (since, until) = (of.starts_at.timestamp_micros(), of.created_at.timestamp_micros());
     let ids = select.query_map((namespace, from, since, until, limit as i64), |row| row.get(0))?;
@@ -135,7 +135,7 @@ pub(super) fn past_events(
         events.extend(row::event(conn, namespace, *event_id)?);
     }
     let next = ids.last().filter(|_| ids.len() >= limit).map(|last| last + 1);
-    Ok(Past { events, next })
+    Ok(PastEvents { events, next })
 }
 
 const NOTE_PLACE: &str = "

@@ -11,8 +11,8 @@ use super::writer::Durability;
 use super::{SqliteStore, inspect};
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::error::Result;
-use crate::observe::consumers::{Asker, AskerView};
-use crate::store::{ExplainStore, GroupHead, Standing};
+use crate::observe::consumers::{Consumer, ConsumerView};
+use crate::store::{DeliveryState, ExplainStore, GroupHead};
 use crate::topology::lanes::split_tags;
 
 const HEAD: &str = "SELECT event_type, tags FROM events WHERE id = ?1 AND namespace = ?2";
@@ -34,7 +34,7 @@ fn standing(
     subscription: &str,
     event_id: i64,
     now: i64,
-) -> Result<Option<Standing>> {
+) -> Result<Option<DeliveryState>> {
     let kind = |row: &Row| Ok((row.get(0)?, row.get::<_, String>(1)?));
     let found = conn.prepare_cached(HEAD)?.query_row((event_id, namespace), kind).optional()?;
     let delivery = inspect::deliveries(conn, namespace, event_id)?.remove(subscription);
@@ -48,7 +48,7 @@ fn standing(
         Some(group_id) => ahead(conn, namespace, subscription, &group_id)?,
         None => None,
     };
-    Ok(Some(Standing {
+    Ok(Some(DeliveryState {
         now: from_micros(now),
         event_type,
         tags: split_tags(&tags).iter().map(|tag| tag.trim().to_owned()).collect(),
@@ -69,28 +69,28 @@ fn ahead(conn: &Connection, namespace: &str, subscription: &str, group_id: &str)
 }
 
 const NOTE: &str = "
-INSERT INTO askers (namespace, process, filter_id, subscription, types, except_types, tags, worker_id, seen_at)
+INSERT INTO consumers (namespace, process, filter_id, subscription, types, except_types, tags, worker_id, seen_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 ON CONFLICT DO UPDATE SET worker_id = excluded.worker_id, seen_at = excluded.seen_at";
 
-fn note(conn: &Connection, namespace: &str, process: &str, askers: &[Asker], now: i64) -> Result<()> {
+fn note(conn: &Connection, namespace: &str, process: &str, consumers: &[Consumer], now: i64) -> Result<()> {
     let mut insert = conn.prepare_cached(NOTE)?;
-    for asker in askers {
-        let (types, except_types) = (to_json(&asker.types)?, to_json(&asker.except_types)?);
-        let (id, subscription, tags) = (asker.filter_id(), &asker.subscription, to_json(&asker.tags)?);
-        insert.execute((namespace, process, id, subscription, types, except_types, tags, &asker.worker_id, now))?;
+    for consumer in consumers {
+        let (types, except_types) = (to_json(&consumer.types)?, to_json(&consumer.except_types)?);
+        let (id, subscription, tags) = (consumer.filter_id(), &consumer.subscription, to_json(&consumer.tags)?);
+        insert.execute((namespace, process, id, subscription, types, except_types, tags, &consumer.worker_id, now))?;
     }
     Ok(())
 }
 
 const ASKERS: &str = "
 SELECT process, worker_id, nullif(subscription, ''), types, except_types, tags, seen_at
-FROM askers WHERE namespace = ?1 ORDER BY process, subscription, filter_id";
+FROM consumers WHERE namespace = ?1 ORDER BY process, subscription, filter_id";
 
-fn askers(conn: &Connection, namespace: &str) -> Result<Vec<AskerView>> {
+fn consumers(conn: &Connection, namespace: &str) -> Result<Vec<ConsumerView>> {
     let mut select = conn.prepare_cached(ASKERS)?;
     let found = select.query_map([namespace], |row| {
-        Ok(AskerView {
+        Ok(ConsumerView {
             process: row.get(0)?,
             worker_id: row.get(1)?,
             subscription: row.get(2)?,
@@ -104,8 +104,8 @@ fn askers(conn: &Connection, namespace: &str) -> Result<Vec<AskerView>> {
 }
 
 const PRUNE: &str = "
-DELETE FROM askers WHERE namespace = ?1 AND (process, filter_id) IN (
-    SELECT process, filter_id FROM askers WHERE namespace = ?1 AND seen_at < ?3 LIMIT ?2)";
+DELETE FROM consumers WHERE namespace = ?1 AND (process, filter_id) IN (
+    SELECT process, filter_id FROM consumers WHERE namespace = ?1 AND seen_at < ?3 LIMIT ?2)";
 
 #[async_trait]
 impl ExplainStore for SqliteStore {
@@ -115,30 +115,30 @@ impl ExplainStore for SqliteStore {
         subscription: &str,
         event_id: i64,
         now: Option<Timestamp>,
-    ) -> Result<Option<Standing>> {
+    ) -> Result<Option<DeliveryState>> {
         let (namespace, subscription, now) = (namespace.to_owned(), subscription.to_owned(), self.now(now));
         self.read(move |conn| standing(conn, &namespace, &subscription, event_id, now)).await
     }
 
-    async fn note_askers(
+    async fn record_consumers(
         &self,
         namespace: &str,
         process: &str,
-        askers: &[Asker],
+        consumers: &[Consumer],
         now: Option<Timestamp>,
     ) -> Result<()> {
-        let (namespace, process, askers) = (namespace.to_owned(), process.to_owned(), askers.to_vec());
-        let work = move |conn: &Connection, now| note(conn, &namespace, &process, &askers, now);
+        let (namespace, process, consumers) = (namespace.to_owned(), process.to_owned(), consumers.to_vec());
+        let work = move |conn: &Connection, now| note(conn, &namespace, &process, &consumers, now);
         // What is lost in a power cut is noted again.
         self.writer.write(Durability::Relaxed, row::micros(now), work).await
     }
 
-    async fn askers(&self, namespace: &str) -> Result<Vec<AskerView>> {
+    async fn consumers(&self, namespace: &str) -> Result<Vec<ConsumerView>> {
         let namespace = namespace.to_owned();
-        self.read(move |conn| askers(conn, &namespace)).await
+        self.read(move |conn| consumers(conn, &namespace)).await
     }
 
-    async fn prune_askers(
+    async fn prune_consumers(
         &self,
         namespace: &str,
         kept: Duration,

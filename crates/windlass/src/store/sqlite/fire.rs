@@ -6,28 +6,28 @@ use super::publish;
 use super::row;
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::store::{Fires, Firing, Moved, Prepared, Stored, Tick};
+use crate::store::{FireOutcome, FireOutcomes, Firing, PreparedEvent, PublishOutcome, Tick};
 
 pub(super) fn fire(
     conn: &Connection,
     namespace: &str,
     version: i64,
     firings: &[Firing],
-    events: &[Prepared],
+    events: &[PreparedEvent],
     manual: bool,
     now: i64,
-) -> Result<Fires> {
+) -> Result<FireOutcomes> {
     if row::version(conn, namespace)? != Some(version) {
-        return Ok(Fires::OtherVersion);
+        return Ok(FireOutcomes::OtherVersion);
     }
     let fire = Fire { conn, namespace, events, manual, now };
-    firings.iter().map(|firing| fire.one(firing)).collect::<Result<Vec<_>>>().map(Fires::Done)
+    firings.iter().map(|firing| fire.one(firing)).collect::<Result<Vec<_>>>().map(FireOutcomes::Done)
 }
 
 struct Fire<'a> {
     conn: &'a Connection,
     namespace: &'a str,
-    events: &'a [Prepared],
+    events: &'a [PreparedEvent],
     manual: bool,
     now: i64,
 }
@@ -50,7 +50,7 @@ WHERE schedule_id = ?2 AND namespace = ?1
 RETURNING updated_at";
 
 impl Fire<'_> {
-    fn one(&self, firing: &Firing) -> Result<Option<Moved>> {
+    fn one(&self, firing: &Firing) -> Result<Option<FireOutcome>> {
         let mut as_read = self.conn.prepare_cached(AS_READ)?;
         let (id, updated_at) = (&firing.schedule_id, firing.updated_at.timestamp_micros());
         if !as_read.exists((self.namespace, id, row::micros(firing.next_at), updated_at))? {
@@ -67,11 +67,11 @@ impl Fire<'_> {
         let (last_at, last_event_id) = last.unzip();
         let values = (self.namespace, id, row::micros(firing.then_at), last_at, last_event_id, self.now);
         let updated_at = advance.query_row(values, |row| row.get(0)).optional()?;
-        Ok(updated_at.map(|updated_at| Moved { stored, updated_at: from_micros(updated_at) }))
+        Ok(updated_at.map(|updated_at| FireOutcome { stored, updated_at: from_micros(updated_at) }))
     }
 
     /// Records a tick; its event, and the place of that, unless it was on record.
-    fn tick(&self, id: &str, tick: &Tick) -> Result<Option<(usize, Stored)>> {
+    fn tick(&self, id: &str, tick: &Tick) -> Result<Option<(usize, PublishOutcome)>> {
         let at = tick.at.timestamp_micros();
         if self.conn.prepare_cached(ON_RECORD)?.exists((id, at, self.manual))? {
             return Ok(None);

@@ -9,12 +9,18 @@ use super::{SqliteStore, results, transition};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::queue::wake::lock;
-use crate::store::{Closed, Closing};
+use crate::store::{TxCompletion, TxOutcome};
 
 impl SqliteStore {
     /// Runs `work` in a transaction, adds to it what belongs to it, and commits it, unless `work` failed or the lease
     /// was lost.
-    pub async fn handle<F>(&self, namespace: &str, closing: Closing, now: Option<Timestamp>, work: F) -> Result<Closed>
+    pub async fn handle<F>(
+        &self,
+        namespace: &str,
+        closing: TxCompletion,
+        now: Option<Timestamp>,
+        work: F,
+    ) -> Result<TxOutcome>
     where
         F: Fn(&Connection) -> Result<()> + Send + 'static,
     {
@@ -38,18 +44,18 @@ impl SqliteStore {
                 })
             })
             .await;
-        if *lock(&lost) { Ok(Closed::Lost) } else { closed }
+        if *lock(&lost) { Ok(TxOutcome::Lost) } else { closed }
     }
 }
 
 /// `None` if the lease is not the current one.
-fn close(conn: &Connection, namespace: &str, closing: &Closing, now: i64) -> Result<Option<Closed>> {
+fn close(conn: &Connection, namespace: &str, closing: &TxCompletion, now: i64) -> Result<Option<TxOutcome>> {
     match closing {
-        Closing::Note(interim) => Ok(results::note(conn, namespace, interim, now)?.then_some(Closed::Noted)),
-        Closing::End(closing) => {
+        TxCompletion::Note(interim) => Ok(results::note(conn, namespace, interim, now)?.then_some(TxOutcome::Noted)),
+        TxCompletion::End(closing) => {
             let change = closing.change();
             let applied = transition::transition(conn, namespace, std::slice::from_ref(&change), now)?;
-            Ok(applied.attempts[0].is_some().then(|| Closed::Changed(change.into(), applied)))
+            Ok(applied.attempts[0].is_some().then(|| TxOutcome::Changed(change.into(), applied)))
         }
     }
 }

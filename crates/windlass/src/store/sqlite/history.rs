@@ -8,7 +8,7 @@ use super::row;
 use crate::error::Result;
 use crate::event::Event;
 use crate::maintenance::archive::{PastAttempt, PastEvent};
-use crate::maintenance::history::{HistoryFilter, Place, StoredEvent, stand_in_id};
+use crate::maintenance::history::{HistoryFilter, ImportTarget, StoredEvent, stand_in_id};
 use crate::maintenance::retention::Ended;
 use crate::store::Imported;
 
@@ -119,13 +119,13 @@ pub(super) fn import(conn: &Connection, namespace: &str, events: &[PastEvent]) -
         let stored = conn.prepare_cached(STORED)?.query_row([past.event.id], |row| {
             Ok(StoredEvent { namespace: row.get(0)?, event_type: row.get(1)?, created_at: row::instant(row, 2)? })
         });
-        match Place::of(&past.event, stored.optional()?.as_ref()) {
-            Place::New => {
+        match ImportTarget::of(&past.event, stored.optional()?.as_ref()) {
+            ImportTarget::New => {
                 put_event(conn, namespace, &past.event)?;
                 imported.events += 1;
             }
-            Place::Known => imported.known += 1,
-            Place::Taken => {
+            ImportTarget::Known => imported.known += 1,
+            ImportTarget::Taken => {
                 imported.clashes.push(past.event.id);
                 continue;
             }

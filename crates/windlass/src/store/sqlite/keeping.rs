@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::maintenance::archive::PastEvent;
 use crate::maintenance::clock_check::Seen;
 use crate::maintenance::history::HistoryFilter;
-use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Walk};
-use crate::store::{EndedPage, HistoryStore, Imported, Retain, Taken};
+use crate::maintenance::retention::{Ended, Leftover, Mark, Walk, WalkPosition};
+use crate::store::{DeletedHistory, EndedPage, HistoryStore, Imported, Retain};
 
 #[async_trait]
 impl HistoryStore for SqliteStore {
@@ -36,7 +36,7 @@ impl HistoryStore for SqliteStore {
         &self,
         namespace: &str,
         walk: Walk,
-        from: Place,
+        from: WalkPosition,
         until: Timestamp,
         limit: usize,
         now: Timestamp,
@@ -50,7 +50,7 @@ impl HistoryStore for SqliteStore {
         self.read(move |conn| retain::leftovers(conn, &namespace, rules, limit, now)).await
     }
 
-    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<DeletedHistory>> {
         let (namespace, retain) = (namespace.to_owned(), retain.clone());
         // What a power cut brings back is deleted again.
         let work = move |conn: &Connection, _| retain::retain(conn, &namespace, &retain);

@@ -8,8 +8,8 @@ use super::group::{self, Group};
 use super::row;
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::error::Result;
-use crate::event::delivery::Live;
-use crate::store::{HeldBy, Holder};
+use crate::event::delivery::LiveDelivery;
+use crate::store::{HeldBy, HeldDelivery};
 
 const HELD: &str = "
 SELECT event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count, max_retries,
@@ -19,7 +19,7 @@ WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespa
   AND event_id = ?1
   AND (?4 IS NULL OR lease = ?4) AND (?5 IS NULL OR (worker_id = ?5 AND lease IS NOT NULL))";
 
-pub(super) fn held(conn: &Connection, namespace: &str, holder: &Holder) -> Result<Option<Live>> {
+pub(super) fn held(conn: &Connection, namespace: &str, holder: &HeldDelivery) -> Result<Option<LiveDelivery>> {
     let (lease, worker_id) = match &holder.by {
         HeldBy::Lease(lease) => (Some(lease.0), None),
         HeldBy::Worker(worker_id) => (None, Some(worker_id)),
@@ -27,7 +27,7 @@ pub(super) fn held(conn: &Connection, namespace: &str, holder: &Holder) -> Resul
     };
     let mut select = conn.prepare_cached(HELD)?;
     let values = (holder.event_id, namespace, &holder.subscription, lease, worker_id);
-    let live = |row: &Row| Ok(Live { picked_at: row::instant_if_any(row, 11)?, ..row::live(row)? });
+    let live = |row: &Row| Ok(LiveDelivery { picked_at: row::instant_if_any(row, 11)?, ..row::live(row)? });
     Ok(select.query_row(values, live).optional()?)
 }
 
@@ -36,7 +36,7 @@ UPDATE event_queue SET started_at = coalesce(started_at, ?5), updated_at = ?5
 WHERE subscription_id = ?1 AND event_id = ?2 AND namespace = ?3 AND lease = ?4
 RETURNING started_at";
 
-pub(super) fn start(conn: &Connection, namespace: &str, live: &Live, now: i64) -> Result<Option<Timestamp>> {
+pub(super) fn start(conn: &Connection, namespace: &str, live: &LiveDelivery, now: i64) -> Result<Option<Timestamp>> {
     let values = (live.subscription_id, live.event_id, namespace, live.lease.map(|lease| lease.0), now);
     Ok(conn.prepare_cached(START)?.query_row(values, |row| row::instant(row, 0)).optional()?)
 }
@@ -48,7 +48,7 @@ WHERE subscription_id = ?1 AND event_id = ?2 AND namespace = ?3 AND lease = ?4";
 pub(super) fn extend(
     conn: &Connection,
     namespace: &str,
-    live: &Live,
+    live: &LiveDelivery,
     by: Duration,
     now: i64,
 ) -> Result<Option<Timestamp>> {

@@ -8,12 +8,12 @@ use super::claim::next_priority;
 use super::lanes::newest_lane;
 use super::row;
 use crate::error::{Error, Result};
-use crate::store::{Look, LookRequest};
+use crate::store::{WatchRequest, WatchResult};
 
-pub(super) fn look(conn: &Connection, namespace: &str, request: &LookRequest, now: i64) -> Result<Look> {
+pub(super) fn look(conn: &Connection, namespace: &str, request: &WatchRequest, now: i64) -> Result<WatchResult> {
     let unknown = || Error::NamespaceNotFound { namespace: namespace.to_owned() };
     let version = row::version(conn, namespace)?.ok_or_else(unknown)?;
-    let mut look = Look { version, newest_lane: newest_lane(conn, namespace)?, ..Look::default() };
+    let mut look = WatchResult { version, newest_lane: newest_lane(conn, namespace)?, ..WatchResult::default() };
     let mut next_at: Vec<i64> = Vec::new();
     for &(id, after_event) in &request.subscriptions {
         let mut in_order = conn.prepare_cached(IN_ORDER_IS_READY)?;

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::row;
 use crate::error::Result;
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 
 const EXPIRED_LEASES: &str = "
 SELECT event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count, max_retries,
@@ -25,13 +25,13 @@ pub(super) fn expired_leases(
     subscriptions: &[i64],
     limit: usize,
     now: i64,
-) -> Result<Vec<Live>> {
+) -> Result<Vec<LiveDelivery>> {
     let (mut select, mut first_of_run) = (conn.prepare_cached(EXPIRED_LEASES)?, conn.prepare_cached(FIRST_OF_RUN)?);
-    let mut found: Vec<(i64, Live)> = Vec::new();
+    let mut found: Vec<(i64, LiveDelivery)> = Vec::new();
     for id in subscriptions {
         let rows = select.query_map((id, now, namespace, limit as i64), |row| Ok((row.get(11)?, row::live(row)?)))?;
         for row in rows {
-            let (expires_at, live): (i64, Live) = row?;
+            let (expires_at, live): (i64, LiveDelivery) = row?;
             let is_first = match (&live.group_id, live.lease) {
                 (Some(group_id), Some(lease)) => {
                     let run = (group_id, &live.subscription, namespace, lease.0, now);
@@ -56,7 +56,7 @@ FROM subscriptions s CROSS JOIN event_queue q INDEXED BY event_queue_deadline
 WHERE s.namespace = ?1 AND q.subscription_id = s.subscription_id AND q.lease IS NULL AND q.expires_at <= ?2
 LIMIT ?3";
 
-pub(super) fn expired(conn: &Connection, namespace: &str, limit: usize, now: i64) -> Result<Vec<Live>> {
+pub(super) fn expired(conn: &Connection, namespace: &str, limit: usize, now: i64) -> Result<Vec<LiveDelivery>> {
     let mut select = conn.prepare_cached(EXPIRED)?;
     let found = select.query_map((namespace, now, limit as i64), row::live)?;
     Ok(found.collect::<rusqlite::Result<_>>()?)

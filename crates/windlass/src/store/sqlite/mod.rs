@@ -9,15 +9,16 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 
 use super::{
-    AddedSubscription, Applied, Change, FreePlace, Head, Holder, NewDelivery, NewSubscription, Past, Prepared,
-    PreparedNode, PreparedToken, Recent, RouteRequest, Since, Store, Stored,
+    ActivitySince, AddedSubscription, AppliedChanges, DeliveryChange, EventHead, HeldDelivery, NewDelivery,
+    NewSubscription, PastEvents, PendingPosition, PreparedEvent, PreparedNode, PreparedToken, PublishOutcome,
+    RecentActivity, RouteRequest, Store,
 };
 use crate::admin::tokens::Token;
 use crate::clock::{Clock, Timestamp, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::event::delivery::Live;
-use crate::maintenance::task::{Duty, DutyRun, DutyView};
+use crate::event::delivery::LiveDelivery;
+use crate::maintenance::task::{MaintenanceRun, MaintenanceTask, MaintenanceTaskView};
 use crate::node::registry::NodeView;
 use crate::observe::backlog::LiveCount;
 use crate::observe::inspect::{
@@ -31,7 +32,7 @@ use crate::observe::samples::{Points, SampleRow};
 use crate::policy::NamespacePolicy;
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::{Attempt, HandlerResult};
-use crate::queue::wake::Wakes;
+use crate::queue::wake::WakeRegistry;
 use crate::topology::lanes::{EMPTY_LANES_MIN, Lane, LaneKey};
 use crate::topology::{Namespace, Subscription, Topology};
 
@@ -44,7 +45,6 @@ mod commit_watch;
 mod connection;
 mod dead_letters;
 pub(crate) mod diagnose;
-mod duty;
 mod enqueue;
 mod error;
 mod explain;
@@ -60,6 +60,7 @@ mod lease;
 mod list;
 mod look;
 mod maintain;
+mod maintenance_tasks;
 mod migrate;
 mod overview;
 mod prune;
@@ -197,7 +198,7 @@ impl Store for SqliteStore {
         Some(self)
     }
 
-    async fn watch(&self, wakes: Arc<Wakes>) {
+    async fn watch(&self, wakes: Arc<WakeRegistry>) {
         self.writer.watch(wakes);
     }
 
@@ -291,7 +292,7 @@ impl Store for SqliteStore {
         self.write(now, move |conn, _| lanes::remove_lanes(conn, &namespace, &empty)).await
     }
 
-    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<Past> {
+    async fn past_events(&self, namespace: &str, of: &Subscription, from: i64, limit: usize) -> Result<PastEvents> {
         let (namespace, of) = (namespace.to_owned(), of.clone());
         self.read(move |conn| enqueue::past_events(conn, &namespace, &of, from, limit)).await
     }
@@ -353,14 +354,14 @@ impl Store for SqliteStore {
         &self,
         namespace: &str,
         version: i64,
-        events: &[&Prepared],
+        events: &[&PreparedEvent],
         now: Option<Timestamp>,
-    ) -> Result<Option<Vec<Stored>>> {
+    ) -> Result<Option<Vec<PublishOutcome>>> {
         let (namespace, events) = (namespace.to_owned(), events.iter().copied().cloned().collect::<Vec<_>>());
         self.write(now, move |conn, now| publish::publish(conn, &namespace, version, &events, now)).await
     }
 
-    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<Live>> {
+    async fn expired(&self, namespace: &str, limit: usize, now: Option<Timestamp>) -> Result<Vec<LiveDelivery>> {
         let (namespace, now) = (namespace.to_owned(), self.now(now));
         self.read(move |conn| maintain::expired(conn, &namespace, limit, now)).await
     }
@@ -369,20 +370,25 @@ impl Store for SqliteStore {
         &self,
         _namespace: &str,
         lanes: &[i64],
-        after: Option<FreePlace>,
+        after: Option<PendingPosition>,
         newest: i64,
         limit: usize,
-    ) -> Result<Vec<(Live, FreePlace)>> {
+    ) -> Result<Vec<(LiveDelivery, PendingPosition)>> {
         let lanes = lanes.to_vec();
         self.read(move |conn| cancel::free(conn, &lanes, after, newest, limit)).await
     }
 
-    async fn held(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Live>>> {
+    async fn held(&self, namespace: &str, holders: &[HeldDelivery]) -> Result<Vec<Option<LiveDelivery>>> {
         let (namespace, holders) = (namespace.to_owned(), holders.to_vec());
         self.read(move |conn| holders.iter().map(|holder| lease::held(conn, &namespace, holder)).collect()).await
     }
 
-    async fn transition(&self, namespace: &str, changes: &[Change], now: Option<Timestamp>) -> Result<Applied> {
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[DeliveryChange],
+        now: Option<Timestamp>,
+    ) -> Result<AppliedChanges> {
         let (namespace, changes) = (namespace.to_owned(), changes.to_vec());
         self.write(now, move |conn, now| transition::transition(conn, &namespace, &changes, now)).await
     }
@@ -400,17 +406,22 @@ impl Store for SqliteStore {
         self.write(now, store).await
     }
 
-    async fn handler_results(&self, namespace: &str, live: &[Live]) -> Result<Vec<Vec<HandlerResult>>> {
+    async fn handler_results(&self, namespace: &str, live: &[LiveDelivery]) -> Result<Vec<Vec<HandlerResult>>> {
         let (namespace, live) = (namespace.to_owned(), live.to_vec());
         self.read(move |conn| live.iter().map(|live| results::of(conn, &namespace, live)).collect()).await
     }
 
-    async fn recorded(&self, namespace: &str, holders: &[Holder]) -> Result<Vec<Option<Attempt>>> {
+    async fn recorded(&self, namespace: &str, holders: &[HeldDelivery]) -> Result<Vec<Option<Attempt>>> {
         let (namespace, holders) = (namespace.to_owned(), holders.to_vec());
         self.read(move |conn| holders.iter().map(|holder| record::recorded(conn, &namespace, holder)).collect()).await
     }
 
-    async fn start(&self, namespace: &str, live: &[Live], now: Option<Timestamp>) -> Result<Vec<Option<Timestamp>>> {
+    async fn start(
+        &self,
+        namespace: &str,
+        live: &[LiveDelivery],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Option<Timestamp>>> {
         let (namespace, live) = (namespace.to_owned(), live.to_vec());
         self.write(now, move |conn, now| live.iter().map(|live| lease::start(conn, &namespace, live, now)).collect())
             .await
@@ -419,7 +430,7 @@ impl Store for SqliteStore {
     async fn extend(
         &self,
         namespace: &str,
-        live: &[(Live, Duration)],
+        live: &[(LiveDelivery, Duration)],
         now: Option<Timestamp>,
     ) -> Result<Vec<Option<Timestamp>>> {
         let (namespace, live) = (namespace.to_owned(), live.to_vec());
@@ -454,50 +465,56 @@ impl Store for SqliteStore {
         self.write(None, move |conn, _| dead_letters::purge(conn, &namespace, &filter, limit)).await
     }
 
-    async fn due_duties(
+    async fn due_maintenance_tasks(
         &self,
         namespace: Option<&str>,
-        duties: &[Duty],
+        tasks: &[MaintenanceTask],
         now: Option<Timestamp>,
-    ) -> Result<Vec<(String, Duty)>> {
-        let (namespace, duties, now) = (namespace.map(str::to_owned), duties.to_vec(), self.now(now));
-        self.read(move |conn| duty::due(conn, namespace.as_deref(), &duties, now)).await
+    ) -> Result<Vec<(String, MaintenanceTask)>> {
+        let (namespace, tasks, now) = (namespace.map(str::to_owned), tasks.to_vec(), self.now(now));
+        self.read(move |conn| maintenance_tasks::due(conn, namespace.as_deref(), &tasks, now)).await
     }
 
-    async fn take_duties(
+    async fn acquire_maintenance_tasks(
         &self,
         namespace: &str,
-        duties: &[Duty],
+        tasks: &[MaintenanceTask],
         worker_id: &str,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Duty>> {
-        let (namespace, duties, worker_id) = (namespace.to_owned(), duties.to_vec(), worker_id.to_owned());
+    ) -> Result<Vec<MaintenanceTask>> {
+        let (namespace, tasks, worker_id) = (namespace.to_owned(), tasks.to_vec(), worker_id.to_owned());
         // One that is lost in a power cut is only done again.
-        let work = move |conn: &Connection, now| duty::take(conn, &namespace, &duties, &worker_id, now);
+        let work = move |conn: &Connection, now| maintenance_tasks::take(conn, &namespace, &tasks, &worker_id, now);
         self.writer.write(Durability::Relaxed, row::micros(now), work).await
     }
 
-    async fn hold_duty(&self, namespace: &str, duty: Duty, worker_id: &str, now: Option<Timestamp>) -> Result<()> {
-        let (namespace, worker_id) = (namespace.to_owned(), worker_id.to_owned());
-        let work = move |conn: &Connection, now| duty::hold(conn, &namespace, duty, &worker_id, now);
-        self.writer.write(Durability::Relaxed, row::micros(now), work).await
-    }
-
-    async fn note_duties(
+    async fn extend_maintenance_task(
         &self,
         namespace: &str,
-        runs: &[DutyRun],
+        task: MaintenanceTask,
+        worker_id: &str,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        let (namespace, worker_id) = (namespace.to_owned(), worker_id.to_owned());
+        let work = move |conn: &Connection, now| maintenance_tasks::hold(conn, &namespace, task, &worker_id, now);
+        self.writer.write(Durability::Relaxed, row::micros(now), work).await
+    }
+
+    async fn record_maintenance_runs(
+        &self,
+        namespace: &str,
+        runs: &[MaintenanceRun],
         worker_id: &str,
         now: Option<Timestamp>,
     ) -> Result<()> {
         let (namespace, runs, worker_id) = (namespace.to_owned(), runs.to_vec(), worker_id.to_owned());
-        let work = move |conn: &Connection, now| duty::note(conn, &namespace, &runs, &worker_id, now);
+        let work = move |conn: &Connection, now| maintenance_tasks::note(conn, &namespace, &runs, &worker_id, now);
         self.writer.write(Durability::Relaxed, row::micros(now), work).await
     }
 
-    async fn duties(&self, namespace: &str) -> Result<Vec<DutyView>> {
+    async fn maintenance_tasks(&self, namespace: &str) -> Result<Vec<MaintenanceTaskView>> {
         let namespace = namespace.to_owned();
-        self.read(move |conn| duty::duties(conn, &namespace)).await
+        self.read(move |conn| maintenance_tasks::maintenance_tasks(conn, &namespace)).await
     }
 
     async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {
@@ -559,12 +576,12 @@ impl Store for SqliteStore {
         self.read(move |conn| list::list(conn, &namespace, &filter)).await
     }
 
-    async fn recent(&self, namespace: &str, since: &Since, limit: usize) -> Result<Recent> {
+    async fn recent(&self, namespace: &str, since: &ActivitySince, limit: usize) -> Result<RecentActivity> {
         let (namespace, since) = (namespace.to_owned(), *since);
         self.read(move |conn| activity::recent(conn, &namespace, &since, limit)).await
     }
 
-    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<Head>> {
+    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<EventHead>> {
         let (namespace, ids) = (namespace.to_owned(), event_ids.to_vec());
         self.read(move |conn| activity::heads(conn, &namespace, &ids)).await
     }

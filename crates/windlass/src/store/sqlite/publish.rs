@@ -9,15 +9,15 @@ use super::{arrive, row};
 use crate::clock::{from_micros, micros};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, same_json};
-use crate::store::{Prepared, Stored};
+use crate::store::{PreparedEvent, PublishOutcome};
 
 pub(super) fn publish(
     conn: &Connection,
     namespace: &str,
     version: i64,
-    events: &[Prepared],
+    events: &[PreparedEvent],
     now: i64,
-) -> Result<Option<Vec<Stored>>> {
+) -> Result<Option<Vec<PublishOutcome>>> {
     if row::version(conn, namespace)? != Some(version) {
         return Ok(None);
     }
@@ -26,7 +26,12 @@ pub(super) fn publish(
 
 /// Stores all events, and then their deliveries. Those of groups that have arrivals are left to the router, which keeps their
 /// order.
-pub(super) fn store_all(conn: &Connection, namespace: &str, events: &[Prepared], now: i64) -> Result<Vec<Stored>> {
+pub(super) fn store_all(
+    conn: &Connection,
+    namespace: &str,
+    events: &[PreparedEvent],
+    now: i64,
+) -> Result<Vec<PublishOutcome>> {
     let mut insert = conn.prepare_cached(INSERT)?;
     let (mut stored, mut entries) = (Vec::with_capacity(events.len()), Vec::with_capacity(events.len()));
     for prepared in events {
@@ -84,7 +89,12 @@ const PUT_KEY: &str = "
 INSERT OR REPLACE INTO event_keys (namespace, key, event_id, created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)";
 
 /// The first event with the same key, if there is one. Refuses an event with another type or payload.
-pub(super) fn first_of_key(conn: &Connection, namespace: &str, event: &NewEvent, now: i64) -> Result<Option<Stored>> {
+pub(super) fn first_of_key(
+    conn: &Connection,
+    namespace: &str,
+    event: &NewEvent,
+    now: i64,
+) -> Result<Option<PublishOutcome>> {
     let Some(key) = &event.key else { return Ok(None) };
     let first = match known_key(conn, namespace, key, now)? {
         Some(first) => Some(first),
@@ -109,10 +119,10 @@ pub(super) fn has_contents(
     Ok(first.is_none_or(|first| first.event_type == event_type && same_json(first.payload.get(), payload)))
 }
 
-pub(super) fn known_key(conn: &Connection, namespace: &str, key: &str, now: i64) -> Result<Option<Stored>> {
+pub(super) fn known_key(conn: &Connection, namespace: &str, key: &str, now: i64) -> Result<Option<PublishOutcome>> {
     let mut select = conn.prepare_cached(FIRST_OF_KEY)?;
-    let found =
-        select.query_row((namespace, key, now), |row| Ok(Stored::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
+    let found = select
+        .query_row((namespace, key, now), |row| Ok(PublishOutcome::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
     Ok(found.optional()?)
 }
 
@@ -141,7 +151,7 @@ pub(super) fn insert_event(
     event: &NewEvent,
     expires_in: Option<Duration>,
     now: i64,
-) -> Result<Stored> {
+) -> Result<PublishOutcome> {
     let mut insert = conn.prepare_cached(INSERT)?;
     insert_by(&mut insert, namespace, event, expires_in, now)
 }
@@ -152,7 +162,7 @@ fn insert_by(
     event: &NewEvent,
     expires_in: Option<Duration>,
     now: i64,
-) -> Result<Stored> {
+) -> Result<PublishOutcome> {
     let (run_at, _, expires_at) = times(event, expires_in, now);
     let event_id = insert.insert((
         namespace,
@@ -171,5 +181,5 @@ fn insert_by(
         event.metadata.as_ref().map(|metadata| metadata.get()),
         now,
     ))?;
-    Ok(Stored::new(event_id, from_micros(now)))
+    Ok(PublishOutcome::new(event_id, from_micros(now)))
 }

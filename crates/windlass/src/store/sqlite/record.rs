@@ -7,7 +7,7 @@ use super::row;
 use crate::clock::from_micros;
 use crate::error::Result;
 use crate::queue::outcome::{Action, Attempt};
-use crate::store::{HeldBy, Holder};
+use crate::store::{HeldBy, HeldDelivery};
 
 /// An attempt that ended, as it is recorded.
 pub(super) struct Ended<'a> {
@@ -105,7 +105,7 @@ WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3 AND (?4 IS NULL OR 
   AND (?5 IS NULL OR worker_id = ?5)
 ORDER BY rowid DESC LIMIT 1";
 
-pub(super) fn recorded(conn: &Connection, namespace: &str, holder: &Holder) -> Result<Option<Attempt>> {
+pub(super) fn recorded(conn: &Connection, namespace: &str, holder: &HeldDelivery) -> Result<Option<Attempt>> {
     let (lease, worker_id) = match &holder.by {
         HeldBy::Lease(lease) => (Some(lease.0), None),
         HeldBy::Worker(worker_id) => (None, Some(worker_id)),

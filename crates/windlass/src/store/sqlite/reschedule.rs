@@ -5,14 +5,14 @@ use rusqlite::{Connection, Row};
 use super::row;
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::store::{Ahead, AheadSchedule, Rescheduled};
+use crate::store::{AheadSchedule, Rescheduled, SchedulesAhead};
 
 // By the index of names, which no tick changes.
 const AHEAD: &str = "
 SELECT schedule_id, name, cron, timezone, next_at, updated_at FROM schedules
 WHERE namespace = ?1 AND name > ?2 AND active AND runner = 'windlass' AND updated_at > ?4 ORDER BY name LIMIT ?3";
 
-pub(super) fn ahead(conn: &Connection, namespace: &str, after: &str, limit: usize, now: i64) -> Result<Ahead> {
+pub(super) fn ahead(conn: &Connection, namespace: &str, after: &str, limit: usize, now: i64) -> Result<SchedulesAhead> {
     let schedule = |row: &Row| {
         Ok(AheadSchedule {
             schedule_id: row.get(0)?,
@@ -25,7 +25,7 @@ pub(super) fn ahead(conn: &Connection, namespace: &str, after: &str, limit: usiz
     };
     let mut select = conn.prepare_cached(AHEAD)?;
     let schedules = select.query_map((namespace, after, limit as i64, now), schedule)?;
-    Ok(Ahead { now: from_micros(now), schedules: schedules.collect::<rusqlite::Result<_>>()? })
+    Ok(SchedulesAhead { now: from_micros(now), schedules: schedules.collect::<rusqlite::Result<_>>()? })
 }
 
 const MOVE_BACK: &str = "

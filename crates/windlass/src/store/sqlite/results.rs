@@ -3,13 +3,13 @@
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::Result;
-use crate::event::delivery::Live;
+use crate::event::delivery::LiveDelivery;
 use crate::queue::handler_results::{Clear, InterimResult};
 use crate::queue::outcome::HandlerResult;
-use crate::store::Change;
+use crate::store::DeliveryChange;
 
 /// For a change whose guard held.
-pub(super) fn write(conn: &Connection, namespace: &str, change: &Change, now: i64) -> Result<()> {
+pub(super) fn write(conn: &Connection, namespace: &str, change: &DeliveryChange, now: i64) -> Result<()> {
     if !change.concerns_results() {
         return Ok(());
     }
@@ -41,7 +41,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 ON CONFLICT DO UPDATE SET succeeded = excluded.succeeded, error = excluded.error, attempt = excluded.attempt,
     created_at = excluded.created_at";
 
-fn put(conn: &Connection, namespace: &str, live: &Live, result: &HandlerResult, now: i64) -> Result<()> {
+fn put(conn: &Connection, namespace: &str, live: &LiveDelivery, result: &HandlerResult, now: i64) -> Result<()> {
     conn.prepare_cached(PUT)?.execute((
         live.event_id,
         live.subscription_id,
@@ -70,7 +70,7 @@ const OF: &str = "
 SELECT handler, succeeded, error FROM handler_results
 WHERE event_id = ?1 AND subscription_id = ?2 AND namespace = ?3 ORDER BY handler";
 
-pub(super) fn of(conn: &Connection, namespace: &str, live: &Live) -> Result<Vec<HandlerResult>> {
+pub(super) fn of(conn: &Connection, namespace: &str, live: &LiveDelivery) -> Result<Vec<HandlerResult>> {
     let mut select = conn.prepare_cached(OF)?;
     let found = select.query_map((live.event_id, live.subscription_id, namespace), result)?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
@@ -93,8 +93,8 @@ mod tests {
          VALUES (1, 10, 1, 'default', 'main', 't', 0, 0, 0, 20, 7, 0, 0);"
     );
 
-    fn held(lease: i64) -> Live {
-        Live {
+    fn held(lease: i64) -> LiveDelivery {
+        LiveDelivery {
             event_id: 10,
             subscription_id: 1,
             lane_id: 1,

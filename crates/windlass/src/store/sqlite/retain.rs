@@ -6,9 +6,9 @@ use super::record;
 use super::results;
 use super::row::{self, INFINITY};
 use crate::error::Result;
-use crate::maintenance::retention::{Ended, Leftover, Mark, Place, Walk};
+use crate::maintenance::retention::{Ended, Leftover, Mark, Walk, WalkPosition};
 use crate::queue::handler_results::Clear;
-use crate::store::{EndedPage, Retain, Step, Taken};
+use crate::store::{DeletedHistory, EndedPage, MarkStep, Retain};
 
 /// The writer has others to serve meanwhile.
 pub(super) const BATCH: usize = 100;
@@ -22,7 +22,7 @@ SELECT keep_ms, rules, at, id, subscription_id FROM retention_marks WHERE namesp
 pub(super) fn marks(conn: &Connection, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
     let mut select = conn.prepare_cached(MARKS)?;
     let marks = select.query_map((namespace, walk.as_str()), |row| {
-        let place = Place { at: row.get(2)?, id: row.get(3)?, subscription_id: row.get(4)? };
+        let place = WalkPosition { at: row.get(2)?, id: row.get(3)?, subscription_id: row.get(4)? };
         Ok(Mark { keep_ms: row::count(row, 0)?, rules: row.get(1)?, place })
     })?;
     Ok(marks.collect::<rusqlite::Result<_>>()?)
@@ -32,7 +32,7 @@ pub(super) fn ended(
     conn: &Connection,
     namespace: &str,
     walk: Walk,
-    from: Place,
+    from: WalkPosition,
     until: i64,
     limit: usize,
     now: i64,
@@ -51,9 +51,16 @@ const ATTEMPTS: &str = "
 SELECT rowid, finished_at, namespace, event_id, subscription_id, subscription, event_type FROM event_attempts
 WHERE rowid > ?1 ORDER BY rowid LIMIT ?2";
 
-fn attempts(conn: &Connection, namespace: &str, from: Place, until: i64, limit: usize, now: i64) -> Result<EndedPage> {
+fn attempts(
+    conn: &Connection,
+    namespace: &str,
+    from: WalkPosition,
+    until: i64,
+    limit: usize,
+    now: i64,
+) -> Result<EndedPage> {
     let begin = conn.prepare_cached(BEGIN)?.query_row((from.id, from.at), |row| row.get(0)).optional()?;
-    let mut page = EndedPage { next: Place { id: begin.unwrap_or(0), ..from }, ..EndedPage::default() };
+    let mut page = EndedPage { next: WalkPosition { id: begin.unwrap_or(0), ..from }, ..EndedPage::default() };
     let mut select = conn.prepare_cached(ATTEMPTS)?;
     let mut rows = select.query((page.next.id, SCAN as i64))?;
     let mut seen = 0;
@@ -68,7 +75,7 @@ fn attempts(conn: &Connection, namespace: &str, from: Place, until: i64, limit: 
         }
         seen += 1;
         // A mark in the future would not be believed.
-        page.next = Place { at: at.min(now), id, subscription_id: 0 };
+        page.next = WalkPosition { at: at.min(now), id, subscription_id: 0 };
         if page.ended.len() == limit || seen == SCAN {
             page.more = true;
             return Ok(page);
@@ -94,7 +101,7 @@ FROM dead_letters INDEXED BY dead_letters_by_time
 WHERE namespace = ?1 AND failed_at >= ?2 AND (failed_at, event_id, subscription_id) > (?2, ?3, ?4) AND failed_at < ?5
 ORDER BY failed_at, event_id, subscription_id LIMIT ?6";
 
-fn dead_letters(conn: &Connection, namespace: &str, from: Place, until: i64, limit: usize) -> Result<EndedPage> {
+fn dead_letters(conn: &Connection, namespace: &str, from: WalkPosition, until: i64, limit: usize) -> Result<EndedPage> {
     let mut select = conn.prepare_cached(DEAD_LETTERS)?;
     let letters =
         select.query_map((namespace, from.at, from.id, from.subscription_id, until, limit as i64), |row| {
@@ -108,7 +115,7 @@ fn dead_letters(conn: &Connection, namespace: &str, from: Place, until: i64, lim
             })
         })?;
     let ended = letters.collect::<rusqlite::Result<Vec<Ended>>>()?;
-    let place = |last: &Ended| Place {
+    let place = |last: &Ended| WalkPosition {
         at: last.at.timestamp_micros(),
         id: last.event_id,
         subscription_id: last.subscription_id,
@@ -137,12 +144,12 @@ pub(super) fn leftovers(
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
-pub(super) fn retain(conn: &Connection, namespace: &str, retain: &Retain) -> Result<Option<Taken>> {
+pub(super) fn retain(conn: &Connection, namespace: &str, retain: &Retain) -> Result<Option<DeletedHistory>> {
     let current = row::version(conn, namespace)? == Some(retain.version);
     if !current || !go_on(conn, namespace, retain.step.as_ref())? {
         return Ok(None);
     }
-    let mut taken = Taken::default();
+    let mut taken = DeletedHistory::default();
     for due in &retain.due {
         take(conn, namespace, due, &mut taken)?;
     }
@@ -166,8 +173,8 @@ UPDATE retention_marks SET rules = ?4, at = ?5, id = ?6, subscription_id = ?7
 WHERE namespace = ?1 AND walk = ?2 AND keep_ms = ?3 AND rules = ?8 AND at = ?9 AND id = ?10 AND subscription_id = ?11";
 
 /// Whether the mark stood where it was thought to; now it stands where the step goes.
-fn go_on(conn: &Connection, namespace: &str, step: Option<&Step>) -> Result<bool> {
-    let Some(Step { walk, from, to: Mark { keep_ms, rules, place } }) = step else { return Ok(true) };
+fn go_on(conn: &Connection, namespace: &str, step: Option<&MarkStep>) -> Result<bool> {
+    let Some(MarkStep { walk, from, to: Mark { keep_ms, rules, place } }) = step else { return Ok(true) };
     let (walk, keep_ms) = (walk.as_str(), *keep_ms as i64);
     let moved = match from {
         None => {
@@ -199,7 +206,7 @@ SELECT NOT EXISTS (SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscriptio
    AND NOT EXISTS (SELECT 1 FROM event_attempts INDEXED BY event_attempts_by_event
                    WHERE event_id = ?1 AND subscription = ?2 AND finished_at > ?3)";
 
-fn take(conn: &Connection, namespace: &str, due: &Ended, taken: &mut Taken) -> Result<()> {
+fn take(conn: &Connection, namespace: &str, due: &Ended, taken: &mut DeletedHistory) -> Result<()> {
     let at = due.at.timestamp_micros();
     if due.status.is_some() && conn.prepare_cached(DELETE_LETTER)?.execute((due.event_id, due.subscription_id, at))? > 0
     {

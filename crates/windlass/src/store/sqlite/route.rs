@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::event::NewEvent;
 use crate::queue::wake::ReadyLane;
 use crate::store::{
-    Arrival, ArrivalsLook, Prepared, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing, Snapshot,
+    Arrival, ArrivalsLook, PreparedEvent, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing, Snapshot,
 };
 use crate::topology::MAIN;
 use crate::topology::lanes::LaneKey;
@@ -93,7 +93,7 @@ fn arrival(row: &Row) -> rusqlite::Result<Arrival> {
     event.run_at = row::instant_if_any(row, 8)?;
     event.expires_at = row::instant_if_any(row, 9)?;
     event.payload = row::json(row, 10)?;
-    let prepared = Prepared { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() };
+    let prepared = PreparedEvent { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() };
     Ok(Arrival { event_id: row.get(0)?, created_at: row::instant(row, 1)?, prepared, rejected: None })
 }
 

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
 use crate::event::Event;
-use crate::event::delivery::{Lease, Live};
+use crate::event::delivery::{Lease, LiveDelivery};
 use crate::queue::outcome::Attempt;
 
 /// The instant that never comes: a delivery waits for its group.
@@ -101,8 +101,8 @@ pub(super) fn event_from(row: &Row) -> rusqlite::Result<Event> {
 
 /// From the columns `event_id, subscription_id, lane_id, event_type, lease, attempts, attempts_limit, retry_count,
 /// max_retries, subscription, group_id`.
-pub(super) fn live(row: &Row) -> rusqlite::Result<Live> {
-    Ok(Live {
+pub(super) fn live(row: &Row) -> rusqlite::Result<LiveDelivery> {
+    Ok(LiveDelivery {
         event_id: row.get(0)?,
         subscription_id: row.get(1)?,
         lane_id: row.get(2)?,

@@ -9,7 +9,7 @@ use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
 use crate::observe::inspect::Page;
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
-use crate::store::{DueSchedules, Place, PreparedSchedule, Put};
+use crate::store::{DueSchedules, PreparedSchedule, PutOutcome, SchedulePosition};
 
 /// What a view is made of.
 macro_rules! columns {
@@ -109,20 +109,20 @@ RETURNING ",
     columns!()
 );
 
-pub(super) fn add(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
-    Ok(put(conn, ADD, namespace, new, now)?.map_or(Put::NameTaken, |view| Put::Done(Box::new(view))))
+pub(super) fn add(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<PutOutcome> {
+    Ok(put(conn, ADD, namespace, new, now)?.map_or(PutOutcome::NameTaken, |view| PutOutcome::Done(Box::new(view))))
 }
 
-pub(super) fn replace(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
+pub(super) fn replace(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<PutOutcome> {
     match put(conn, REPLACE, namespace, new, now)? {
-        Some(view) => Ok(Put::Done(Box::new(view))),
-        None if one(conn, namespace, &new.schedule_id)?.is_some() => Ok(Put::NameTaken),
-        None => Ok(Put::NotFound),
+        Some(view) => Ok(PutOutcome::Done(Box::new(view))),
+        None if one(conn, namespace, &new.schedule_id)?.is_some() => Ok(PutOutcome::NameTaken),
+        None => Ok(PutOutcome::NotFound),
     }
 }
 
-pub(super) fn declare(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<Put> {
-    Ok(put(conn, DECLARE, namespace, new, now)?.map_or(Put::NotFound, |view| Put::Done(Box::new(view))))
+pub(super) fn declare(conn: &Connection, namespace: &str, new: &PreparedSchedule, now: i64) -> Result<PutOutcome> {
+    Ok(put(conn, DECLARE, namespace, new, now)?.map_or(PutOutcome::NotFound, |view| PutOutcome::Done(Box::new(view))))
 }
 
 fn put(
@@ -256,7 +256,7 @@ WHERE namespace = ?1 AND next_at <= ?4 AND (next_at, schedule_id) > (?2, ?3) ORD
 pub(super) fn due(
     conn: &Connection,
     namespace: &str,
-    after: Option<Place>,
+    after: Option<SchedulePosition>,
     limit: usize,
     bytes: usize,
     now: i64,
@@ -273,7 +273,7 @@ pub(super) fn due(
         && let Some(row) = rows.next()?
     {
         let schedule_id: String = row.get(0)?;
-        due.last = Some(Place { next_at: row::instant(row, 17)?, schedule_id: schedule_id.clone() });
+        due.last = Some(SchedulePosition { next_at: row::instant(row, 17)?, schedule_id: schedule_id.clone() });
         match view(row) {
             Ok(view) => {
                 read += view.payload.get().len();

@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::observe::inspect::Page;
 use crate::schedule::{ScheduleFilter, ScheduleFire, ScheduleView};
 use crate::store::{
-    Ahead, DueSchedules, Fires, Firing, Place, Prepared, PreparedSchedule, Put, Rescheduled, ScheduleStore,
+    DueSchedules, FireOutcomes, Firing, PreparedEvent, PreparedSchedule, PutOutcome, Rescheduled, SchedulePosition,
+    ScheduleStore, SchedulesAhead,
 };
 
 #[async_trait]
@@ -20,17 +21,32 @@ impl ScheduleStore for SqliteStore {
         self.read(move |conn| schedule::count_all(conn, &namespace)).await
     }
 
-    async fn add_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+    async fn add_schedule(
+        &self,
+        namespace: &str,
+        new: &PreparedSchedule,
+        now: Option<Timestamp>,
+    ) -> Result<PutOutcome> {
         let (namespace, new) = (namespace.to_owned(), new.clone());
         self.write(now, move |conn, now| schedule::add(conn, &namespace, &new, now)).await
     }
 
-    async fn put_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+    async fn put_schedule(
+        &self,
+        namespace: &str,
+        new: &PreparedSchedule,
+        now: Option<Timestamp>,
+    ) -> Result<PutOutcome> {
         let (namespace, new) = (namespace.to_owned(), new.clone());
         self.write(now, move |conn, now| schedule::replace(conn, &namespace, &new, now)).await
     }
 
-    async fn declare_schedule(&self, namespace: &str, new: &PreparedSchedule, now: Option<Timestamp>) -> Result<Put> {
+    async fn declare_schedule(
+        &self,
+        namespace: &str,
+        new: &PreparedSchedule,
+        now: Option<Timestamp>,
+    ) -> Result<PutOutcome> {
         let (namespace, new) = (namespace.to_owned(), new.clone());
         self.write(now, move |conn, now| schedule::declare(conn, &namespace, &new, now)).await
     }
@@ -86,7 +102,7 @@ impl ScheduleStore for SqliteStore {
     async fn due_schedules(
         &self,
         namespace: &str,
-        after: Option<&Place>,
+        after: Option<&SchedulePosition>,
         limit: usize,
         bytes: usize,
         now: Option<Timestamp>,
@@ -101,7 +117,7 @@ impl ScheduleStore for SqliteStore {
         after: &str,
         limit: usize,
         now: Option<Timestamp>,
-    ) -> Result<Ahead> {
+    ) -> Result<SchedulesAhead> {
         let (namespace, after, now) = (namespace.to_owned(), after.to_owned(), SqliteStore::now(self, now));
         self.read(move |conn| reschedule::ahead(conn, &namespace, &after, limit, now)).await
     }
@@ -116,10 +132,10 @@ impl ScheduleStore for SqliteStore {
         namespace: &str,
         version: i64,
         firings: &[Firing],
-        events: &[Prepared],
+        events: &[PreparedEvent],
         manual: bool,
         now: Option<Timestamp>,
-    ) -> Result<Fires> {
+    ) -> Result<FireOutcomes> {
         let (namespace, firings, events) = (namespace.to_owned(), firings.to_vec(), events.to_vec());
         self.write(now, move |conn, now| fire::fire(conn, &namespace, version, &firings, &events, manual, now)).await
     }

@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{SqliteStore, inspect, row};
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::observe::search::FoundEvent;
-use crate::store::{Contents, SearchStore, Source, Walked};
+use crate::observe::search::SearchResult;
+use crate::store::{EventFilter, SearchStep, SearchStore, Source};
 use crate::topology::lanes::split_tags;
 use crate::topology::wants;
 
@@ -44,7 +44,7 @@ const DEAD: &str = "
 SELECT event_id, status = ?5 FROM dead_letters INDEXED BY dead_letters_by_event
 WHERE namespace = ?1 AND subscription = ?4 AND event_id < ?2 ORDER BY event_id DESC LIMIT ?3";
 
-fn walk(conn: &Connection, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<Walked> {
+fn walk(conn: &Connection, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<SearchStep> {
     let (sql, subscription, status) = match source {
         Source::All => (ALL, "", ""),
         Source::Told { subscription } => (TOLD, subscription.as_str(), ""),
@@ -55,7 +55,7 @@ fn walk(conn: &Connection, namespace: &str, source: &Source, before: i64, rows: 
     };
     let mut select = conn.prepare_cached(sql)?;
     let mut found = select.query((namespace, before, rows as i64, subscription, status))?;
-    let mut walked = Walked::default();
+    let mut walked = SearchStep::default();
     while let Some(row) = found.next()? {
         let id: i64 = row.get(0)?;
         (walked.looked_at, walked.next) = (walked.looked_at + 1, Some(id));
@@ -82,7 +82,7 @@ const HEAD: &str = "
 SELECT event_type, title, tags, group_id, created_at FROM events WHERE id = ?1 AND namespace = ?2";
 
 /// The text in small letters is given.
-fn matches(row: &Row, wanted: &Contents, text: Option<&str>) -> rusqlite::Result<bool> {
+fn matches(row: &Row, wanted: &EventFilter, text: Option<&str>) -> rusqlite::Result<bool> {
     let (created_at, tags) = (from_micros(row.get(4)?), row.get_ref(1)?.as_str()?);
     let tags: Vec<String> = split_tags(tags).iter().map(|tag| tag.trim().to_owned()).collect();
     let equal = |index: usize, name: &Option<String>| match name {
@@ -104,7 +104,7 @@ fn matches(row: &Row, wanted: &Contents, text: Option<&str>) -> rusqlite::Result
     Ok(false)
 }
 
-fn matching(conn: &Connection, namespace: &str, wanted: &Contents, mut ids: Vec<i64>) -> Result<Vec<i64>> {
+fn matching(conn: &Connection, namespace: &str, wanted: &EventFilter, mut ids: Vec<i64>) -> Result<Vec<i64>> {
     let mut select = conn.prepare_cached(CONTENTS)?;
     let text = wanted.text.as_ref().map(|text| text.to_lowercase());
     let mut failed = None;
@@ -115,13 +115,13 @@ fn matching(conn: &Connection, namespace: &str, wanted: &Contents, mut ids: Vec<
     failed.map_or(Ok(ids), |error| Err(error.into()))
 }
 
-fn found(conn: &Connection, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<FoundEvent>> {
+fn found(conn: &Connection, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<SearchResult>> {
     let mut select = conn.prepare_cached(HEAD)?;
     let mut found = Vec::with_capacity(ids.len());
     for event_id in ids {
         let Some(delivery) = inspect::deliveries(conn, namespace, *event_id)?.remove(subscription) else { continue };
         let event = select.query_row((event_id, namespace), |row| {
-            Ok(FoundEvent {
+            Ok(SearchResult {
                 event_id: *event_id,
                 event_type: row.get(0)?,
                 title: row.get(1)?,
@@ -138,7 +138,7 @@ fn found(conn: &Connection, namespace: &str, subscription: &str, ids: &[i64]) ->
 
 #[async_trait]
 impl SearchStore for SqliteStore {
-    async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<Walked> {
+    async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<SearchStep> {
         let (namespace, source) = (namespace.to_owned(), source.clone());
         self.read(move |conn| walk(conn, &namespace, &source, before, rows)).await
     }
@@ -163,12 +163,12 @@ impl SearchStore for SqliteStore {
         .await
     }
 
-    async fn matching(&self, namespace: &str, contents: &Contents, ids: Vec<i64>) -> Result<Vec<i64>> {
+    async fn matching(&self, namespace: &str, contents: &EventFilter, ids: Vec<i64>) -> Result<Vec<i64>> {
         let (namespace, contents) = (namespace.to_owned(), contents.clone());
         self.read(move |conn| matching(conn, &namespace, &contents, ids)).await
     }
 
-    async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<FoundEvent>> {
+    async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<SearchResult>> {
         let (namespace, subscription, ids) = (namespace.to_owned(), subscription.to_owned(), ids.to_vec());
         self.read(move |conn| found(conn, &namespace, &subscription, &ids)).await
     }

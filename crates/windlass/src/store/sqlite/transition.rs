@@ -8,14 +8,19 @@ use super::results;
 use super::row::INFINITY;
 use crate::clock::micros;
 use crate::error::Result;
-use crate::event::delivery::{Live, Status};
+use crate::event::delivery::{LiveDelivery, Status};
 use crate::queue::decide::{Transition, When};
 use crate::queue::outcome::Attempt;
 use crate::queue::wake::ReadyLane;
-use crate::store::{Applied, Change, Guard};
+use crate::store::{AppliedChanges, ChangeGuard, DeliveryChange};
 
-pub(super) fn transition(conn: &Connection, namespace: &str, changes: &[Change], now: i64) -> Result<Applied> {
-    let (mut applied, mut usual) = (Applied::default(), Usual::prepare(conn)?);
+pub(super) fn transition(
+    conn: &Connection,
+    namespace: &str,
+    changes: &[DeliveryChange],
+    now: i64,
+) -> Result<AppliedChanges> {
+    let (mut applied, mut usual) = (AppliedChanges::default(), Usual::prepare(conn)?);
     for change in changes {
         applied.attempts.push(apply(conn, &mut usual, namespace, change, &mut applied.freed, now)?);
     }
@@ -40,7 +45,7 @@ fn apply(
     conn: &Connection,
     usual: &mut Usual<'_>,
     namespace: &str,
-    change: &Change,
+    change: &DeliveryChange,
     freed: &mut Vec<ReadyLane>,
     now: i64,
 ) -> Result<Option<Attempt>> {
@@ -98,7 +103,7 @@ SELECT subscription, group_id, ready_at, due_at, attempts, retry_count, max_retr
        started_at, lease_expires_at, created_at
 FROM event_queue WHERE subscription_id = ?1 AND event_id = ?2 AND namespace = ?3";
 
-fn current(select: &mut Statement<'_>, namespace: &str, live: &Live) -> Result<Option<Current>> {
+fn current(select: &mut Statement<'_>, namespace: &str, live: &LiveDelivery) -> Result<Option<Current>> {
     let found = select.query_row((live.subscription_id, live.event_id, namespace), |row| {
         Ok(Current {
             subscription: row.get(0)?,
@@ -120,11 +125,13 @@ fn current(select: &mut Statement<'_>, namespace: &str, live: &Live) -> Result<O
 }
 
 impl Current {
-    fn holds(&self, guard: Guard, now: i64) -> bool {
+    fn holds(&self, guard: ChangeGuard, now: i64) -> bool {
         match guard {
-            Guard::Lease(lease) => self.lease == Some(lease.0),
-            Guard::RunOut(lease) => self.lease == Some(lease.0) && self.lease_expires_at.is_some_and(|end| end <= now),
-            Guard::Free => self.lease.is_none(),
+            ChangeGuard::Lease(lease) => self.lease == Some(lease.0),
+            ChangeGuard::ExpiredLease(lease) => {
+                self.lease == Some(lease.0) && self.lease_expires_at.is_some_and(|end| end <= now)
+            }
+            ChangeGuard::Free => self.lease.is_none(),
         }
     }
 
@@ -147,7 +154,13 @@ impl Current {
         self.retry_count.saturating_add(u32::from(failed))
     }
 
-    fn ended<'a>(&'a self, change: &'a Change, failed: bool, next_retry_at: Option<i64>, now: i64) -> Ended<'a> {
+    fn ended<'a>(
+        &'a self,
+        change: &'a DeliveryChange,
+        failed: bool,
+        next_retry_at: Option<i64>,
+        now: i64,
+    ) -> Ended<'a> {
         Ended {
             event_id: change.live.event_id,
             subscription_id: change.live.subscription_id,
@@ -178,7 +191,7 @@ fn remove(
     conn: &Connection,
     delete: &mut Statement<'_>,
     namespace: &str,
-    change: &Change,
+    change: &DeliveryChange,
     row: &Current,
     now: i64,
 ) -> Result<Option<ReadyLane>> {
@@ -190,7 +203,7 @@ fn remove(
 fn change_group(
     conn: &Connection,
     namespace: &str,
-    change: &Change,
+    change: &DeliveryChange,
     row: &Current,
     now: i64,
 ) -> Result<Option<ReadyLane>> {
@@ -210,7 +223,7 @@ WHERE subscription_id = ?1 AND event_id = ?2";
 
 fn requeue(
     conn: &Connection,
-    change: &Change,
+    change: &DeliveryChange,
     (ready_at, due_at): (i64, Option<i64>),
     (failed, free): (bool, bool),
     now: i64,
@@ -235,7 +248,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 fn bury(
     conn: &Connection,
     namespace: &str,
-    change: &Change,
+    change: &DeliveryChange,
     row: &Current,
     (status, reason, failed): (Status, &str, bool),
     now: i64,

@@ -11,7 +11,7 @@ use notify::{Error, Event, RecommendedWatcher, RecursiveMode, Watcher};
 /// transaction does not wake the watching thread once for every page.
 pub(super) struct Unchecked(#[allow(dead_code, reason = "dropped, and never read")] Sender<()>);
 
-/// Dropping it ends the watching thread.
+/// DropOutcome it ends the watching thread.
 pub(super) struct WalWatch(Option<RecommendedWatcher>);
 
 impl WalWatch {

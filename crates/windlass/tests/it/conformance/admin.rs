@@ -1,7 +1,8 @@
 //! What people do by hand: cancel, reset, and see who is stuck.
 
 use windlass::{
-    Action, ClaimRequest, Error, Held, NewEvent, Policy, Report, Status, StuckDelivery, SubscriptionSpec, WorkerView,
+    Action, ClaimRequest, Error, LeasedEvent, NewEvent, Policy, Report, Status, StuckDelivery, SubscriptionSpec,
+    WorkerView,
 };
 
 use crate::support::*;
@@ -82,7 +83,7 @@ conformance! {
         assert_eq!(view.updated_at, bed.now());
 
         assert!(bed.queue.finish(&delivery, Report::done()).await.unwrap().is_lost());
-        assert!(bed.queue.finish(Held::by_worker(event, "stuck:1"), Report::done()).await.unwrap().is_lost());
+        assert!(bed.queue.finish(LeasedEvent::by_worker(event, "stuck:1"), Report::done()).await.unwrap().is_lost());
         let again = take(&other).await;
         assert_eq!((again.event.id, again.attempts), (event, 2));
         let log = bed.queue.log(event).await.unwrap();

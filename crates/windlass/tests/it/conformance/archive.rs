@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use windlass::{
     ClaimRequest, Clock, DeadLetterFilter, Error, ExportedHistory, HistoryFilter, ImportedHistory, NewEvent, Policy,
-    PolicyOverrides, Queue, Report, Retained, Status, SubscriptionSpec,
+    PolicyOverrides, Queue, Report, RetentionReport, Status, SubscriptionSpec,
 };
 
 use crate::bed::Bed;
@@ -84,7 +84,7 @@ conformance! {
         let events = rich_history(bed, &queue).await;
         let before = all_of(&queue, &events).await;
         bed.advance(2 * HOUR);
-        assert_eq!(queue.retain_once().await, Ok(Retained { withheld: true, ..Retained::default() }));
+        assert_eq!(queue.retain_once().await, Ok(RetentionReport { withheld: true, ..RetentionReport::default() }));
         assert_eq!(all_of(&queue, &events).await, before);
         let folder = tempfile::tempdir().unwrap();
         let archiver = archiver(bed, folder.path()).await;
@@ -144,7 +144,7 @@ conformance! {
         let folder = tempfile::tempdir().unwrap();
         let archiver = archiver(bed, folder.path()).await;
         bed.advance(2 * HOUR);
-        assert_eq!(archiver.retain_once().await, Ok(Retained::default()));
+        assert_eq!(archiver.retain_once().await, Ok(RetentionReport::default()));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         bed.advance(10 * HOUR);
         assert_eq!(archiver.retain_once().await.unwrap().dead_letters, 1);
@@ -244,7 +244,7 @@ conformance! {
         assert_eq!(queue.retain_once().await.unwrap().events, 1);
         bed.namespace(Policy { keep_completed_ms: Some(4 * 3_600_000), ..Policy::default() }).await;
         assert_eq!(import(&queue, folder.path()).await.events, 1);
-        assert_eq!(queue.retain_once().await, Ok(Retained::default()));
+        assert_eq!(queue.retain_once().await, Ok(RetentionReport::default()));
         // What is new is still told apart from what is old.
         let since = after(bed.now(), Duration::ZERO) - chrono::TimeDelta::minutes(5);
         let completed: u64 = queue.stats(since).await.unwrap().iter().map(|row| row.count).sum();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use windlass::{
-    Backoff, ClaimRequest, DeadLetterFilter, Error, Held, Limits, ListFilter, NamespacePolicy, NewEvent, Outcome,
-    Policy, PolicyOverrides, Queue, Report, SubscriptionSpec,
+    Backoff, ClaimRequest, DeadLetterFilter, Error, LeasedEvent, Limits, ListFilter, NamespacePolicy, NewEvent,
+    Outcome, Policy, PolicyOverrides, Queue, Report, SubscriptionSpec,
 };
 
 use crate::support::*;
@@ -111,7 +111,7 @@ conformance! {
         invalid(queue.claim(ClaimRequest::new("w").max(4)).await.unwrap_err(), "max");
         invalid(queue.claim(ClaimRequest::new("w").max(0)).await.unwrap_err(), "max");
         assert_eq!(claim(&queue, ClaimRequest::new("w").max(3)).await.len(), 3);
-        let reports = vec![(Held::by_worker(published[0].event.id, "w"), Report::done()); 4];
+        let reports = vec![(LeasedEvent::by_worker(published[0].event.id, "w"), Report::done()); 4];
         invalid(queue.finish_all(reports).await.unwrap_err(), "items");
         assert_eq!(status(&queue, published[0].event.id).await, windlass::Status::Processing);
         invalid(queue.list(ListFilter { limit: 4, ..Default::default() }).await.unwrap_err(), "limit");
@@ -151,7 +151,7 @@ conformance! {
         assert_eq!(refused(reason("x".repeat(1_001))).await.code(), "too_large");
         let detail = serde_json::value::to_raw_value(&"x".repeat(64 << 10)).unwrap();
         assert_eq!(refused(Report::done().detail(detail)).await.code(), "too_large");
-        invalid(bed.queue.finish(Held::by_worker(event, ""), Report::done()).await.unwrap_err(), "worker_id");
+        invalid(bed.queue.finish(LeasedEvent::by_worker(event, ""), Report::done()).await.unwrap_err(), "worker_id");
         invalid(bed.queue.extend(&delivery, Some(Duration::ZERO)).await.unwrap_err(), "lease_ms");
         invalid(bed.queue.extend(&delivery, Some(Duration::MAX)).await.unwrap_err(), "lease_ms");
         assert_eq!(bed.queue.reset(event, "main", "x".repeat(201).as_str()).await.unwrap_err().code(), "too_large");

@@ -109,7 +109,7 @@ conformance! {
         take(&bed.queue).await;
         bed.advance(LEASE);
         assert!(poll(&bed.queue).await.is_none());
-        assert_eq!(bed.queue.sweep_once().await.unwrap() + bed.queue.expire_once().await.unwrap(), 1);
+        assert_eq!(bed.queue.release_expired_once().await.unwrap() + bed.queue.expire_once().await.unwrap(), 1);
         assert_eq!(status(&bed.queue, event).await, Status::Expired);
         assert_eq!(trail(&bed.queue, event).await, [Action::Picked, Action::Abandoned, Action::Expired]);
     }
@@ -156,7 +156,7 @@ conformance! {
         let event = expiring(bed, &bed.queue, 1).await;
         bed.advance(secs(1));
         bed.queue.expire_once().await.unwrap();
-        let held = windlass::Held::by_worker(event, "w");
+        let held = windlass::LeasedEvent::by_worker(event, "w");
         assert!(bed.queue.finish(held, Report::done()).await.unwrap().is_lost());
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use windlass::{
-    ClaimRequest, DeadLetterFilter, Error, Finding, GroupFailure, Level, Limits, NewEvent, NewNode, NewSchedule,
-    NewToken, Policy, Queue, Report, Scope, SubscriptionSpec,
+    ClaimRequest, DeadLetterFilter, Error, Finding, FindingLevel, GroupFailurePolicy, Limits, NewEvent, NewNode,
+    NewSchedule, NewToken, Policy, Queue, Report, Scope, SubscriptionSpec,
 };
 
 use crate::bed::{Bed, Kind};
@@ -23,7 +23,7 @@ async fn finding(queue: &Queue, check: &str) -> Finding {
     findings.into_iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("there is no check '{check}'"))
 }
 
-async fn level(queue: &Queue, check: &str) -> Level {
+async fn level(queue: &Queue, check: &str) -> FindingLevel {
     finding(queue, check).await.level
 }
 
@@ -41,9 +41,9 @@ conformance! {
         let names: BTreeSet<&str> = findings.iter().map(|finding| finding.check).collect();
         assert_eq!(names.len(), findings.len(), "each check has one finding");
         // The usual server of the tests is fast and not durable.
-        let amiss = findings.iter().filter(|finding| finding.level > Level::Ok && finding.check != "durability");
+        let amiss = findings.iter().filter(|finding| finding.level > FindingLevel::Ok && finding.check != "durability");
         assert_eq!(amiss.collect::<Vec<_>>(), [] as [&Finding; 0]);
-        assert!(findings.iter().all(|finding| finding.level == Level::Ok || finding.advice.is_some()));
+        assert!(findings.iter().all(|finding| finding.level == FindingLevel::Ok || finding.advice.is_some()));
     }
 
     async fn a_closed_queue_cannot_be_diagnosed(bed) {
@@ -61,16 +61,16 @@ conformance! {
         let event = publish(&bed.queue, "mail").await;
         take(&bed.queue).await;
         bed.advance(LEASE + MINUTE);
-        assert_eq!(level(&bed.queue, "run_out_leases").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "expired_leases").await, FindingLevel::Ok);
         bed.advance(secs(1));
-        let found = finding(&bed.queue, "run_out_leases").await;
-        assert_eq!(found.level, Level::Warning);
+        let found = finding(&bed.queue, "expired_leases").await;
+        assert_eq!(found.level, FindingLevel::Warning);
         let said = format!("1 with a lease that ran out up to 1 min ago: event {} (mail in 'default', held by w)", event.id);
         assert_eq!(found.summary, said);
         bed.advance(10 * MINUTE);
-        assert_eq!(level(&bed.queue, "run_out_leases").await, Level::Problem);
-        bed.queue.sweep_once().await.unwrap();
-        assert_eq!(level(&bed.queue, "run_out_leases").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "expired_leases").await, FindingLevel::Problem);
+        bed.queue.release_expired_once().await.unwrap();
+        assert_eq!(level(&bed.queue, "expired_leases").await, FindingLevel::Ok);
     }
 
     async fn what_is_held_in_silence_is_found(bed) {
@@ -78,19 +78,19 @@ conformance! {
         let id = publish(&queue, "mail").await.id;
         let delivery = take(&queue).await;
         bed.advance(5 * MINUTE + secs(1));
-        assert_eq!(level(&queue, "stuck_events").await, Level::Ok);
+        assert_eq!(level(&queue, "stuck_events").await, FindingLevel::Ok);
         let worker = finding(&queue, "stale_workers").await;
-        assert_eq!(worker.level, Level::Warning);
+        assert_eq!(worker.level, FindingLevel::Warning);
         let said = "1 silent and still holding deliveries: w in 'ns' (holds 1, silent for 5 min)";
         assert_eq!(worker.summary, said);
         bed.advance(5 * MINUTE);
         let stuck = finding(&queue, "stuck_events").await;
-        assert_eq!(stuck.level, Level::Warning);
+        assert_eq!(stuck.level, FindingLevel::Warning);
         assert!(stuck.summary.contains(&format!("event {id} (mail in 'ns', held by w)")), "{stuck:?}");
         assert!(stuck.advice.unwrap().contains(&format!("`windlass reset {id} --namespace ns`")));
         queue.extend(&delivery, Some(HOUR)).await.unwrap();
-        assert_eq!(level(&queue, "stuck_events").await, Level::Ok);
-        assert_eq!(level(&queue, "stale_workers").await, Level::Ok);
+        assert_eq!(level(&queue, "stuck_events").await, FindingLevel::Ok);
+        assert_eq!(level(&queue, "stale_workers").await, FindingLevel::Ok);
     }
 
     async fn a_worker_that_is_heard_of_somewhere_is_not_silent(bed) {
@@ -98,24 +98,24 @@ conformance! {
         publish_many(&queue, "mail", 2).await;
         take(&queue).await;
         bed.advance(6 * MINUTE);
-        assert_eq!(level(&queue, "stale_workers").await, Level::Warning);
+        assert_eq!(level(&queue, "stale_workers").await, FindingLevel::Warning);
         take(&queue).await;
-        assert_eq!(level(&queue, "stale_workers").await, Level::Ok);
+        assert_eq!(level(&queue, "stale_workers").await, FindingLevel::Ok);
     }
 
     async fn nodes_that_fell_silent_are_found(bed) {
         bed.queue.register_node(NewNode::new("api-1")).await.unwrap();
         bed.queue.register_node(NewNode::new("api-2")).await.unwrap();
         bed.queue.stop_node("api-2").await.unwrap();
-        assert_eq!(level(&bed.queue, "stale_nodes").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "stale_nodes").await, FindingLevel::Ok);
         bed.advance(secs(91));
         let found = finding(&bed.queue, "stale_nodes").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert_eq!(found.summary, "1 silent without having stopped: api-1 in 'default' for 1 min");
         bed.advance(DAY);
-        assert_eq!(level(&bed.queue, "stale_nodes").await, Level::Notice);
+        assert_eq!(level(&bed.queue, "stale_nodes").await, FindingLevel::Notice);
         bed.queue.touch_node("api-1").await.unwrap();
-        assert_eq!(level(&bed.queue, "stale_nodes").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "stale_nodes").await, FindingLevel::Ok);
     }
 
     async fn what_nobody_takes_is_found_unless_it_is_paused(bed) {
@@ -123,30 +123,30 @@ conformance! {
         publish(&queue, "mail.send").await;
         publish_new(&queue, NewEvent::new("later").run_at(after(bed.now(), 10 * HOUR))).await;
         bed.advance(5 * MINUTE + secs(1));
-        assert_eq!(level(&queue, "oldest_waiting").await, Level::Notice);
+        assert_eq!(level(&queue, "oldest_waiting").await, FindingLevel::Notice);
         bed.advance(HOUR);
         let found = finding(&queue, "oldest_waiting").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert_eq!(found.summary, "ready and not taken: mail.send for 'main' in 'ns' for 1 h 5 min");
 
         queue.pause().await.unwrap();
-        assert_eq!(level(&queue, "oldest_waiting").await, Level::Ok);
+        assert_eq!(level(&queue, "oldest_waiting").await, FindingLevel::Ok);
         assert_eq!(finding(&queue, "paused").await.summary, "1 paused: namespace 'ns'");
         queue.resume().await.unwrap();
         queue.pause_type("mail.*").await.unwrap();
-        assert_eq!(level(&queue, "oldest_waiting").await, Level::Ok);
+        assert_eq!(level(&queue, "oldest_waiting").await, FindingLevel::Ok);
         assert_eq!(finding(&queue, "paused").await.summary, "1 paused: type 'mail.*' in 'ns'");
         queue.resume_type("mail.*").await.unwrap();
         queue.pause_subscription("main").await.unwrap();
-        assert_eq!(level(&queue, "oldest_waiting").await, Level::Ok);
+        assert_eq!(level(&queue, "oldest_waiting").await, FindingLevel::Ok);
         let paused = finding(&queue, "paused").await;
-        assert_eq!((paused.level, &*paused.summary), (Level::Notice, "1 paused: subscription 'main' in 'ns'"));
+        assert_eq!((paused.level, &*paused.summary), (FindingLevel::Notice, "1 paused: subscription 'main' in 'ns'"));
         queue.resume_subscription("main").await.unwrap();
-        assert_eq!(level(&queue, "paused").await, Level::Ok);
+        assert_eq!(level(&queue, "paused").await, FindingLevel::Ok);
 
-        assert_eq!(level(&queue, "oldest_waiting").await, Level::Warning);
+        assert_eq!(level(&queue, "oldest_waiting").await, FindingLevel::Warning);
         take(&queue).await;
-        assert_eq!(level(&queue, "oldest_waiting").await, Level::Ok);
+        assert_eq!(level(&queue, "oldest_waiting").await, FindingLevel::Ok);
     }
 
     async fn a_backlog_that_grows_is_found(bed) {
@@ -162,7 +162,7 @@ conformance! {
             bed.advance(MINUTE);
         }
         let found = finding(&bed.queue, "backlog").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         let said = "'default' grew from 1 to 1,501 live deliveries within the hour: 1,501 events published, 0 ended";
         assert_eq!(found.summary, said);
         bed.advance(HOUR);
@@ -179,42 +179,42 @@ conformance! {
             let event = publish_new(&bed.queue, NewEvent::new("mail").group("user-42")).await;
             first.get_or_insert(event.id);
         }
-        assert_eq!(level(&bed.queue, "blocked_groups").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "blocked_groups").await, FindingLevel::Ok);
         fail(&bed.queue, &take(&bed.queue).await).await;
         let found = finding(&bed.queue, "blocked_groups").await;
-        assert_eq!(found.level, Level::Notice);
+        assert_eq!(found.level, FindingLevel::Notice);
         let said = format!(
             "1 with 2 waiting for a retry: 'user-42' in 'default' (2 behind event {}: 1 failure, next try in 5 min)",
             first.unwrap()
         );
         assert_eq!(found.summary, said);
         bed.advance(BACKOFF);
-        assert_eq!(level(&bed.queue, "blocked_groups").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "blocked_groups").await, FindingLevel::Ok);
     }
 
     async fn groups_that_go_on_past_a_retry_are_fine(bed) {
-        let queue = bed.namespace(Policy { group_failure: GroupFailure::Continue, ..Policy::default() }).await;
+        let queue = bed.namespace(Policy { group_failure: GroupFailurePolicy::Continue, ..Policy::default() }).await;
         for _ in 0..3 {
             publish_new(&queue, NewEvent::new("mail").group("user-42")).await;
         }
         fail(&queue, &take(&queue).await).await;
-        assert_eq!(level(&queue, "blocked_groups").await, Level::Ok);
+        assert_eq!(level(&queue, "blocked_groups").await, FindingLevel::Ok);
     }
 
     async fn dead_letters_of_the_hour_are_found(bed) {
         publish(&bed.queue, "mail").await;
-        assert_eq!(level(&bed.queue, "dead_letters").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "dead_letters").await, FindingLevel::Ok);
         let delivery = take(&bed.queue).await;
         finish(&bed.queue, &delivery, Report::dead("rejected")).await;
         let found = finding(&bed.queue, "dead_letters").await;
-        assert_eq!((found.level, &*found.summary), (Level::Notice, "given up within the hour: 1 in 'default'"));
+        assert_eq!((found.level, &*found.summary), (FindingLevel::Notice, "given up within the hour: 1 in 'default'"));
         assert!(found.advice.unwrap().contains("windlass dead-letters redrive"));
         bed.queue.redrive(DeadLetterFilter::default()).await.unwrap();
-        assert_eq!(level(&bed.queue, "dead_letters").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "dead_letters").await, FindingLevel::Ok);
         let delivery = take(&bed.queue).await;
         finish(&bed.queue, &delivery, Report::dead("rejected")).await;
         bed.advance(HOUR + secs(1));
-        assert_eq!(level(&bed.queue, "dead_letters").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "dead_letters").await, FindingLevel::Ok);
     }
 
     async fn upkeep_that_nobody_does_is_found(bed) {
@@ -222,17 +222,17 @@ conformance! {
         publish(&queue, "mail").await;
         bed.advance(6 * MINUTE);
         let found = finding(&queue, "upkeep").await;
-        assert_eq!((found.level, &*found.summary), (Level::Warning, "nobody ever saw to 'ns'"));
+        assert_eq!((found.level, &*found.summary), (FindingLevel::Warning, "nobody ever saw to 'ns'"));
         queue.maintain_once().await.unwrap();
-        assert_eq!(level(&queue, "upkeep").await, Level::Ok);
+        assert_eq!(level(&queue, "upkeep").await, FindingLevel::Ok);
         bed.advance(10 * MINUTE);
         let found = finding(&queue, "upkeep").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.summary.contains("sweep of 'ns' is overdue by 9 min"), "{found:?}");
         bed.advance(2 * HOUR);
-        assert_eq!(level(&queue, "upkeep").await, Level::Problem);
+        assert_eq!(level(&queue, "upkeep").await, FindingLevel::Problem);
         queue.maintain_once().await.unwrap();
-        assert_eq!(level(&queue, "upkeep").await, Level::Ok);
+        assert_eq!(level(&queue, "upkeep").await, FindingLevel::Ok);
     }
 
     async fn upkeep_that_fails_is_found(bed) {
@@ -240,25 +240,25 @@ conformance! {
         bed.database.execute(&format!("ALTER TABLE {good} RENAME TO {away}")).await;
         bed.queue.maintain_once().await.unwrap();
         let found = finding(&bed.queue, "upkeep").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.summary.starts_with("prune of 'default' fails: database error:"), "{found:?}");
         bed.database.execute(&format!("ALTER TABLE {} RENAME TO handler_results", table(bed, away))).await;
         bed.advance(10 * MINUTE);
         bed.queue.maintain_once().await.unwrap();
-        assert_eq!(level(&bed.queue, "upkeep").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "upkeep").await, FindingLevel::Ok);
     }
 
     async fn schedules_that_are_late_are_found(bed) {
         bed.queue.add_schedule(NewSchedule::new("report", "* * * * *", NewEvent::new("report.due"))).await.unwrap();
         bed.advance(MINUTE);
-        assert_eq!(level(&bed.queue, "schedules").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "schedules").await, FindingLevel::Ok);
         bed.advance(2 * MINUTE);
         let found = finding(&bed.queue, "schedules").await;
-        assert_eq!((found.level, &*found.summary), (Level::Warning, "1 late: 'report' in 'default' by 2 min"));
+        assert_eq!((found.level, &*found.summary), (FindingLevel::Warning, "1 late: 'report' in 'default' by 2 min"));
         bed.advance(20 * MINUTE);
-        assert_eq!(level(&bed.queue, "schedules").await, Level::Problem);
+        assert_eq!(level(&bed.queue, "schedules").await, FindingLevel::Problem);
         bed.queue.fire_schedules_once().await.unwrap();
-        assert_eq!(level(&bed.queue, "schedules").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "schedules").await, FindingLevel::Ok);
     }
 
     async fn ticks_that_could_not_be_published_are_found(bed) {
@@ -270,18 +270,18 @@ conformance! {
         hand.advance(HOUR);
         queue.fire_schedules_once().await.unwrap();
         let found = finding(&queue, "schedules").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.summary.starts_with("1 tick without an event within the hour: 11:00:00Z of "), "{found:?}");
         assert!(found.summary.contains("the limit is 50 bytes"), "{found:?}");
         bed.advance(2 * HOUR + MINUTE);
         bed.queue.fire_schedules_once().await.unwrap();
-        assert_eq!(level(&bed.queue, "schedules").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "schedules").await, FindingLevel::Ok);
     }
 
     async fn lanes_are_counted(bed) {
         bed.queue.publish_all((0..500).map(|n| NewEvent::new(format!("user-{n}.created"))).collect()).await.unwrap();
         let found = finding(&bed.queue, "lanes").await;
-        assert_eq!((found.level, &*found.summary), (Level::Ok, "no namespace has more than 500"));
+        assert_eq!((found.level, &*found.summary), (FindingLevel::Ok, "no namespace has more than 500"));
     }
 
     async fn tokens_that_end_are_found(bed) {
@@ -291,13 +291,13 @@ conformance! {
         assert_eq!(finding(&bed.queue, "tokens").await.summary, "2 tokens, none about to expire");
         bed.advance(2 * DAY);
         let found = finding(&bed.queue, "tokens").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert_eq!(found.summary, format!("1 expires soon: {id} \"shop\" in 6 days"));
         bed.advance(6 * DAY);
         let found = finding(&bed.queue, "tokens").await;
-        assert_eq!((found.level, found.summary), (Level::Notice, format!("1 of 2 tokens expired: {id} \"shop\"")));
+        assert_eq!((found.level, found.summary), (FindingLevel::Notice, format!("1 of 2 tokens expired: {id} \"shop\"")));
         bed.queue.revoke_token(&id).await.unwrap();
-        assert_eq!(level(&bed.queue, "tokens").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "tokens").await, FindingLevel::Ok);
     }
 
     async fn a_schema_that_somebody_else_migrated_is_found(bed) {
@@ -308,18 +308,18 @@ conformance! {
         let newer = format!("INSERT INTO {migrations} (version, name, applied_at) VALUES (999, 'later', {now})");
         bed.database.execute(&newer).await;
         let found = finding(&bed.queue, "schema_version").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.summary.starts_with("version 999,"), "{found:?}");
         bed.database.execute(&format!("DELETE FROM {migrations} WHERE version = 999")).await;
-        assert_eq!(level(&bed.queue, "schema_version").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "schema_version").await, FindingLevel::Ok);
     }
 
     async fn an_index_that_is_missing_is_found_and_made_by_the_advice(bed) {
         bed.database.execute(&format!("DROP INDEX {}", table(bed, "dead_letters_by_time"))).await;
         let found = finding(&bed.queue, "indexes").await;
-        assert_eq!((found.level, &*found.summary), (Level::Problem, "1 missing: dead_letters_by_time"));
+        assert_eq!((found.level, &*found.summary), (FindingLevel::Problem, "1 missing: dead_letters_by_time"));
         bed.database.execute(&found.advice.unwrap()).await;
-        assert_eq!(level(&bed.queue, "indexes").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "indexes").await, FindingLevel::Ok);
     }
 
     async fn all_namespaces_are_looked_at(bed) {
@@ -331,7 +331,7 @@ conformance! {
         bed.advance(LEASE + 2 * MINUTE);
         // Whichever namespace the queue works in.
         for queue in [&bed.queue, &other] {
-            let found = finding(queue, "run_out_leases").await;
+            let found = finding(queue, "expired_leases").await;
             assert!(found.summary.contains("in 'ns', held by w"), "{found:?}");
         }
     }

@@ -79,7 +79,7 @@ conformance! {
         assert!(explanation.sentence.starts_with("Worker 'w' holds it since 2025-12-24T10:30:00Z"));
         bed.advance(LEASE);
         assert_eq!(why(queue, id).await, WaitReason::AbandonedSoon);
-        queue.sweep_once().await.unwrap();
+        queue.release_expired_once().await.unwrap();
         assert_ne!(why(queue, id).await, WaitReason::AbandonedSoon);
     }
 
@@ -120,8 +120,8 @@ conformance! {
         claim(&other, ClaimRequest::new("w").types(["user.*"])).await;
         claim(&other, ClaimRequest::new("w").tags(["sms"])).await;
         claim(&other, ClaimRequest::new("w").except_types(["order.*"])).await;
-        assert_eq!(other.note_askers_once().await.unwrap(), 4);
-        assert_eq!(queue.note_askers_once().await.unwrap(), 1);
+        assert_eq!(other.record_consumers_once().await.unwrap(), 4);
+        assert_eq!(queue.record_consumers_once().await.unwrap(), 1);
         let id = publish_new(queue, NewEvent::new("order.paid").tags(["email"])).await.id;
         let explanation = explain(queue, id).await;
         assert_eq!(explanation.reason, WaitReason::NoWorker);
@@ -132,37 +132,37 @@ conformance! {
         publish_new(queue, NewEvent::new("order.lost").tags(["email"]).priority(9)).await;
         let taken = claim(&other, ClaimRequest::new("w").types(["order.*"]).tags(["email", "fax"])).await;
         assert_eq!(taken[0].event.event_type, "order.lost");
-        other.note_askers_once().await.unwrap();
+        other.record_consumers_once().await.unwrap();
         assert_eq!(why(queue, id).await, WaitReason::AboutToRun);
         bed.advance(MINUTE);
         assert_eq!(why(queue, id).await, WaitReason::AboutToRun);
         bed.advance(MICRO);
         assert_eq!(why(queue, id).await, WaitReason::NoWorker);
         assert!(explain(queue, id).await.sentence.ends_with("The last one asked at 2025-12-24T10:30:00Z."));
-        other.note_askers_once().await.unwrap();
+        other.record_consumers_once().await.unwrap();
         assert_eq!(why(queue, id).await, WaitReason::AboutToRun);
     }
 
     async fn those_who_ask_are_shown_and_forgotten(bed) {
         let queue = &bed.queue;
-        assert_eq!(queue.askers().await.unwrap(), []);
+        assert_eq!(queue.consumers().await.unwrap(), []);
         for worker in ["a", "b"] {
             claim(queue, ClaimRequest::new(worker).types(["t*", "s"]).tags(["x"]).lease(secs(5))).await;
         }
         // Another lease is the same wish.
         claim(queue, ClaimRequest::new("b").types(["s", "t*"]).tags(["x"])).await;
-        queue.note_askers_once().await.unwrap();
-        let askers = queue.askers().await.unwrap();
-        assert_eq!(askers.len(), 1);
-        let asker = &askers[0];
-        assert_eq!((asker.worker_id.as_str(), asker.subscription.as_deref()), ("b", Some("main")));
-        assert_eq!((&asker.types[..], &asker.tags[..]), (&["s".to_owned(), "t*".into()][..], &["x".to_owned()][..]));
-        assert_eq!(asker.seen_at, bed.now());
+        queue.record_consumers_once().await.unwrap();
+        let consumers = queue.consumers().await.unwrap();
+        assert_eq!(consumers.len(), 1);
+        let consumer = &consumers[0];
+        assert_eq!((consumer.worker_id.as_str(), consumer.subscription.as_deref()), ("b", Some("main")));
+        assert_eq!((&consumer.types[..], &consumer.tags[..]), (&["s".to_owned(), "t*".into()][..], &["x".to_owned()][..]));
+        assert_eq!(consumer.seen_at, bed.now());
         bed.advance(60 * MINUTE);
         assert_eq!(queue.prune_once().await.unwrap(), 0);
         bed.advance(MICRO);
         assert_eq!(queue.prune_once().await.unwrap(), 1);
-        assert_eq!(queue.askers().await.unwrap(), []);
+        assert_eq!(queue.consumers().await.unwrap(), []);
     }
 
     async fn what_is_not_there_is_not_explained(bed) {

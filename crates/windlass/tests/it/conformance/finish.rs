@@ -1,7 +1,8 @@
 //! Ending an attempt: recorded once, by whoever holds the lease and by nobody else.
 
 use windlass::{
-    Action, Attempt, ClaimRequest, Error, Finished, Held, NewEvent, Outcome, Policy, Report, Status, SubscriptionSpec,
+    Action, Attempt, ClaimRequest, Error, Finished, LeasedEvent, NewEvent, Outcome, Policy, Report, Status,
+    SubscriptionSpec,
 };
 
 use crate::support::*;
@@ -84,8 +85,8 @@ conformance! {
                 (at, false) => Report::done().execution_time_ms(at as u64),
             };
             let held = match (at, main) {
-                (5, false) => Held::by_lease(delivery.event.id, stranger).of_subscription("audit"),
-                _ => Held::from(delivery),
+                (5, false) => LeasedEvent::by_lease(delivery.event.id, stranger).of_subscription("audit"),
+                _ => LeasedEvent::from(delivery),
             };
             reports.push(((at, main, delivery.worker_id.clone()), (held, report)));
         }
@@ -141,7 +142,7 @@ conformance! {
             let before = everything(&bed.queue, event.id).await;
             bed.advance(MICRO);
             for held in
-                [Held::from(&delivery), Held::by_lease(event.id, delivery.lease), Held::by_worker(event.id, "w")]
+                [LeasedEvent::from(&delivery), LeasedEvent::by_lease(event.id, delivery.lease), LeasedEvent::by_worker(event.id, "w")]
             {
                 let again = bed.queue.finish(held, report.clone()).await.unwrap();
                 assert_eq!(again, Finished::Repeated(first.clone()));
@@ -177,7 +178,7 @@ conformance! {
     async fn the_same_report_twice_in_one_call_counts_once(bed) {
         let event = publish(&bed.queue, "t").await;
         let delivery = take(&bed.queue).await;
-        let twice = vec![(Held::from(&delivery), Report::done()), (Held::by_worker(event.id, "w"), Report::done())];
+        let twice = vec![(LeasedEvent::from(&delivery), Report::done()), (LeasedEvent::by_worker(event.id, "w"), Report::done())];
         let finished = bed.queue.finish_all(twice).await.unwrap();
         let attempt = finished[0].as_ref().unwrap().attempt().unwrap().clone();
         assert_eq!(finished, [Ok(Finished::Applied(attempt.clone())), Ok(Finished::Repeated(attempt))]);
@@ -187,7 +188,7 @@ conformance! {
     async fn of_two_different_reports_the_first_counts(bed) {
         let event = publish(&bed.queue, "t").await;
         let delivery = take(&bed.queue).await;
-        let both = vec![(Held::from(&delivery), Report::failed("x")), (Held::from(&delivery), Report::done())];
+        let both = vec![(LeasedEvent::from(&delivery), Report::failed("x")), (LeasedEvent::from(&delivery), Report::done())];
         let finished = bed.queue.finish_all(both).await.unwrap();
         assert!(matches!(finished[..], [Ok(Finished::Applied(_)), Ok(Finished::Lost)]), "{finished:?}");
         assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Failed]);
@@ -216,7 +217,7 @@ conformance! {
         let event = publish(&bed.queue, "t").await;
         let lease = take(&bed.queue).await.lease;
         let unknown = Error::EventNotFound { namespace: "default".into(), event_id: event.id + 1 };
-        for held in [Held::by_worker(event.id + 1, "w"), Held::by_lease(event.id + 1, lease)] {
+        for held in [LeasedEvent::by_worker(event.id + 1, "w"), LeasedEvent::by_lease(event.id + 1, lease)] {
             assert_eq!(bed.queue.finish(held.clone(), Report::done()).await, Err(unknown.clone()));
             assert_eq!(bed.queue.start(held.clone()).await, Err(unknown.clone()));
             assert_eq!(bed.queue.extend(held, None).await, Err(unknown.clone()));
@@ -229,11 +230,11 @@ conformance! {
         let got = take_all(&bed.queue).await;
         done(&bed.queue, &got[1]).await;
         let reports = vec![
-            (Held::from(&got[0]), Report::done()),
-            (Held::by_worker(999_999, "w"), Report::done()),
-            (Held::from(&got[1]), Report::failed("late")),
-            (Held::by_worker(events[2], "somebody else"), Report::done()),
-            (Held::from(&got[2]), Report::failed("no luck")),
+            (LeasedEvent::from(&got[0]), Report::done()),
+            (LeasedEvent::by_worker(999_999, "w"), Report::done()),
+            (LeasedEvent::from(&got[1]), Report::failed("late")),
+            (LeasedEvent::by_worker(events[2], "somebody else"), Report::done()),
+            (LeasedEvent::from(&got[2]), Report::failed("no luck")),
         ];
         let finished = bed.queue.finish_all(reports).await.unwrap();
         assert!(matches!(finished[0], Ok(Finished::Applied(_))));
@@ -255,7 +256,7 @@ conformance! {
         bed.advance(secs(1));
         let other = bed.other().await;
         for queue in [&bed.queue, &other] {
-            for held in [Held::from(&stale), Held::by_lease(event.id, stale.lease), Held::by_worker(event.id, "w1")] {
+            for held in [LeasedEvent::from(&stale), LeasedEvent::by_lease(event.id, stale.lease), LeasedEvent::by_worker(event.id, "w1")] {
                 for report in [Report::done(), Report::failed("x"), dead_with("x"), snooze(secs(1)), release()] {
                     assert_eq!(queue.finish(held.clone(), report).await, Ok(Finished::Lost));
                 }
@@ -308,9 +309,9 @@ conformance! {
         for retry_count in 1..=2 {
             let delivery = take(&bed.queue).await;
             assert_eq!((delivery.attempts, delivery.retry_count), (retry_count, retry_count - 1));
-            let failed = bed.queue.finish(Held::by_worker(event.id, "w"), Report::failed("same words")).await.unwrap();
+            let failed = bed.queue.finish(LeasedEvent::by_worker(event.id, "w"), Report::failed("same words")).await.unwrap();
             assert!(matches!(&failed, Finished::Applied(attempt) if attempt.retry_count == retry_count), "{failed:?}");
-            let again = bed.queue.finish(Held::by_worker(event.id, "w"), Report::failed("same words")).await.unwrap();
+            let again = bed.queue.finish(LeasedEvent::by_worker(event.id, "w"), Report::failed("same words")).await.unwrap();
             assert_eq!(again, Finished::Repeated(failed.attempt().unwrap().clone()));
             bed.advance(BACKOFF);
         }
@@ -322,8 +323,8 @@ conformance! {
         let event = publish(&bed.queue, "t").await;
         take(&bed.queue).await;
         let other = bed.other().await;
-        assert_eq!(other.finish(Held::by_worker(event.id, "w2"), Report::done()).await, Ok(Finished::Lost));
-        let finished = other.finish(Held::by_worker(event.id, "w"), Report::done().status_code(7)).await.unwrap();
+        assert_eq!(other.finish(LeasedEvent::by_worker(event.id, "w2"), Report::done()).await, Ok(Finished::Lost));
+        let finished = other.finish(LeasedEvent::by_worker(event.id, "w"), Report::done().status_code(7)).await.unwrap();
         assert_eq!(finished.attempt().unwrap().status_code, Some(7));
         assert_eq!(status(&bed.queue, event.id).await, Status::Completed);
     }
@@ -332,17 +333,17 @@ conformance! {
         let event = publish(&bed.queue, "t").await;
         let token = take(&bed.queue).await.lease.to_string();
         let other = bed.other().await;
-        let wrong = Held::by_lease(event.id, "00000000000000ff".parse().unwrap());
+        let wrong = LeasedEvent::by_lease(event.id, "00000000000000ff".parse().unwrap());
         assert_eq!(other.finish(wrong, Report::done()).await, Ok(Finished::Lost));
-        let held = Held::by_lease(event.id, token.parse().unwrap());
+        let held = LeasedEvent::by_lease(event.id, token.parse().unwrap());
         assert!(matches!(other.finish(held, Report::done()).await, Ok(Finished::Applied(_))));
     }
 
     // H11
     async fn nobody_finishes_what_nobody_holds(bed) {
         let event = publish(&bed.queue, "t").await;
-        assert_eq!(bed.queue.finish(Held::by_worker(event.id, "w"), Report::done()).await, Ok(Finished::Lost));
-        assert_eq!(bed.queue.start(Held::by_worker(event.id, "w")).await, Ok(None));
+        assert_eq!(bed.queue.finish(LeasedEvent::by_worker(event.id, "w"), Report::done()).await, Ok(Finished::Lost));
+        assert_eq!(bed.queue.start(LeasedEvent::by_worker(event.id, "w")).await, Ok(None));
         assert_eq!(status(&bed.queue, event.id).await, Status::Pending);
         assert_eq!(trail(&bed.queue, event.id).await, []);
     }
@@ -413,7 +414,7 @@ conformance! {
         let got = take_all(&bed.queue).await;
         let reports = got.iter().enumerate().map(|(n, delivery)| {
             let report = [Report::done(), Report::failed("x"), dead_with("y")][n % 3].clone();
-            (Held::from(delivery), report.status_code(n as i32))
+            (LeasedEvent::from(delivery), report.status_code(n as i32))
         });
         let finished = bed.queue.finish_all(reports.collect()).await.unwrap();
         for (n, finished) in finished.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::{ClaimRequest, Limits, Missed, NewEvent, NewSchedule, Queue, ScheduleFilter, Timestamp};
+use windlass::{ClaimRequest, Limits, MissedPolicy, NewEvent, NewSchedule, Queue, ScheduleFilter, Timestamp};
 
 use super::schedules::{add, at, every_minute, fire, fires};
 use crate::bed::{Bed, Kind};
@@ -52,7 +52,7 @@ async fn refuse(bed: &Bed, ids: &[String]) {
     }
 }
 
-/// Fires until nobody else holds a schedule: the server may still be undoing a transaction that failed.
+/// FireOutcomes until nobody else holds a schedule: the server may still be undoing a transaction that failed.
 async fn fire_undisturbed(bed: &Bed) -> (usize, Option<Duration>) {
     let mut all = 0;
     loop {
@@ -68,7 +68,7 @@ conformance! {
     // C11
     async fn missed_ticks_go_by_the_policy(bed) {
         let mut ids = Vec::new();
-        for missed in [Missed::Skip, Missed::Once, Missed::All] {
+        for missed in [MissedPolicy::Skip, MissedPolicy::Once, MissedPolicy::All] {
             let new = NewSchedule::new(missed.as_str(), "*/10 * * * *", NewEvent::new("t").payload("{{tick.utc}}").unwrap());
             ids.push(add(&bed.queue, new.missed(missed)).await.id);
         }
@@ -93,7 +93,7 @@ conformance! {
     }
 
     async fn what_is_made_up_for_is_bounded(bed) {
-        let id = add(&bed.queue, NewSchedule::new("a", "* * * * * *", NewEvent::new("t")).missed(Missed::All)).await.id;
+        let id = add(&bed.queue, NewSchedule::new("a", "* * * * * *", NewEvent::new("t")).missed(MissedPolicy::All)).await.id;
         bed.advance(secs(365 * 24 * 3600));
         let fired = bed.queue.fire_schedules_once().await.unwrap();
         assert_eq!((fired.fired, fired.next_in), (1_000, Some(secs(1))));
@@ -106,7 +106,7 @@ conformance! {
         let limits = Limits { missed_ticks_max: 2_500, ..Limits::default() };
         let (clock, hand) = windlass::Clock::test(bed.now());
         let queue = Queue::options(&bed.database.url).limits(limits).clock(clock).open().await.unwrap();
-        let one = add(&queue, NewSchedule::new("a", "* * * * * *", NewEvent::new("t")).missed(Missed::All)).await.id;
+        let one = add(&queue, NewSchedule::new("a", "* * * * * *", NewEvent::new("t")).missed(MissedPolicy::All)).await.id;
         let two = add(&queue, NewSchedule::new("b", "* * * * * *", NewEvent::new("t"))).await.id;
         // Seventy of them are more than one transaction should hold.
         let large = NewEvent::new("t").payload(&"x".repeat(1_000_000)).unwrap();
@@ -146,7 +146,7 @@ conformance! {
     // C11
     async fn several_at_once_fire_each_tick_once(bed) {
         for n in 0..20 {
-            add(&bed.queue, every_minute(&format!("s{n}")).missed(Missed::All)).await;
+            add(&bed.queue, every_minute(&format!("s{n}")).missed(MissedPolicy::All)).await;
         }
         let mut others = Vec::new();
         for _ in 0..4 {
@@ -169,13 +169,13 @@ conformance! {
 
     // C11
     async fn a_clock_that_goes_back_repeats_nothing(bed) {
-        let id = add(&bed.queue, every_minute("a").missed(Missed::All)).await.id;
+        let id = add(&bed.queue, every_minute("a").missed(MissedPolicy::All)).await.id;
         bed.advance(MINUTE * 3);
         assert_eq!(fire(&bed.queue).await, 3);
         bed.hand.set(at("2025-12-24T10:30:30Z"));
         assert_eq!(fire(&bed.queue).await, 0);
         // Somebody edits it while the clock is behind: what happened does not happen again.
-        let put = bed.queue.put_schedule(&id, every_minute("a").missed(Missed::All)).await.unwrap();
+        let put = bed.queue.put_schedule(&id, every_minute("a").missed(MissedPolicy::All)).await.unwrap();
         assert_eq!(put.next_at, Some(at("2025-12-24T10:31:00Z")));
         bed.hand.set(at("2025-12-24T10:32:10Z"));
         assert_eq!(fire(&bed.queue).await, 0);

@@ -1,6 +1,6 @@
 //! Groups: one at a time, in the order of due time and publishing, across all processes.
 
-use windlass::{Action, Backoff, Delivery, GroupFailure, NewEvent, Policy, Queue, Report, Status};
+use windlass::{Action, Backoff, Delivery, GroupFailurePolicy, NewEvent, Policy, Queue, Report, Status};
 
 use crate::support::*;
 
@@ -21,7 +21,7 @@ async fn take_only(queue: &Queue, event_id: i64) -> Delivery {
 
 async fn continuing(bed: &crate::bed::Bed) -> Queue {
     let backoff = Backoff::Fixed { delay_ms: 10_000 };
-    bed.namespace(Policy { group_failure: GroupFailure::Continue, backoff, ..Policy::default() }).await
+    bed.namespace(Policy { group_failure: GroupFailurePolicy::Continue, backoff, ..Policy::default() }).await
 }
 
 conformance! {
@@ -200,7 +200,7 @@ conformance! {
     }
 
     async fn a_released_first_stays_the_first(bed) {
-        for policy in [Policy::default(), Policy { group_failure: GroupFailure::Continue, ..Policy::default() }] {
+        for policy in [Policy::default(), Policy { group_failure: GroupFailurePolicy::Continue, ..Policy::default() }] {
             let queue = bed.namespace(policy).await;
             let members = [join(&queue, "g").await, join(&queue, "g").await];
             finish(&queue, &take_only(&queue, members[0]).await, release()).await;

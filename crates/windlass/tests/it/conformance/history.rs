@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, Executor};
 use windlass::{
-    Backoff, ClaimRequest, Error, Held, History, NamespacePolicy, Policy, PolicyOverrides, Report, Status,
+    Backoff, ClaimRequest, Error, History, LeasedEvent, NamespacePolicy, Policy, PolicyOverrides, Report, Status,
     SubscriptionSpec,
 };
 
@@ -93,7 +93,7 @@ conformance! {
             let mut reports = Vec::new();
             for name in ["main", "second", "third"] {
                 let delivery = claim(&queue, ClaimRequest::new("w").subscription(name)).await.remove(0);
-                reports.push((Held::from(&delivery), report.clone()));
+                reports.push((LeasedEvent::from(&delivery), report.clone()));
             }
             for finished in queue.finish_all(reports).await.unwrap() {
                 drop(finished.unwrap());

@@ -1,6 +1,6 @@
 //! While a delivery is held: it began, and it is held for longer.
 
-use windlass::{Action, Held, NamespacePolicy, Policy, PolicyOverrides};
+use windlass::{Action, LeasedEvent, NamespacePolicy, Policy, PolicyOverrides};
 
 use crate::support::*;
 
@@ -30,7 +30,7 @@ conformance! {
         let delivery = take(&bed.queue).await;
         bed.queue.start(&delivery).await.unwrap().unwrap();
         bed.advance(secs(1));
-        bed.queue.start(Held::by_worker(event.id, "w")).await.unwrap().unwrap();
+        bed.queue.start(LeasedEvent::by_worker(event.id, "w")).await.unwrap().unwrap();
         assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Started]);
     }
 
@@ -82,11 +82,11 @@ conformance! {
         let events = publish_many(&bed.queue, "t", 3).await;
         let got = take_all(&bed.queue).await;
         done(&bed.queue, &got[1]).await;
-        let held = vec![Held::from(&got[0]), Held::from(&got[1]), Held::by_worker(events[2], "w")];
+        let held = vec![LeasedEvent::from(&got[0]), LeasedEvent::from(&got[1]), LeasedEvent::by_worker(events[2], "w")];
         let extended = bed.queue.extend_all(held, Some(secs(90))).await.unwrap();
         let end = Some(after(bed.now(), secs(90)));
         assert_eq!(extended, [end, None, end]);
-        let held = vec![Held::from(&got[0]), Held::by_worker(events[2], "stranger")];
+        let held = vec![LeasedEvent::from(&got[0]), LeasedEvent::by_worker(events[2], "stranger")];
         assert_eq!(bed.queue.extend_all(held, Some(secs(99))).await.unwrap(), [Some(after(bed.now(), secs(99))), None]);
         assert_eq!(view(&bed.queue, events[2]).await.lease_expires_at, end);
     }
@@ -102,7 +102,7 @@ conformance! {
         let event = publish(&queue, "slow").await;
         take(&queue).await;
         let end = Some(after(bed.now(), secs(900)));
-        assert_eq!(queue.extend(Held::by_worker(event.id, "w"), None).await, Ok(end));
-        assert_eq!(other.extend(Held::by_worker(event.id, "w"), None).await, Ok(end));
+        assert_eq!(queue.extend(LeasedEvent::by_worker(event.id, "w"), None).await, Ok(end));
+        assert_eq!(other.extend(LeasedEvent::by_worker(event.id, "w"), None).await, Ok(end));
     }
 }

@@ -248,7 +248,7 @@ conformance! {
                 0 => drop(take(queue).await),
                 _ => bed.advance(LEASE),
             }
-            queue.sweep_once().await.unwrap();
+            queue.release_expired_once().await.unwrap();
             let log = queue.log(event).await.unwrap();
             assert_eq!(as_json(&log[..before.len()]), as_json(&before), "step {step}");
             assert_eq!(log.len(), step + 1);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use windlass::{
-    ClaimRequest, DeadLetterFilter, Error, Held, ListFilter, NewEvent, PRESETS, Policy, Queue, Report, Status,
+    ClaimRequest, DeadLetterFilter, Error, LeasedEvent, ListFilter, NewEvent, PRESETS, Policy, Queue, Report, Status,
     SubscriptionSpec,
 };
 
@@ -34,7 +34,7 @@ async fn codes(queue: &Queue) -> Vec<&'static str> {
         code(queue.pause_type("t").await),
         code(queue.pause_subscription("main").await),
         code(queue.describe().await.map(drop)),
-        code(queue.sweep_once().await.map(drop)),
+        code(queue.release_expired_once().await.map(drop)),
         code(queue.expire_once().await.map(drop)),
         code(queue.reset(1, "main", "x").await),
     ]
@@ -106,8 +106,8 @@ conformance! {
         assert_eq!(there.log(event.id).await.unwrap_err(), unknown);
         assert_eq!(there.cancel(event.id, None).await, Err(unknown.clone()));
         assert_eq!(there.reset(event.id, "main", "x").await, Err(unknown.clone()));
-        let by_name = Held::by_worker(event.id, "w");
-        for held in [Held::from(&delivery), Held::by_lease(event.id, delivery.lease), by_name] {
+        let by_name = LeasedEvent::by_worker(event.id, "w");
+        for held in [LeasedEvent::from(&delivery), LeasedEvent::by_lease(event.id, delivery.lease), by_name] {
             assert_eq!(there.finish(held.clone(), Report::done()).await, Err(unknown.clone()));
             assert_eq!(there.start(held.clone()).await.unwrap_or(None), None);
             assert_eq!(there.extend(held, None).await.unwrap_or(None), None);
@@ -121,7 +121,7 @@ conformance! {
         assert!(there.workers(Duration::ZERO).await.unwrap().is_empty());
         assert!(there.stats(bed.now() - chrono::TimeDelta::days(1)).await.unwrap().is_empty());
         bed.advance(LEASE);
-        assert_eq!((there.sweep_once().await, there.expire_once().await), (Ok(0), Ok(0)));
+        assert_eq!((there.release_expired_once().await, there.expire_once().await), (Ok(0), Ok(0)));
         assert_eq!(everything(&here, event.id).await, before);
         assert_eq!(dead(&here).await, [gone.id]);
     }

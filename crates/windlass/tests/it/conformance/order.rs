@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use sqlx::{Connection, Executor, PgConnection};
-use windlass::{ClaimRequest, Delivery, Event, Held, NewEvent, Outcome, Queue, Report, Timestamp};
+use windlass::{ClaimRequest, Delivery, Event, LeasedEvent, NewEvent, Outcome, Queue, Report, Timestamp};
 
 use crate::bed::{Bed, Kind};
 use crate::support::*;
@@ -69,8 +69,8 @@ async fn claims_in_order(bed: &Bed, queue: &Queue, tag_sets: usize, tags: &[&str
     // Those that are retried become ready now, and those that are released keep their place.
     let (retried, released) = first.split_at(40);
     let retry = Report::new(Outcome::Retry { after: Some(millis(0)) });
-    let reports = retried.iter().map(|delivery| (Held::from(delivery), retry.clone()));
-    let reports = reports.chain(released.iter().map(|delivery| (Held::from(delivery), release())));
+    let reports = retried.iter().map(|delivery| (LeasedEvent::from(delivery), retry.clone()));
+    let reports = reports.chain(released.iter().map(|delivery| (LeasedEvent::from(delivery), release())));
     for (delivery, finished) in first.iter().zip(queue.finish_all(reports.collect()).await.unwrap()) {
         let retry_at = finished.unwrap().attempt().and_then(|attempt| attempt.next_retry_at);
         if let (Some(at), Some(rank)) = (retry_at, ranks.iter_mut().find(|rank| rank.id == delivery.event.id)) {
@@ -123,7 +123,7 @@ async fn use_lanes(bed: &Bed) {
     let events = (0..LANES).map(|n| NewEvent::new("t").tags([format!("tenant-{n}")]));
     bed.queue.publish_all(events.collect()).await.unwrap();
     let claimed = claim(&bed.queue, ClaimRequest::new("w").max(LANES)).await;
-    let reports = claimed.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+    let reports = claimed.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
     bed.queue.finish_all(reports).await.unwrap();
     bed.advance(secs(601));
 }
@@ -201,7 +201,7 @@ conformance! {
                 break;
             }
             handled += batch.len();
-            let done = batch.iter().map(|delivery| (Held::from(delivery), Report::done())).collect();
+            let done = batch.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
             queue.finish_all(done).await.unwrap();
         }
         assert_eq!(handled, tag_sets - 1);

@@ -47,7 +47,7 @@ conformance! {
 
     async fn deliveries_in_hand_are_told_apart_by_age(bed) {
         let queue = &bed.queue;
-        // Held at 59, 60, 299, 300, 899, 900, 1799 and 1800 seconds.
+        // LeasedEvent at 59, 60, 299, 300, 899, 900, 1799 and 1800 seconds.
         let ages = [1800, 1799, 900, 899, 300, 299, 60, 59];
         for pair in ages.windows(2) {
             queue.publish(NewEvent::new("a")).await.unwrap();
@@ -123,8 +123,8 @@ conformance! {
         assert_eq!((fresh.namespaces[0].nodes_alive, fresh.namespaces[0].nodes_stale), (1, 1));
         assert_eq!((default.paused, other.paused), (false, true));
         assert!(default.schedule_late >= secs(60) && default.schedule_late <= secs(120), "{default:?}");
-        let sweep = default.duties.iter().find(|duty| duty.view.duty.as_str() == "sweep").unwrap();
+        let sweep = default.tasks.iter().find(|task| task.view.task.as_str() == "sweep").unwrap();
         assert!(sweep.overdue >= secs(108) && sweep.overdue <= secs(112), "{sweep:?}");
-        assert_eq!(other.duties, []);
+        assert_eq!(other.tasks, []);
     }
 }

@@ -147,7 +147,7 @@ conformance! {
         publish_new(&bed.queue, NewEvent::new("t").expires_at(at)).await;
         bed.queue.pause().await.unwrap();
         bed.advance(LEASE);
-        assert_eq!(bed.queue.sweep_once().await, Ok(2));
+        assert_eq!(bed.queue.release_expired_once().await, Ok(2));
         assert_eq!(bed.queue.expire_once().await, Ok(2));
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::Connection as _;
 use windlass::{
-    ClaimRequest, DeadLetterFilter, Delivery, Error, GroupFailure, NewEvent, Policy, Queue, Report, SubscriptionSpec,
+    ClaimRequest, DeadLetterFilter, Delivery, Error, GroupFailurePolicy, NewEvent, Policy, Queue, Report,
+    SubscriptionSpec,
 };
 
 use crate::bed::{Bed, Kind};
@@ -195,7 +196,7 @@ conformance! {
     }
 
     async fn a_new_member_goes_before_those_that_wait_for_a_retry(bed) {
-        let queue = bed.namespace(Policy { group_failure: GroupFailure::Continue, ..Policy::default() }).await;
+        let queue = bed.namespace(Policy { group_failure: GroupFailurePolicy::Continue, ..Policy::default() }).await;
         publish_new(&queue, NewEvent::new("t").group("g")).await;
         fail(&queue, &take(&queue).await).await;
         assert!(poll(&queue).await.is_none());

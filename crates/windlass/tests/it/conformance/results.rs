@@ -100,7 +100,7 @@ conformance! {
         let event = publish(&bed.queue, "t").await;
         retried(bed, &take(&bed.queue).await, &[ok("a")]).await;
         bed.advance(LEASE);
-        assert_eq!(bed.queue.sweep_once().await, Ok(1));
+        assert_eq!(bed.queue.release_expired_once().await, Ok(1));
         let third = take(&bed.queue).await;
         assert_eq!(results(&bed.queue, &third).await, [ok("a")]);
         bed.queue.reset(event.id, "main", "stuck").await.unwrap();
@@ -127,7 +127,7 @@ conformance! {
         publish(&bed.queue, "t").await;
         let first = take(&bed.queue).await;
         bed.advance(LEASE);
-        assert_eq!(bed.queue.sweep_once().await, Ok(1));
+        assert_eq!(bed.queue.release_expired_once().await, Ok(1));
         let second = take(&bed.queue).await;
         assert_eq!(bed.queue.finish(&first, again(&[ok("a")])).await, Ok(Finished::Lost));
         assert_eq!(results(&bed.queue, &second).await, []);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use windlass::{
     ClaimRequest, DeadLetterFilter, Delivery, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, Report,
-    Retained, Status, SubscriptionSpec,
+    RetentionReport, Status, SubscriptionSpec,
 };
 
 use crate::bed::{Bed, Kind};
@@ -27,12 +27,12 @@ fn completed(keep: Option<Duration>) -> PolicyOverrides {
     PolicyOverrides { keep_completed_ms: Some(keep.map(ms)), ..Default::default() }
 }
 
-async fn retain(queue: &Queue) -> Retained {
+async fn retain(queue: &Queue) -> RetentionReport {
     queue.retain_once().await.unwrap()
 }
 
-fn gone(deliveries: usize, events: usize) -> Retained {
-    Retained { deliveries, events, ..Retained::default() }
+fn gone(deliveries: usize, events: usize) -> RetentionReport {
+    RetentionReport { deliveries, events, ..RetentionReport::default() }
 }
 
 async fn is_kept(queue: &Queue, event_id: i64) -> bool {
@@ -76,20 +76,20 @@ conformance! {
         bed.advance(HOUR / 2);
         let second = completed_one(&queue, "t").await;
         bed.advance(HOUR / 2 + LATE);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         bed.advance(MICRO);
         assert_eq!(retain(&queue).await, gone(1, 1));
         assert!(!is_kept(&queue, first).await && is_kept(&queue, second).await);
         bed.advance(HOUR / 2);
         assert_eq!(retain(&queue).await, gone(1, 1));
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         assert_eq!(rows(bed).await, [0; 4]);
     }
 
     async fn history_is_kept_for_half_a_year_unless_somebody_says_otherwise(bed) {
         let event = completed_one(&bed.queue, "t").await;
         bed.advance(183 * DAY);
-        assert_eq!(retain(&bed.queue).await, Retained::default());
+        assert_eq!(retain(&bed.queue).await, RetentionReport::default());
         // On PostgreSQL it goes with its month; what did not, goes when every month should be gone.
         bed.let_pass(33 * DAY + HOUR).await;
         assert_eq!(retain(&bed.queue).await, gone(1, 1));
@@ -115,10 +115,10 @@ conformance! {
         let event = publish(&queue, "t").await;
         fail(&queue, &take(&queue).await).await;
         bed.advance(2 * HOUR);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         done(&queue, &take(&queue).await).await;
         bed.advance(HOUR / 2);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         assert_eq!(trail(&queue, event.id).await.len(), 4);
         bed.advance(HOUR);
         assert_eq!(retain(&queue).await, gone(1, 1));
@@ -139,7 +139,7 @@ conformance! {
         assert_eq!(retain(&queue).await, gone(1, 1));
         assert!(!is_kept(&queue, order).await);
         bed.let_pass(1_000 * DAY).await;
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         assert!(is_kept(&queue, audit).await);
     }
 
@@ -176,7 +176,7 @@ conformance! {
         assert_eq!(view_of(&queue, waiting.id, "second").await.status, Status::Pending);
         assert_eq!(status(&queue, held.id).await, Status::Processing);
         assert_eq!(delivery.event.id, held.id);
-        queue.sweep_once().await.unwrap();
+        queue.release_expired_once().await.unwrap();
         let again = claim(&queue, ClaimRequest::new("w").subscription("second").max(9)).await;
         assert_eq!(sorted(ids(&again)), [waiting.id, held.id]);
         for delivery in &again {
@@ -199,16 +199,16 @@ conformance! {
         bed.advance(MINUTE);
         assert_eq!(queue.expire_once().await, Ok(1));
         bed.advance(DAY - MINUTE);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         bed.advance(2 * LATE);
-        assert_eq!(retain(&queue).await, Retained { dead_letters: 1, ..gone(1, 1) });
+        assert_eq!(retain(&queue).await, RetentionReport { dead_letters: 1, ..gone(1, 1) });
         assert!(!is_kept(&queue, failed).await);
         assert_eq!(sorted(dead(&queue).await), [kept, expired]);
         bed.advance(DAY + MINUTE);
-        assert_eq!(retain(&queue).await, Retained { dead_letters: 1, ..gone(1, 1) });
+        assert_eq!(retain(&queue).await, RetentionReport { dead_letters: 1, ..gone(1, 1) });
         assert!(!is_kept(&queue, expired).await);
         bed.let_pass(1_000 * DAY).await;
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         assert_eq!(queue.redrive(DeadLetterFilter::default()).await, Ok(1));
         done(&queue, &take(&queue).await).await;
         bed.advance(HOUR + 2 * LATE);
@@ -223,10 +223,10 @@ conformance! {
         assert_eq!(queue.redrive(DeadLetterFilter::default()).await, Ok(1));
         finish(&queue, &take(&queue).await, Report::dead("x")).await;
         bed.advance(DAY / 2 + HOUR);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         assert_eq!(dead(&queue).await, [event]);
         bed.advance(DAY / 2);
-        assert_eq!(retain(&queue).await, Retained { dead_letters: 1, ..gone(1, 1) });
+        assert_eq!(retain(&queue).await, RetentionReport { dead_letters: 1, ..gone(1, 1) });
         assert_eq!(rows(bed).await, [0; 4]);
     }
 
@@ -240,7 +240,7 @@ conformance! {
         assert_eq!(retain(&queue).await, gone(1, 0));
         assert_eq!(dead(&queue).await, [event]);
         bed.advance(DAY);
-        assert_eq!(retain(&queue).await, Retained { dead_letters: 1, ..gone(1, 1) });
+        assert_eq!(retain(&queue).await, RetentionReport { dead_letters: 1, ..gone(1, 1) });
         assert_eq!(rows(bed).await, [0; 4]);
     }
 
@@ -251,12 +251,12 @@ conformance! {
         let [old, short] = [given_up(&queue, "t").await, given_up(&queue, "short").await];
         bed.advance(2 * DAY);
         // The walk has gone by them while they were letters.
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         let new = given_up(&queue, "t").await;
         assert_eq!(queue.purge(DeadLetterFilter::default()).await, Ok(3));
         assert_eq!(retain(&queue).await, gone(2, 2));
         assert!(!is_kept(&queue, old).await && !is_kept(&queue, short).await && is_kept(&queue, new).await);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         bed.advance(DAY + 2 * LATE);
         assert_eq!(retain(&queue).await, gone(1, 1));
         assert_eq!(rows(bed).await, [0; 4]);
@@ -267,9 +267,9 @@ conformance! {
         given_up(&queue, "t").await;
         assert_eq!(queue.purge(DeadLetterFilter::default()).await, Ok(1));
         bed.advance(9 * DAY);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         bed.namespace(keeping(Some(10 * DAY))).await;
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         bed.namespace(keeping(Some(DAY))).await;
         assert_eq!(retain(&queue).await, gone(1, 1));
         assert_eq!(rows(bed).await, [0; 4]);
@@ -289,7 +289,7 @@ conformance! {
         done(&queue, &taken_by(&queue, "second").await).await;
         fail(&queue, &taken_by(&queue, "second").await).await;
         bed.advance(2 * HOUR);
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         assert_eq!(rows(bed).await, [4, 3, 1, 0]);
         queue.remove_subscription("second").await.unwrap();
         assert_eq!(retain(&queue).await, gone(4, 4));
@@ -332,10 +332,10 @@ conformance! {
         let queue = bed.namespace(keeping(Some(HOUR))).await;
         let other = bed.other().await.in_namespace("ns").unwrap();
         let event = completed_one(&queue, "t").await;
-        assert_eq!(retain(&other).await, Retained::default());
+        assert_eq!(retain(&other).await, RetentionReport::default());
         bed.advance(2 * HOUR);
         bed.namespace(keeping(Some(DAY))).await;
-        assert_eq!(retain(&other).await, Retained::default());
+        assert_eq!(retain(&other).await, RetentionReport::default());
         assert!(is_kept(&queue, event).await);
     }
 
@@ -344,7 +344,7 @@ conformance! {
         completed_one(&queue, "t").await;
         let other = completed_one(&bed.queue, "t").await;
         bed.advance(2 * HOUR);
-        assert_eq!(retain(&bed.queue).await, Retained::default());
+        assert_eq!(retain(&bed.queue).await, RetentionReport::default());
         assert_eq!(retain(&queue).await, gone(1, 1));
         assert!(is_kept(&bed.queue, other).await);
     }
@@ -407,16 +407,16 @@ conformance! {
     async fn a_clock_that_leaps_deletes_nothing(bed) {
         let queue = bed.namespace(keeping(Some(20 * DAY))).await;
         let event = completed_one(&queue, "t").await;
-        assert_eq!(retain(&queue).await, Retained::default());
+        assert_eq!(retain(&queue).await, RetentionReport::default());
         let now = bed.now();
         bed.advance(365 * DAY);
         for _ in 0..24 {
-            assert_eq!(retain(&queue).await, Retained { withheld: true, ..Retained::default() });
+            assert_eq!(retain(&queue).await, RetentionReport { withheld: true, ..RetentionReport::default() });
             bed.advance(HOUR - MINUTE);
         }
         bed.hand.set(now);
         let other = bed.other().await.in_namespace("ns").unwrap();
-        assert_eq!(retain(&other).await, Retained::default());
+        assert_eq!(retain(&other).await, RetentionReport::default());
         assert!(is_kept(&other, event).await);
         // Nobody can tell it from a database that was not used for long: that one goes on after a day.
         bed.advance(30 * DAY);

@@ -1,8 +1,8 @@
 //! What the router does with events that were published in transactions: the usual ways and the unusual ones.
 
 use windlass::{
-    CancelFilter, ClaimRequest, DeadLetterFilter, Delivery, GroupFailure, Level, Limits, ListFilter, NewEvent, Policy,
-    Queue, Report, Status, SubscriptionSpec, WaitReason,
+    CancelFilter, ClaimRequest, DeadLetterFilter, Delivery, FindingLevel, GroupFailurePolicy, Limits, ListFilter,
+    NewEvent, Policy, Queue, Report, Status, SubscriptionSpec, WaitReason,
 };
 
 use crate::bed::{Bed, Kind};
@@ -251,7 +251,7 @@ conformance! {
     }
 
     async fn a_redriven_event_waits_for_the_run_of_its_group(bed) {
-        for group_failure in [GroupFailure::Block, GroupFailure::Continue] {
+        for group_failure in [GroupFailurePolicy::Block, GroupFailurePolicy::Continue] {
             let queue = bed.namespace(Policy { group_failure, ..Policy::default() }).await;
             let group = format!("{group_failure:?}");
             let events = commit(bed, &queue, members(&group, 5)).await;
@@ -286,7 +286,7 @@ conformance! {
             }
             if place == 0 {
                 bed.advance(LEASE);
-                queue.sweep_once().await.unwrap();
+                queue.release_expired_once().await.unwrap();
             }
             assert_eq!(handle_all(&queue).await, events[place..]);
         }
@@ -441,24 +441,24 @@ conformance! {
             let overview = bed.queue.overview().await.unwrap();
             overview.namespaces.iter().map(|of| of.oldest_arrival).max().unwrap()
         };
-        assert_eq!((finding().await.level, oldest().await), (Level::Ok, secs(0)));
+        assert_eq!((finding().await.level, oldest().await), (FindingLevel::Ok, secs(0)));
         let queue = bed.namespace(Policy::default()).await;
         commit(bed, &queue, members("g", 2)).await;
         bed.advance(secs(10));
-        assert_eq!((finding().await.level, oldest().await), (Level::Ok, secs(10)));
+        assert_eq!((finding().await.level, oldest().await), (FindingLevel::Ok, secs(10)));
         bed.advance(secs(5));
         commit(bed, &bed.queue, members("g", 1)).await;
         let found = finding().await;
-        assert_eq!((found.level, oldest().await), (Level::Warning, secs(15)));
+        assert_eq!((found.level, oldest().await), (FindingLevel::Warning, secs(15)));
         assert_eq!(found.summary, "events published in transactions are not routed: in 'ns' for 15 s");
         assert!(found.advice.unwrap().contains("windlass serve"));
         bed.advance(10 * MINUTE);
-        assert_eq!(finding().await.level, Level::Problem);
+        assert_eq!(finding().await.level, FindingLevel::Problem);
         // Neither of them routes.
         assert_eq!(rows(bed, "arrivals").await, 3);
         assert!(poll(&queue).await.is_some());
         assert_eq!(oldest().await, secs(600));
         assert!(poll(&bed.queue).await.is_some());
-        assert_eq!((finding().await.level, oldest().await), (Level::Ok, secs(0)));
+        assert_eq!((finding().await.level, oldest().await), (FindingLevel::Ok, secs(0)));
     }
 }

@@ -1,7 +1,7 @@
 //! Runs: consecutive deliveries of one group under one lease.
 
 use windlass::{
-    Action, ClaimRequest, DeadLetterFilter, Delivery, GroupFailure, NewEvent, Policy, Queue, Report, Status,
+    Action, ClaimRequest, DeadLetterFilter, Delivery, GroupFailurePolicy, NewEvent, Policy, Queue, Report, Status,
     SubscriptionSpec,
 };
 
@@ -65,7 +65,7 @@ conformance! {
     }
 
     async fn a_failure_releases_the_rest_of_the_run(bed) {
-        for (group, group_failure) in [("a", GroupFailure::Block), ("b", GroupFailure::Continue)] {
+        for (group, group_failure) in [("a", GroupFailurePolicy::Block), ("b", GroupFailurePolicy::Continue)] {
             let queue = bed.namespace(Policy { group_failure, ..Policy::default() }).await;
             let members = join(&queue, group, 4).await;
             let run = take_runs(&queue, 4).await;
@@ -77,7 +77,7 @@ conformance! {
             // They are as if they had not been claimed.
             assert_eq!(view(&queue, members[2]).await.attempts, 0);
             assert_eq!(trail(&queue, members[2]).await, []);
-            if group_failure == GroupFailure::Block {
+            if group_failure == GroupFailurePolicy::Block {
                 assert!(poll(&queue).await.is_none());
                 bed.advance(BACKOFF);
                 assert_eq!(ids(&take_runs(&queue, 4).await), [members[1]]);
@@ -141,7 +141,7 @@ conformance! {
     }
 
     async fn what_joins_while_a_run_is_out_waits_for_all_of_it(bed) {
-        let queue = bed.namespace(Policy { group_failure: GroupFailure::Continue, ..Policy::default() }).await;
+        let queue = bed.namespace(Policy { group_failure: GroupFailurePolicy::Continue, ..Policy::default() }).await;
         let dead = join(&queue, "g", 1).await;
         finish(&queue, &take(&queue).await, Report::dead("x")).await;
         join(&queue, "g", 2).await;

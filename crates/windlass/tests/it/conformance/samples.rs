@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use windlass::{
-    ClaimRequest, DeadLetterFilter, Error, Exhausted, Handler, History, Limits, NewEvent, NewSchedule, Node, Policy,
-    Queue, Report, Sample, SampleFilter, SubscriptionSpec,
+    ClaimRequest, DeadLetterFilter, Error, ExhaustedPolicy, Handler, History, Limits, NewEvent, NewSchedule, Node,
+    Policy, Queue, Report, Sample, SampleFilter, SubscriptionSpec,
 };
 
 use crate::bed::{Bed, Kind};
@@ -135,12 +135,12 @@ conformance! {
         publish(&queue, "t").await;
         take(&queue).await;
         bed.advance(LEASE * 2);
-        assert_eq!(queue.sweep_once().await, Ok(1));
+        assert_eq!(queue.release_expired_once().await, Ok(1));
         assert_eq!((counted(&queue).await, measured(&queue).await), ([1, 0, 1, 0, 0, 0], (1, 0)));
     }
 
     async fn a_policy_that_completes_with_errors_completes(bed) {
-        let policy = Policy { max_retries: Some(0), exhausted: Exhausted::CompleteWithErrors, ..Policy::default() };
+        let policy = Policy { max_retries: Some(0), exhausted: ExhaustedPolicy::CompleteWithErrors, ..Policy::default() };
         let queue = bed.namespace(policy).await;
         publish(&queue, "t").await;
         fail(&queue, &take(&queue).await).await;
@@ -188,8 +188,8 @@ conformance! {
         publish_many(&bed.queue, "t", 2).await;
         let taken = take_all(&bed.queue).await;
         bed.advance(secs(4));
-        let by_lease = windlass::Held::by_lease(taken[0].event.id, taken[0].lease);
-        let by_worker = windlass::Held::by_worker(taken[1].event.id, "w");
+        let by_lease = windlass::LeasedEvent::by_lease(taken[0].event.id, taken[0].lease);
+        let by_worker = windlass::LeasedEvent::by_worker(taken[1].event.id, "w");
         let other = bed.other().await;
         for held in [by_lease, by_worker] {
             assert!(!other.finish(held, Report::done()).await.unwrap().is_lost());

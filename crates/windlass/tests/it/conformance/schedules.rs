@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass::{
-    Error, Limits, Missed, NewEvent, NewSchedule, PREVIEW_MAX, Policy, Queue, Runner, ScheduleFilter, ScheduleFire,
-    ScheduleView, Timestamp,
+    Error, Limits, MissedPolicy, NewEvent, NewSchedule, PREVIEW_MAX, Policy, Queue, ScheduleFilter, ScheduleFire,
+    ScheduleRunner, ScheduleView, Timestamp,
 };
 
 use crate::support::*;
@@ -54,7 +54,7 @@ conformance! {
             .title("Report of {{tick.date}}").description("Daily.").tags(["b", "a"]).group("g").priority(3)
             .max_retries(7).metadata(&json!({ "m": 1 })).unwrap().expires_in(secs(90));
         let new = NewSchedule::new("daily report", "0 6 * * MON-FRI", event).timezone("Europe/Berlin")
-            .missed(Missed::All);
+            .missed(MissedPolicy::All);
         let added = add(&bed.queue, new).await;
         let expected = json!({
             "id": added.id, "name": "daily report", "cron": "0 6 * * MON-FRI", "timezone": "Europe/Berlin",
@@ -73,7 +73,7 @@ conformance! {
         assert_eq!(serde_json::to_value(other.schedule(&added.id.to_uppercase()).await.unwrap()).unwrap(), expected);
         let listed = other.schedules(ScheduleFilter::default()).await.unwrap();
         assert_eq!((serde_json::to_value(&listed.items).unwrap(), listed.total), (json!([expected]), 1));
-        assert_eq!(added.runner, Runner::Windlass);
+        assert_eq!(added.runner, ScheduleRunner::Windlass);
     }
 
     // C11
@@ -195,7 +195,7 @@ conformance! {
 
     // C11
     async fn a_paused_schedule_does_not_fire_and_misses_nothing(bed) {
-        let id = add(&bed.queue, every_minute("a").missed(Missed::All)).await.id;
+        let id = add(&bed.queue, every_minute("a").missed(MissedPolicy::All)).await.id;
         bed.advance(secs(30));
         let paused = bed.queue.pause_schedule(&id).await.unwrap();
         assert_eq!((paused.active, paused.next_at, paused.next_runs.len(), paused.updated_at), (false, None, 0, bed.now()));
@@ -218,7 +218,7 @@ conformance! {
     async fn an_edit_replaces_all_and_goes_on_from_now(bed) {
         let event = NewEvent::new("old").title("t").description("d").tags(["a"]).group("g").priority(1).max_retries(1)
             .metadata(&json!({})).unwrap().payload(&1).unwrap().expires_in(secs(9));
-        let new = NewSchedule::new("a", "* * * * *", event).timezone("Asia/Tokyo").missed(Missed::All);
+        let new = NewSchedule::new("a", "* * * * *", event).timezone("Asia/Tokyo").missed(MissedPolicy::All);
         let id = add(&bed.queue, new).await.id;
         bed.advance(MINUTE);
         assert_eq!(fire(&bed.queue).await, 1);
@@ -244,7 +244,7 @@ conformance! {
     async fn an_edit_that_changes_no_tick_loses_none(bed) {
         let id = add(&bed.queue, every_minute("a")).await.id;
         bed.advance(MINUTE);
-        let put = bed.queue.put_schedule(&id, every_minute("b").missed(Missed::All)).await.unwrap();
+        let put = bed.queue.put_schedule(&id, every_minute("b").missed(MissedPolicy::All)).await.unwrap();
         assert_eq!((put.name.as_str(), put.next_at), ("b", Some(bed.now())));
         assert_eq!(bed.queue.declare_schedule(every_minute("b")).await.unwrap().next_at, Some(bed.now()));
         assert_eq!((fire(&bed.queue).await, fire(&bed.queue).await), (1, 0));
@@ -348,7 +348,7 @@ conformance! {
     }
 
     async fn fires_are_shown_page_by_page(bed) {
-        let id = add(&bed.queue, every_minute("a").missed(Missed::All)).await.id;
+        let id = add(&bed.queue, every_minute("a").missed(MissedPolicy::All)).await.id;
         bed.advance(MINUTE * 30);
         assert_eq!(fire(&bed.queue).await, 30);
         let all = fires(&bed.queue, &id).await;

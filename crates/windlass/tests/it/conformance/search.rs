@@ -1,11 +1,11 @@
 //! Finding events.
 
-use windlass::{Error, Found, Limits, NewEvent, Queue, Report, SearchFilter, Status, SubscriptionSpec};
+use windlass::{Error, Limits, NewEvent, Queue, Report, SearchFilter, SearchPage, Status, SubscriptionSpec};
 
 use super::inspect::one_of_each;
 use crate::support::*;
 
-async fn search(queue: &Queue, filter: SearchFilter) -> Found {
+async fn search(queue: &Queue, filter: SearchFilter) -> SearchPage {
     queue.search(filter).await.expect("a search succeeds")
 }
 

@@ -47,17 +47,17 @@ conformance! {
         add(queue, SubscriptionSpec::new("audit")).await;
         let event = publish(queue, "t").await;
         let main = take(queue).await;
-        let wrong = windlass::Held::by_lease(event.id, main.lease).of_subscription("audit");
+        let wrong = windlass::LeasedEvent::by_lease(event.id, main.lease).of_subscription("audit");
         assert!(queue.finish(wrong, Report::done()).await.unwrap().is_lost());
-        let wrong = windlass::Held::by_worker(event.id, "w").of_subscription("audit");
+        let wrong = windlass::LeasedEvent::by_worker(event.id, "w").of_subscription("audit");
         assert!(queue.finish(wrong, Report::done()).await.unwrap().is_lost());
         assert_eq!(view_of(queue, event.id, "audit").await.status, Status::Pending);
         done(queue, &main).await;
         // What was reported of one is not taken for a report of the other.
-        let wrong = windlass::Held::by_worker(event.id, "w").of_subscription("audit");
+        let wrong = windlass::LeasedEvent::by_worker(event.id, "w").of_subscription("audit");
         assert!(queue.finish(wrong, Report::done()).await.unwrap().is_lost());
         take_of(queue, "audit").await;
-        let held = windlass::Held::by_worker(event.id, "w").of_subscription("audit");
+        let held = windlass::LeasedEvent::by_worker(event.id, "w").of_subscription("audit");
         let attempt = queue.finish(held, Report::done()).await.unwrap();
         assert_eq!(attempt.attempt().unwrap().subscription, "audit");
     }

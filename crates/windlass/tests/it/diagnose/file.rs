@@ -29,37 +29,37 @@ async fn publish_large(queue: &Queue, mebibytes: usize) {
 on_a_file! {
     async fn a_log_that_a_reader_keeps_from_being_copied_back_is_found(bed) {
         publish(&bed.queue, "t").await;
-        assert_eq!(level(&bed.queue, "wal").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "wal").await, FindingLevel::Ok);
         let reader = rusqlite::Connection::open(bed.database.file()).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
         publish_large(&bed.queue, 70).await;
         let found = finding(&bed.queue, "wal").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.summary.ends_with("it should stay below 64 MiB"), "{found:?}");
         reader.execute_batch("COMMIT").unwrap();
         // The first write copies it back, the next one begins it anew.
         publish_many(&bed.queue, "t", 1).await;
         publish_many(&bed.queue, "t", 1).await;
-        assert_eq!(level(&bed.queue, "wal").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "wal").await, FindingLevel::Ok);
 
         // Most of the file is free when its events are gone, and given back by what the advice says.
-        assert_eq!(level(&bed.queue, "free_pages").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "free_pages").await, FindingLevel::Ok);
         for delivery in take_all(&bed.queue).await {
             finish(&bed.queue, &delivery, Report::done()).await;
         }
         bed.database.execute("DELETE FROM events").await;
         let found = finding(&bed.queue, "free_pages").await;
-        assert_eq!(found.level, Level::Notice);
+        assert_eq!(found.level, FindingLevel::Notice);
         let advice = format!("sqlite3 '{}' VACUUM", bed.database.file().display());
         assert!(found.advice.unwrap().ends_with(&advice));
         bed.database.execute("VACUUM").await;
-        assert_eq!(level(&bed.queue, "free_pages").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "free_pages").await, FindingLevel::Ok);
     }
 
     async fn damage_is_found(bed) {
         publish_many(&bed.queue, "t", 2_000).await;
-        assert_eq!(level(&bed.queue, "integrity").await, Level::Ok);
-        assert_eq!(bed.queue.check_integrity().await.unwrap().unwrap().level, Level::Ok);
+        assert_eq!(level(&bed.queue, "integrity").await, FindingLevel::Ok);
+        assert_eq!(bed.queue.check_integrity().await.unwrap().unwrap().level, FindingLevel::Ok);
         bed.queue.close().await;
 
         let copy = bed.database.folder.path().join("copy.db");
@@ -72,26 +72,26 @@ on_a_file! {
         file.sync_all().unwrap();
         let damaged = Queue::open(&format!("sqlite://{}", copy.display())).await.unwrap();
         for found in [finding(&damaged, "integrity").await, damaged.check_integrity().await.unwrap().unwrap()] {
-            assert_eq!((found.check, found.level), ("integrity", Level::Problem));
+            assert_eq!((found.check, found.level), ("integrity", FindingLevel::Problem));
             assert!(found.summary.starts_with("the file is damaged: "), "{found:?}");
             assert!(found.advice.unwrap().contains(".recover"));
         }
     }
 
     async fn a_file_that_another_process_locks_is_found(bed) {
-        assert_eq!(level(&bed.queue, "writable").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "writable").await, FindingLevel::Ok);
         let other = rusqlite::Connection::open(bed.database.file()).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let found = finding(&bed.queue, "writable").await;
-        assert_eq!(found.level, Level::Problem);
+        assert_eq!(found.level, FindingLevel::Problem);
         assert!(found.summary.starts_with("another process holds the write lock"), "{found:?}");
         other.execute_batch("ROLLBACK").unwrap();
-        assert_eq!(level(&bed.queue, "writable").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "writable").await, FindingLevel::Ok);
     }
 
     async fn who_has_the_file_open_is_told(bed) {
         let found = finding(&bed.queue, "processes").await;
-        assert_eq!(found.level, Level::Ok);
+        assert_eq!(found.level, FindingLevel::Ok);
         let known = ["this process alone has the file open", "not known on this system"];
         assert!(known.contains(&&*found.summary), "{found:?}");
     }
@@ -101,9 +101,9 @@ on_a_file! {
 async fn a_database_in_memory_is_told_to_be_one() {
     let queue = Queue::open("sqlite::memory:").await.unwrap();
     let findings = queue.diagnose().await.unwrap();
-    let amiss: Vec<_> = findings.iter().filter(|finding| finding.level > Level::Ok).collect();
+    let amiss: Vec<_> = findings.iter().filter(|finding| finding.level > FindingLevel::Ok).collect();
     assert_eq!(amiss.len(), 1, "{amiss:?}");
-    assert_eq!((amiss[0].check, amiss[0].level), ("durability", Level::Notice));
+    assert_eq!((amiss[0].check, amiss[0].level), ("durability", FindingLevel::Notice));
 }
 
 #[tokio::test]

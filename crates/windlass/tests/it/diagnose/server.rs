@@ -12,24 +12,24 @@ on_postgres! {
         let mut forgotten = Own::begin(&bed.database).await;
         forgotten.execute("CREATE TABLE forgotten ()").await;
         bed.hand.set(from_now(4 * MINUTE));
-        assert_eq!(level(&bed.queue, "pinned_xmin").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "pinned_xmin").await, FindingLevel::Ok);
         bed.hand.set(from_now(6 * MINUTE));
         let found = finding(&bed.queue, "pinned_xmin").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.summary.starts_with("dead rows are kept: pid "), "{found:?}");
         assert!(found.summary.contains("idle in its transaction) for "), "{found:?}");
         bed.hand.set(from_now(HOUR + MINUTE));
         let found = finding(&bed.queue, "pinned_xmin").await;
-        assert_eq!(found.level, Level::Problem);
+        assert_eq!(found.level, FindingLevel::Problem);
         bed.database.execute(&statement(&found, "SELECT pg_terminate_backend(")).await;
-        eventually("the session is gone", async || level(&bed.queue, "pinned_xmin").await == Level::Ok).await;
+        eventually("the session is gone", async || level(&bed.queue, "pinned_xmin").await == FindingLevel::Ok).await;
     }
 
     async fn a_transaction_of_another_database_keeps_nothing_here(bed) {
         let mut elsewhere = postgres::connect(&postgres::server_url()).await;
         elsewhere.execute("BEGIN; CREATE TEMPORARY TABLE elsewhere ()").await.unwrap();
         bed.hand.set(from_now(HOUR));
-        assert_eq!(level(&bed.queue, "pinned_xmin").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "pinned_xmin").await, FindingLevel::Ok);
     }
 
     async fn dead_rows_that_stay_are_found_and_cleaned_by_the_advice(bed) {
@@ -42,7 +42,7 @@ on_postgres! {
             DELETE FROM windlass.event_queue";
         bed.database.execute(dirty).await;
         let off = finding(&bed.queue, "dead_rows").await;
-        assert_eq!(off.level, Level::Problem);
+        assert_eq!(off.level, FindingLevel::Problem);
         assert!(off.summary.starts_with("autovacuum is off for event_queue"), "{off:?}");
         // Switched on again with a threshold that keeps it away for now, as a pinned xmin would.
         let on = "ALTER TABLE windlass.event_queue RESET (autovacuum_enabled);
@@ -52,21 +52,21 @@ on_postgres! {
         connection.execute(on).await.unwrap();
         connection.execute("COMMIT; BEGIN; LOCK TABLE windlass.event_queue IN SHARE UPDATE EXCLUSIVE MODE").await.unwrap();
         let behind = finding(&bed.queue, "dead_rows").await;
-        assert_eq!(behind.level, Level::Warning);
+        assert_eq!(behind.level, FindingLevel::Warning);
         assert!(behind.summary.contains("event_queue has 25,000 dead and 0 live rows"), "{behind:?}");
         connection.execute("COMMIT").await.unwrap();
         connection.close().await.unwrap();
         bed.database.execute(&statement(&behind, "VACUUM")).await;
-        assert_eq!(level(&bed.queue, "dead_rows").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "dead_rows").await, FindingLevel::Ok);
     }
 
     async fn an_index_that_was_not_made_to_the_end_is_found_and_made_by_the_advice(bed) {
         bed.database.execute("
             UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'windlass.event_queue_lane'::regclass").await;
         let found = finding(&bed.queue, "indexes").await;
-        assert_eq!((found.level, &*found.summary), (Level::Problem, "1 invalid: event_queue_lane"));
+        assert_eq!((found.level, &*found.summary), (FindingLevel::Problem, "1 invalid: event_queue_lane"));
         bed.database.execute(&found.advice.unwrap()).await;
-        assert_eq!(level(&bed.queue, "indexes").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "indexes").await, FindingLevel::Ok);
     }
 
     async fn an_index_of_all_months_is_made_again_by_the_advice(bed) {
@@ -74,7 +74,7 @@ on_postgres! {
         let found = finding(&bed.queue, "indexes").await;
         assert_eq!(found.summary, "1 missing: event_attempts_by_namespace");
         bed.database.execute(&found.advice.unwrap()).await;
-        assert_eq!(level(&bed.queue, "indexes").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "indexes").await, FindingLevel::Ok);
     }
 
     async fn commits_that_are_not_synced_are_found(bed) {
@@ -91,28 +91,28 @@ on_postgres! {
     async fn clocks_that_differ_are_found(bed) {
         // The queue goes by the clock of the test, and the server by its own.
         let found = finding(&bed.queue, "clock_skew").await;
-        assert_eq!(found.level, Level::Problem);
+        assert_eq!(found.level, FindingLevel::Problem);
         assert!(found.summary.contains(" days ahead of this machine's"), "{found:?}");
         bed.hand.set(from_now(Duration::ZERO));
         let level = level(&bed.queue, "clock_skew").await;
-        assert!(level < Level::Problem, "{level:?}");
-        assert_eq!(super::level(&bed.real_time().await, "clock_skew").await, Level::Ok);
+        assert!(level < FindingLevel::Problem, "{level:?}");
+        assert_eq!(super::level(&bed.real_time().await, "clock_skew").await, FindingLevel::Ok);
     }
 
     async fn months_that_are_not_made_are_found(bed) {
         bed.hand.set(from_now(Duration::ZERO));
-        assert_eq!(level(&bed.queue, "partitions").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "partitions").await, FindingLevel::Ok);
         let newest = "SELECT max(relname)::text FROM pg_class WHERE relname ~ '^events_\\d{4}_\\d\\d$'";
         let newest = postgres::lines(&bed.database.url, newest).await.remove(0);
         bed.database.execute(&format!("DROP TABLE windlass.{newest}")).await;
         let found = finding(&bed.queue, "partitions").await;
-        assert_eq!((found.level, found.summary), (Level::Notice, format!("1 not made: {newest}")));
+        assert_eq!((found.level, found.summary), (FindingLevel::Notice, format!("1 not made: {newest}")));
         bed.queue.partitions_once().await.unwrap();
-        assert_eq!(level(&bed.queue, "partitions").await, Level::Ok);
+        assert_eq!(level(&bed.queue, "partitions").await, FindingLevel::Ok);
     }
 
     async fn notifications_that_do_not_come_are_found(bed) {
-        eventually("it listens", async || level(&bed.queue, "notifications").await == Level::Ok).await;
+        eventually("it listens", async || level(&bed.queue, "notifications").await == FindingLevel::Ok).await;
         let name = postgres::lines(&bed.database.url, "SELECT current_database()::text").await.remove(0);
         // Who is connected stays so, and the listener that is cut off cannot come back.
         let server = postgres::server_url();
@@ -123,10 +123,10 @@ on_postgres! {
         );
         assert_eq!(postgres::lines(&server, &cut).await, ["true"]);
         let found = finding(&bed.queue, "notifications").await;
-        assert_eq!(found.level, Level::Warning);
+        assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.advice.unwrap().contains("PgBouncer in transaction mode"));
         postgres::execute(&server, &format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true")).await;
-        eventually("it listens again", async || level(&bed.queue, "notifications").await == Level::Ok).await;
+        eventually("it listens again", async || level(&bed.queue, "notifications").await == FindingLevel::Ok).await;
     }
 
     async fn a_probe_wakes_nobody_and_disturbs_no_other_process(bed) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use windlass::{Backoff, DeadLetterFilter, GroupFailure, Policy, Queue, SubscriptionSpec};
+use windlass::{Backoff, DeadLetterFilter, GroupFailurePolicy, Policy, Queue, SubscriptionSpec};
 
 use self::publisher::Publisher;
 use self::worker::Worker;
@@ -110,7 +110,7 @@ pub struct Workload {
 
 impl Workload {
     pub async fn start(bed: &Bed, settings: Settings, seed: u64) -> Workload {
-        let group_failure = if settings.continues { GroupFailure::Continue } else { GroupFailure::Block };
+        let group_failure = if settings.continues { GroupFailurePolicy::Continue } else { GroupFailurePolicy::Block };
         // Crashes make many attempts, and only workers decide what becomes a dead letter.
         let policy = Policy {
             lease_ms: LEASE.as_millis() as u64,

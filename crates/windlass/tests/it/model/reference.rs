@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use windlass::{
-    Action, Attempt, Backoff, Delivery, DeliveryView, Exhausted, GroupFailure, Lease, Outcome, Policy, Status,
-    Timestamp, Unhandled,
+    Action, Attempt, Backoff, Delivery, DeliveryView, ExhaustedPolicy, GroupFailurePolicy, Lease, Outcome, Policy,
+    Status, Timestamp, UnhandledPolicy,
 };
 
 use crate::support::after;
@@ -76,12 +76,12 @@ pub struct Entry {
     pub dead: bool,
     pub trail: Vec<Action>,
     /// Ended attempts: whose, and what is on record.
-    records: Vec<(Lease, &'static str, Record)>,
+    records: Vec<(Lease, &'static str, AttemptRecord)>,
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct AttemptRecord {
     pub action: Action,
     /// What the queue answered; only for reports of workers.
     pub answer: Option<Attempt>,
@@ -192,7 +192,7 @@ impl Reference {
     }
 
     fn passes(&self) -> bool {
-        self.policy.group_failure == GroupFailure::Continue
+        self.policy.group_failure == GroupFailurePolicy::Continue
     }
 
     fn join(&mut self, at: usize) {
@@ -253,7 +253,7 @@ impl Reference {
 
     fn record(&mut self, at: usize, action: Action) {
         if let State::Held { lease, worker, .. } = self.entries[at].state {
-            self.entries[at].records.push((lease, worker, Record { action, answer: None }));
+            self.entries[at].records.push((lease, worker, AttemptRecord { action, answer: None }));
         }
     }
 
@@ -335,7 +335,7 @@ impl Reference {
         let before = self.entries[at].clone();
         let (action, next_retry_at) = self.end(at, outcome);
         if let State::Held { lease, worker, .. } = before.state {
-            self.entries[at].records.push((lease, worker, Record { action, answer: None }));
+            self.entries[at].records.push((lease, worker, AttemptRecord { action, answer: None }));
         }
         Expected::Applied { action, retry_count: self.entries[at].retry_count, next_retry_at }
     }
@@ -423,7 +423,7 @@ impl Reference {
     }
 
     fn give_up(&mut self, at: usize) -> (Action, Option<Timestamp>) {
-        if self.policy.exhausted == Exhausted::DeadLetter {
+        if self.policy.exhausted == ExhaustedPolicy::DeadLetter {
             return self.bury_failed(at);
         }
         self.leave(at, Status::CompletedWithErrors, Action::CompletedWithErrors);
@@ -438,7 +438,7 @@ impl Reference {
 
     fn unhandled(&mut self, at: usize) -> (Action, Option<Timestamp>) {
         let entry = &self.entries[at];
-        if self.policy.unhandled == Unhandled::DeadLetter || entry.attempts >= entry.limit {
+        if self.policy.unhandled == UnhandledPolicy::DeadLetter || entry.attempts >= entry.limit {
             self.leave(at, Status::Failed, Action::Failed);
             return (Action::Failed, None);
         }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use windlass::{Action, DeadLetterFilter, Envelope, Handled, HandlerError, History, Node, Policy, Status, Unhandled};
+use windlass::{
+    Action, DeadLetterFilter, Envelope, Handled, HandlerError, History, Node, Policy, Status, UnhandledPolicy,
+};
 
 use super::*;
 
@@ -175,7 +177,7 @@ conformance! {
     // O6, C8
     async fn an_event_without_a_handler_goes_where_the_policy_says(bed) {
         for (policy, action) in [
-            (Policy { unhandled: Unhandled::DeadLetter, ..brisk() }, Action::Failed),
+            (Policy { unhandled: UnhandledPolicy::DeadLetter, ..brisk() }, Action::Failed),
             (Policy { lease_ms: 60_000, ..brisk() }, Action::Released),
         ] {
             let queue = real(bed, policy).await;
@@ -197,7 +199,7 @@ conformance! {
     }
 
     async fn events_without_a_handler_can_be_left_to_other_nodes(bed) {
-        let queue = real(bed, Policy { unhandled: Unhandled::DeadLetter, ..brisk() }).await;
+        let queue = real(bed, Policy { unhandled: UnhandledPolicy::DeadLetter, ..brisk() }).await;
         let picky = start(Node::new(&queue, "picky").leave_unhandled().on("a", |_, _| async { Ok(()) })).await;
         let (b, a) = (publish(&queue, "b").await, publish(&queue, "a").await);
         until(&queue, a.id, Status::Completed).await;
@@ -210,7 +212,7 @@ conformance! {
     }
 
     async fn a_type_with_slots_of_its_own_is_left_to_others_too(bed) {
-        let queue = real(bed, Policy { unhandled: Unhandled::DeadLetter, ..brisk() }).await;
+        let queue = real(bed, Policy { unhandled: UnhandledPolicy::DeadLetter, ..brisk() }).await;
         queue.add_subscription(windlass::SubscriptionSpec::new("audit")).await.unwrap();
         let audit = windlass::Handler::new("a", |_, _| async { Ok(()) }).subscription("audit");
         let node = Node::new(&queue, "picky").leave_unhandled().concurrency_of("a", 2).handler(audit);

@@ -1,7 +1,7 @@
 //! Several handlers of one event: what is done is not done again.
 
 use tokio::sync::Semaphore;
-use windlass::{Handler, HandlerError, HandlerResultStorage, Node, Policy, Status, Unrecoverable};
+use windlass::{Handler, HandlerError, HandlerResultStorage, Node, Policy, Status, UnrecoverablePolicy};
 
 use super::*;
 use crate::bed::Kind;
@@ -71,7 +71,7 @@ conformance! {
 
     // Q11
     async fn unrecoverable_finish_makes_a_dead_letter_where_the_policy_has_them(bed) {
-        let policy = Policy { unrecoverable: Unrecoverable::Finish, ..brisk() };
+        let policy = Policy { unrecoverable: UnrecoverablePolicy::Finish, ..brisk() };
         let (queue, ledger) = (real(bed, policy).await, Ledger::default());
         let node = Node::new(&queue, "n").handler(told(&ledger, "never", |_| never()));
         let node = start(node.handler(told(&ledger, "later", |attempt| if attempt == 1 { fail() } else { Ok(()) }))).await;
@@ -83,7 +83,7 @@ conformance! {
 
     // Q11, Q12
     async fn unrecoverable_retry_others_ends_the_delivery_after_their_retries(bed) {
-        let policy = Policy { unrecoverable: Unrecoverable::RetryOthers, ..Policy::preset("queue").unwrap() };
+        let policy = Policy { unrecoverable: UnrecoverablePolicy::RetryOthers, ..Policy::preset("queue").unwrap() };
         let (queue, ledger) = (real(bed, policy).await, Ledger::default());
         let node = start(
             Node::new(&queue, "n")

@@ -36,6 +36,6 @@ conformance! {
         let running = start(Node::new(&queue, "n")).await;
         until(&queue, event, Status::Expired).await;
         running.stop().await;
-        assert!(queue.duties().await.unwrap().iter().any(|duty| duty.done == Some(1)));
+        assert!(queue.maintenance_tasks().await.unwrap().iter().any(|task| task.done == Some(1)));
     }
 }

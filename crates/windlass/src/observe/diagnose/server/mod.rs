@@ -3,8 +3,8 @@
 use chrono::TimeDelta;
 
 use super::say::{count, number, size, some, span};
-use super::schema::Amiss;
-use super::{Level, Verdict};
+use super::schema::SchemaProblem;
+use super::{Assessment, FindingLevel};
 use crate::clock::Timestamp;
 use crate::maintenance::months::{self, Month, Part};
 
@@ -38,13 +38,17 @@ pub(crate) struct Release {
     pub text: String,
 }
 
-pub(crate) fn release(release: &Release) -> Verdict {
+pub(crate) fn release(release: &Release) -> Assessment {
     let Release { number, text } = release;
     if number / 10_000 >= VERSION_MIN {
-        return Verdict::ok(format!("PostgreSQL {text}"));
+        return Assessment::ok(format!("PostgreSQL {text}"));
     }
     let summary = format!("PostgreSQL {text} is older than {VERSION_MIN}, the oldest that windlass is tested with");
-    Verdict::new(Level::Warning, summary, "upgrade the server: https://www.postgresql.org/support/versioning/")
+    Assessment::new(
+        FindingLevel::Warning,
+        summary,
+        "upgrade the server: https://www.postgresql.org/support/versioning/",
+    )
 }
 
 /// Whether and how what is committed is kept.
@@ -55,10 +59,10 @@ pub(crate) struct Durability {
     /// A standby, or told to take no writes.
     pub read_only: bool,
     /// The statements that switch each on, by the setting's name.
-    pub remedies: Vec<Amiss>,
+    pub remedies: Vec<SchemaProblem>,
 }
 
-pub(crate) fn durability(settings: &Durability) -> Verdict {
+pub(crate) fn durability(settings: &Durability) -> Assessment {
     let Durability { fsync, full_page_writes, synchronous_commit, read_only, remedies } = settings;
     let off = [
         ("fsync", !fsync),
@@ -68,7 +72,7 @@ pub(crate) fn durability(settings: &Durability) -> Verdict {
     ];
     let off: Vec<&str> = off.into_iter().filter(|(_, off)| *off).map(|(name, _)| name).collect();
     if off.is_empty() {
-        return Verdict::ok(format!("fsync is on, synchronous_commit is {synchronous_commit}"));
+        return Assessment::ok(format!("fsync is on, synchronous_commit is {synchronous_commit}"));
     }
     let said = off.iter().map(|name| match *name {
         "default_transaction_read_only" => "the server takes no writes",
@@ -80,7 +84,7 @@ pub(crate) fn durability(settings: &Durability) -> Verdict {
     let lost = if *read_only && off.len() == 1 { "" } else { ": a crash may lose or damage what was acknowledged" };
     let advice: Vec<&str> =
         remedies.iter().filter(|amiss| off.contains(&&*amiss.name)).map(|amiss| &*amiss.remedy).collect();
-    Verdict::new(Level::Problem, format!("{}{lost}", said.join(", ")), advice.join("; "))
+    Assessment::new(FindingLevel::Problem, format!("{}{lost}", said.join(", ")), advice.join("; "))
 }
 
 /// What keeps vacuum from taking away dead rows.
@@ -96,16 +100,16 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
-    fn level(&self, now: Timestamp) -> Level {
+    fn level(&self, now: Timestamp) -> FindingLevel {
         let (age, xids) = (self.since.map(|since| now - since), self.xids);
         let by_age = |max: TimeDelta| age.is_some_and(|age| age > max);
         let by_xids = |max: i64| age.is_none() && xids > max;
         if by_age(PINNED_BAD) || by_xids(PINNED_XIDS_BAD) {
-            Level::Problem
+            FindingLevel::Problem
         } else if by_age(PINNED_MAX) || by_xids(PINNED_XIDS_MAX) {
-            Level::Warning
+            FindingLevel::Warning
         } else {
-            Level::Ok
+            FindingLevel::Ok
         }
     }
 
@@ -123,15 +127,15 @@ pub(crate) struct Pins {
     pub grant: Option<String>,
 }
 
-pub(crate) fn pinned(pins: &Pins, now: Timestamp) -> Verdict {
-    let mut old: Vec<(&Pin, Level)> = pins.pins.iter().map(|pin| (pin, pin.level(now))).collect();
-    old.retain(|(_, level)| *level > Level::Ok);
+pub(crate) fn pinned(pins: &Pins, now: Timestamp) -> Assessment {
+    let mut old: Vec<(&Pin, FindingLevel)> = pins.pins.iter().map(|pin| (pin, pin.level(now))).collect();
+    old.retain(|(_, level)| *level > FindingLevel::Ok);
     old.sort_by_key(|(pin, level)| (std::cmp::Reverse(*level), pin.since));
     let Some((first, level)) = old.first() else {
         return match &pins.grant {
-            None => Verdict::ok(format!("no transaction is open for more than {}", span(PINNED_MAX))),
-            Some(grant) => Verdict::new(
-                Level::Notice,
+            None => Assessment::ok(format!("no transaction is open for more than {}", span(PINNED_MAX))),
+            Some(grant) => Assessment::new(
+                FindingLevel::Notice,
                 "transactions of other roles cannot be seen",
                 format!("to see them: {grant}"),
             ),
@@ -140,7 +144,7 @@ pub(crate) fn pinned(pins: &Pins, now: Timestamp) -> Verdict {
     let summary = format!("dead rows are kept: {}", some(old.iter().map(|(pin, _)| pin.named(now))));
     let advice =
         format!("end it: {}; `idle_in_transaction_session_timeout` ends those that were forgotten", first.remedy);
-    Verdict::new(*level, summary, advice)
+    Assessment::new(*level, summary, advice)
 }
 
 /// How far vacuum is behind with a table.
@@ -163,28 +167,32 @@ pub(crate) struct Dirt {
     pub all_off: Option<String>,
 }
 
-pub(crate) fn dead_rows(dirt: &Dirt) -> Verdict {
+pub(crate) fn dead_rows(dirt: &Dirt) -> Assessment {
     if let Some(remedy) = &dirt.all_off {
-        return Verdict::new(Level::Problem, "autovacuum is off: dead rows stay, and claims get slower", remedy);
+        return Assessment::new(
+            FindingLevel::Problem,
+            "autovacuum is off: dead rows stay, and claims get slower",
+            remedy,
+        );
     }
     if let Some(table) = dirt.tables.iter().find(|table| table.off) {
         let summary = format!("autovacuum is off for {}: its dead rows ({}) stay", table.name, number(table.dead));
-        return Verdict::new(Level::Problem, summary, &table.remedy);
+        return Assessment::new(FindingLevel::Problem, summary, &table.remedy);
     }
     let times = |table: &TableDirt| table.dead as f64 / table.starts_at.max(1.0);
     let mut behind: Vec<&TableDirt> = dirt.tables.iter().filter(|table| times(table) > DEAD_TIMES_MAX).collect();
     behind.sort_by(|one, two| times(two).total_cmp(&times(one)));
     let Some(first) = behind.first() else {
         let dead: u64 = dirt.tables.iter().map(|table| table.dead).sum();
-        return Verdict::ok(format!("vacuum keeps up; {} dead", count(dead, "row")));
+        return Assessment::ok(format!("vacuum keeps up; {} dead", count(dead, "row")));
     };
-    let level = if times(first) > DEAD_TIMES_BAD { Level::Problem } else { Level::Warning };
+    let level = if times(first) > DEAD_TIMES_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
     let named = |table: &&TableDirt| {
         format!("{} has {} dead and {} live rows", table.name, number(table.dead), number(table.live))
     };
     let summary = format!("vacuum is far behind: {}", some(behind.iter().map(named)));
     let advice = format!("{}; if that does not help, something keeps them: see `pinned_xmin`", first.remedy);
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// What the queue's table and its hot index take.
@@ -196,7 +204,7 @@ pub(crate) struct Sizes {
     pub shrink_index: String,
 }
 
-pub(crate) fn bloat(sizes: &Sizes) -> Verdict {
+pub(crate) fn bloat(sizes: &Sizes) -> Assessment {
     let Sizes { live, table_bytes, index_bytes, shrink_table, shrink_index } = sizes;
     let too_large = |bytes: u64, each: u64| bytes > BLOAT_BYTES_MIN.max(BLOAT_TIMES * each * live);
     let summary = format!(
@@ -206,11 +214,13 @@ pub(crate) fn bloat(sizes: &Sizes) -> Verdict {
         count(*live, "live row")
     );
     match (too_large(*table_bytes, ROW_BYTES), too_large(*index_bytes, ENTRY_BYTES)) {
-        (false, false) => Verdict::ok(summary),
-        (false, true) => Verdict::new(Level::Warning, summary, format!("{shrink_index} (nobody has to wait)")),
+        (false, false) => Assessment::ok(summary),
+        (false, true) => {
+            Assessment::new(FindingLevel::Warning, summary, format!("{shrink_index} (nobody has to wait)"))
+        }
         (true, _) => {
             let advice = format!("{shrink_index} (nobody has to wait); {shrink_table} (everybody waits meanwhile)");
-            Verdict::new(Level::Warning, summary, advice)
+            Assessment::new(FindingLevel::Warning, summary, advice)
         }
     }
 }
@@ -230,7 +240,7 @@ pub(crate) struct Connected {
     pub own_max: i64,
 }
 
-pub(crate) fn connections(connected: &Connected) -> Verdict {
+pub(crate) fn connections(connected: &Connected) -> Assessment {
     let Connected { all, max, reserved, of_role, role_max, of_database, database_max, own_max } = *connected;
     let limits = [
         ("the server", all, max - reserved, "max_connections (needs a restart)"),
@@ -239,17 +249,17 @@ pub(crate) fn connections(connected: &Connected) -> Verdict {
     ];
     let limits = limits.into_iter().filter(|(_, _, limit, _)| *limit >= 0);
     let Some((of, used, limit, raise)) = limits.min_by_key(|(_, used, limit, _)| limit - used) else {
-        return Verdict::ok(format!("{all} in use"));
+        return Assessment::ok(format!("{all} in use"));
     };
     let left = (limit - used).max(0);
     let summary = format!("{used} of {limit} for {of} are in use; one windlass process takes up to {own_max}");
     let level = match left {
-        0..=2 => Level::Problem,
-        _ if left < own_max => Level::Warning,
-        _ => return Verdict::ok(summary),
+        0..=2 => FindingLevel::Problem,
+        _ if left < own_max => FindingLevel::Warning,
+        _ => return Assessment::ok(summary),
     };
     let advice = format!("close what is not needed, put a pool in front of other clients, or raise {raise}");
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// By how much the server's clock is ahead of this process's, give or take half the way there and back.
@@ -258,7 +268,7 @@ pub(crate) struct Skew {
     pub round_trip: TimeDelta,
 }
 
-pub(crate) fn clock(skew: &Skew) -> Verdict {
+pub(crate) fn clock(skew: &Skew) -> Assessment {
     let Skew { ahead, round_trip } = skew;
     let certain = ahead.abs() - *round_trip / 2;
     let which = if *ahead < TimeDelta::zero() { "behind" } else { "ahead of" };
@@ -271,33 +281,33 @@ pub(crate) fn clock(skew: &Skew) -> Verdict {
         (*round_trip / 2).num_milliseconds().max(1)
     );
     if certain <= SKEW_MAX {
-        return Verdict::ok(summary);
+        return Assessment::ok(summary);
     }
-    let level = if certain > SKEW_BAD { Level::Problem } else { Level::Warning };
+    let level = if certain > SKEW_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
     let advice = "leases and schedules go by the server's clock, logs and tokens by this machine's: set both by NTP \
                   (`timedatectl` shows whether that works)";
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// How full the server's queue of notifications is, from 0 to 1.
-pub(crate) fn notify_queue(usage: f64) -> Verdict {
+pub(crate) fn notify_queue(usage: f64) -> Assessment {
     let summary = format!("{:.1} % full", usage * 100.0);
     let level = match usage {
-        usage if usage > 0.5 => Level::Problem,
-        usage if usage > 0.1 => Level::Warning,
-        _ => return Verdict::ok(summary),
+        usage if usage > 0.5 => FindingLevel::Problem,
+        usage if usage > 0.1 => FindingLevel::Warning,
+        _ => return Assessment::ok(summary),
     };
     let advice = "a session listens and does not get to hear, since its transaction stays open: end it (`pinned_xmin` \
                   names it). When the queue is full, every commit that notifies fails";
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// Whether a notification came back to the process that sent it, and after how long.
-pub(crate) fn notifications(heard: Option<TimeDelta>) -> Verdict {
+pub(crate) fn notifications(heard: Option<TimeDelta>) -> Assessment {
     match heard {
-        Some(after) => Verdict::ok(format!("one came back after {} ms", after.num_milliseconds().max(1))),
-        None => Verdict::new(
-            Level::Warning,
+        Some(after) => Assessment::ok(format!("one came back after {} ms", after.num_milliseconds().max(1))),
+        None => Assessment::new(
+            FindingLevel::Warning,
             "none come: waiting workers look once a second instead, so events start up to a second late",
             "PgBouncer in transaction mode drops LISTEN: give windlass a pool in session mode or the server itself; \
              otherwise see the log for why it cannot listen",
@@ -309,10 +319,10 @@ pub(crate) fn notifications(heard: Option<TimeDelta>) -> Verdict {
 pub(crate) struct Freeze {
     pub xids: i64,
     pub multixacts: i64,
-    pub oldest: Amiss,
+    pub oldest: SchemaProblem,
 }
 
-pub(crate) fn wraparound(freeze: &Freeze) -> Verdict {
+pub(crate) fn wraparound(freeze: &Freeze) -> Assessment {
     let Freeze { xids, multixacts, oldest } = freeze;
     let age = *xids.max(multixacts);
     let summary = format!(
@@ -321,27 +331,27 @@ pub(crate) fn wraparound(freeze: &Freeze) -> Verdict {
         oldest.name
     );
     let level = match age {
-        age if age > FREEZE_BAD => Level::Problem,
-        age if age > FREEZE_MAX => Level::Warning,
-        _ => return Verdict::ok(summary),
+        age if age > FREEZE_BAD => FindingLevel::Problem,
+        age if age > FREEZE_MAX => FindingLevel::Warning,
+        _ => return Assessment::ok(summary),
     };
     let advice = format!("{}; first end what `pinned_xmin` names, or it does not help", oldest.remedy);
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// Whether this month and the next ones have their partitions.
-pub(crate) fn partitions(found: &[Part], now: Timestamp) -> Verdict {
+pub(crate) fn partitions(found: &[Part], now: Timestamp) -> Assessment {
     let missing = months::missing(found, now);
     if missing.is_empty() {
-        return Verdict::ok("this month and the next two are made");
+        return Assessment::ok("this month and the next two are made");
     }
     let this = missing.iter().any(|(_, month)| *month == Month::of(now));
-    let level = if this { Level::Warning } else { Level::Notice };
+    let level = if this { FindingLevel::Warning } else { FindingLevel::Notice };
     let names = some(missing.iter().map(|(kept, month)| format!("{}_{month}", kept.as_str())));
     let summary = format!("{} not made: {names}", missing.len());
     let advice = "the default partition takes what belongs there, but it is deleted row by row. `windlass serve` makes \
-                  them every hour: see the duty `partitions` in GET /stats/maintenance, and that the role owns the tables";
-    Verdict::new(level, summary, advice)
+                  them every hour: see the task `partitions` in GET /stats/maintenance, and that the role owns the tables";
+    Assessment::new(level, summary, advice)
 }
 
 #[cfg(test)]

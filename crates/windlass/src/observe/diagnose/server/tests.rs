@@ -7,13 +7,14 @@ fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
 
-fn amiss(name: &str) -> Amiss {
-    Amiss { name: name.to_owned(), remedy: format!("MEND {name}") }
+fn amiss(name: &str) -> SchemaProblem {
+    SchemaProblem { name: name.to_owned(), remedy: format!("MEND {name}") }
 }
 
 #[test]
 fn old_servers_are_told() {
-    for (number, level) in [(130_022, Level::Warning), (140_000, Level::Ok), (180_001, Level::Ok)] {
+    for (number, level) in [(130_022, FindingLevel::Warning), (140_000, FindingLevel::Ok), (180_001, FindingLevel::Ok)]
+    {
         assert_eq!(release(&Release { number, text: "x".to_owned() }).level, level, "{number}");
     }
 }
@@ -29,16 +30,16 @@ fn whatever_loses_commits_is_a_problem() {
             .map(amiss)
             .into(),
     };
-    assert_eq!(durability(&fine()), Verdict::ok("fsync is on, synchronous_commit is on"));
-    assert_eq!(durability(&Durability { synchronous_commit: "local".to_owned(), ..fine() }).level, Level::Ok);
+    assert_eq!(durability(&fine()), Assessment::ok("fsync is on, synchronous_commit is on"));
+    assert_eq!(durability(&Durability { synchronous_commit: "local".to_owned(), ..fine() }).level, FindingLevel::Ok);
     let found = durability(&Durability { fsync: false, synchronous_commit: "off".to_owned(), ..fine() });
-    assert_eq!(found.level, Level::Problem);
+    assert_eq!(found.level, FindingLevel::Problem);
     let said = "fsync is off, synchronous_commit is off: a crash may lose or damage what was acknowledged";
     assert_eq!(found.summary, said);
     assert_eq!(found.advice.as_deref(), Some("MEND fsync; MEND synchronous_commit"));
-    assert_eq!(durability(&Durability { full_page_writes: false, ..fine() }).level, Level::Problem);
+    assert_eq!(durability(&Durability { full_page_writes: false, ..fine() }).level, FindingLevel::Problem);
     let found = durability(&Durability { read_only: true, ..fine() });
-    assert_eq!((found.level, &*found.summary), (Level::Problem, "the server takes no writes"));
+    assert_eq!((found.level, &*found.summary), (FindingLevel::Problem, "the server takes no writes"));
 }
 
 fn pin(who: &str, minutes: Option<i64>, xids: i64) -> Pin {
@@ -49,24 +50,24 @@ fn pin(who: &str, minutes: Option<i64>, xids: i64) -> Pin {
 #[test]
 fn the_oldest_transaction_is_named_with_how_to_end_it() {
     let table = [
-        (vec![], Level::Ok),
-        (vec![pin("a", Some(5), 9_000_000_000)], Level::Ok),
-        (vec![pin("a", Some(6), 0)], Level::Warning),
-        (vec![pin("a", Some(61), 0)], Level::Problem),
-        (vec![pin("slot", None, 1_000_000)], Level::Ok),
-        (vec![pin("slot", None, 1_000_001)], Level::Warning),
-        (vec![pin("slot", None, 100_000_001)], Level::Problem),
+        (vec![], FindingLevel::Ok),
+        (vec![pin("a", Some(5), 9_000_000_000)], FindingLevel::Ok),
+        (vec![pin("a", Some(6), 0)], FindingLevel::Warning),
+        (vec![pin("a", Some(61), 0)], FindingLevel::Problem),
+        (vec![pin("slot", None, 1_000_000)], FindingLevel::Ok),
+        (vec![pin("slot", None, 1_000_001)], FindingLevel::Warning),
+        (vec![pin("slot", None, 100_000_001)], FindingLevel::Problem),
     ];
     for (pins, level) in table {
         assert_eq!(pinned(&Pins { pins: pins.clone(), grant: None }, now()).level, level, "{pins:?}");
     }
     let pins = vec![pin("b", Some(10), 0), pin("slot s", None, 2_000_000), pin("a", Some(90), 0)];
     let found = pinned(&Pins { pins, grant: Some("GRANT".to_owned()) }, now());
-    assert_eq!(found.level, Level::Problem);
+    assert_eq!(found.level, FindingLevel::Problem);
     assert_eq!(found.summary, "dead rows are kept: a for 1 h 30 min, slot s for 2,000,000 transactions, b for 10 min");
     assert!(found.advice.unwrap().starts_with("end it: END a;"));
     let hidden = pinned(&Pins { pins: vec![], grant: Some("GRANT x".to_owned()) }, now());
-    assert_eq!((hidden.level, hidden.advice.as_deref()), (Level::Notice, Some("to see them: GRANT x")));
+    assert_eq!((hidden.level, hidden.advice.as_deref()), (FindingLevel::Notice, Some("to see them: GRANT x")));
 }
 
 #[test]
@@ -80,15 +81,16 @@ fn vacuum_may_be_behind_but_not_far() {
         remedy: "VACUUM t".to_owned(),
     };
     let of = |tables: Vec<TableDirt>| dead_rows(&Dirt { tables, all_off: None });
-    assert_eq!(of(vec![]).level, Level::Ok);
-    for (dead, level) in [(20_000, Level::Ok), (20_001, Level::Warning), (200_001, Level::Problem)] {
+    assert_eq!(of(vec![]).level, FindingLevel::Ok);
+    for (dead, level) in [(20_000, FindingLevel::Ok), (20_001, FindingLevel::Warning), (200_001, FindingLevel::Problem)]
+    {
         assert_eq!(of(vec![table(dead, false)]).level, level, "{dead}");
     }
     let found = of(vec![table(20_001, false), table(30_000, false)]);
     assert!(found.summary.contains("event_queue has 30,000 dead and 10 live rows"), "{}", found.summary);
-    assert_eq!(of(vec![table(0, true)]).level, Level::Problem);
+    assert_eq!(of(vec![table(0, true)]).level, FindingLevel::Problem);
     let found = dead_rows(&Dirt { tables: vec![table(0, false)], all_off: Some("ON".to_owned()) });
-    assert_eq!((found.level, found.advice.as_deref()), (Level::Problem, Some("ON")));
+    assert_eq!((found.level, found.advice.as_deref()), (FindingLevel::Problem, Some("ON")));
 }
 
 #[test]
@@ -98,13 +100,13 @@ fn size_is_judged_by_what_lives() {
         let (shrink_table, shrink_index) = ("TABLE".to_owned(), "INDEX".to_owned());
         bloat(&Sizes { live, table_bytes: table * MIB, index_bytes: index * MIB, shrink_table, shrink_index })
     };
-    assert_eq!(of(0, 64, 64).level, Level::Ok);
+    assert_eq!(of(0, 64, 64).level, FindingLevel::Ok);
     let index = of(0, 64, 65);
-    assert_eq!((index.level, index.advice.as_deref()), (Level::Warning, Some("INDEX (nobody has to wait)")));
+    assert_eq!((index.level, index.advice.as_deref()), (FindingLevel::Warning, Some("INDEX (nobody has to wait)")));
     assert!(of(0, 65, 1).advice.unwrap().contains("TABLE"));
     // A million rows need their room.
-    assert_eq!(of(1_000_000, 2_800, 380).level, Level::Ok);
-    assert_eq!(of(1_000_000, 2_900, 300).level, Level::Warning);
+    assert_eq!(of(1_000_000, 2_800, 380).level, FindingLevel::Ok);
+    assert_eq!(of(1_000_000, 2_900, 300).level, FindingLevel::Warning);
 }
 
 #[test]
@@ -119,14 +121,14 @@ fn the_tightest_limit_on_connections_counts() {
         ..Connected::default()
     };
     let table = [
-        (base, Level::Ok),
-        (Connected { all: 78, ..base }, Level::Warning),
-        (Connected { all: 95, ..base }, Level::Problem),
-        (Connected { all: 120, ..base }, Level::Problem),
-        (Connected { role_max: 10, of_role: 5, ..base }, Level::Warning),
-        (Connected { role_max: 10, of_role: 8, ..base }, Level::Problem),
-        (Connected { database_max: 30, of_database: 30, ..base }, Level::Problem),
-        (Connected { role_max: 40, of_role: 1, ..base }, Level::Ok),
+        (base, FindingLevel::Ok),
+        (Connected { all: 78, ..base }, FindingLevel::Warning),
+        (Connected { all: 95, ..base }, FindingLevel::Problem),
+        (Connected { all: 120, ..base }, FindingLevel::Problem),
+        (Connected { role_max: 10, of_role: 5, ..base }, FindingLevel::Warning),
+        (Connected { role_max: 10, of_role: 8, ..base }, FindingLevel::Problem),
+        (Connected { database_max: 30, of_database: 30, ..base }, FindingLevel::Problem),
+        (Connected { role_max: 40, of_role: 1, ..base }, FindingLevel::Ok),
     ];
     for (connected, level) in table {
         assert_eq!(connections(&connected).level, level, "{connected:?}");
@@ -142,14 +144,14 @@ fn only_what_is_certain_of_a_skew_counts() {
         clock(&Skew { ahead: TimeDelta::milliseconds(ahead_ms), round_trip: TimeDelta::milliseconds(round_trip_ms) })
     };
     let table = [
-        (0, 1, Level::Ok),
-        (2_000, 0, Level::Ok),
-        (2_100, 100, Level::Warning),
-        (-2_100, 100, Level::Warning),
+        (0, 1, FindingLevel::Ok),
+        (2_000, 0, FindingLevel::Ok),
+        (2_100, 100, FindingLevel::Warning),
+        (-2_100, 100, FindingLevel::Warning),
         // A slow answer tells less.
-        (2_100, 1_000, Level::Ok),
-        (61_000, 100, Level::Problem),
-        (-61_000, 100, Level::Problem),
+        (2_100, 1_000, FindingLevel::Ok),
+        (61_000, 100, FindingLevel::Problem),
+        (-61_000, 100, FindingLevel::Problem),
     ];
     for (ahead, round_trip, level) in table {
         assert_eq!(of(ahead, round_trip).level, level, "{ahead} {round_trip}");
@@ -160,14 +162,19 @@ fn only_what_is_certain_of_a_skew_counts() {
 
 #[test]
 fn the_rest_has_its_limits() {
-    for (usage, level) in [(0.0, Level::Ok), (0.1, Level::Ok), (0.2, Level::Warning), (0.6, Level::Problem)] {
+    for (usage, level) in
+        [(0.0, FindingLevel::Ok), (0.1, FindingLevel::Ok), (0.2, FindingLevel::Warning), (0.6, FindingLevel::Problem)]
+    {
         assert_eq!(notify_queue(usage).level, level, "{usage}");
     }
-    assert_eq!(notifications(Some(TimeDelta::milliseconds(3))).level, Level::Ok);
-    assert_eq!(notifications(None).level, Level::Warning);
+    assert_eq!(notifications(Some(TimeDelta::milliseconds(3))).level, FindingLevel::Ok);
+    assert_eq!(notifications(None).level, FindingLevel::Warning);
     let of = |xids, multixacts| wraparound(&Freeze { xids, multixacts, oldest: amiss("t") });
-    assert_eq!((of(1_000_000_000, 0).level, of(1_000_000_001, 0).level), (Level::Ok, Level::Warning));
-    assert_eq!((of(0, 1_500_000_001).level, of(1_500_000_001, 0).level), (Level::Problem, Level::Problem));
+    assert_eq!((of(1_000_000_000, 0).level, of(1_000_000_001, 0).level), (FindingLevel::Ok, FindingLevel::Warning));
+    assert_eq!(
+        (of(0, 1_500_000_001).level, of(1_500_000_001, 0).level),
+        (FindingLevel::Problem, FindingLevel::Problem)
+    );
     assert!(of(1_500_000_001, 0).advice.unwrap().starts_with("MEND t;"));
 }
 
@@ -177,8 +184,11 @@ fn a_month_that_has_begun_without_its_partition_is_worse() {
         let parts = months.iter().flat_map(|month| Kept::ALL.map(|kept| (kept, month.parse().unwrap())));
         partitions(&parts.collect::<Vec<_>>(), now())
     };
-    assert_eq!(of(&["2026_01", "2026_02", "2026_03"]).level, Level::Ok);
+    assert_eq!(of(&["2026_01", "2026_02", "2026_03"]).level, FindingLevel::Ok);
     let found = of(&["2026_01", "2026_02"]);
-    assert_eq!((found.level, &*found.summary), (Level::Notice, "2 not made: events_2026_03, event_attempts_2026_03"));
-    assert_eq!(of(&["2026_02", "2026_03"]).level, Level::Warning);
+    assert_eq!(
+        (found.level, &*found.summary),
+        (FindingLevel::Notice, "2 not made: events_2026_03, event_attempts_2026_03")
+    );
+    assert_eq!(of(&["2026_02", "2026_03"]).level, FindingLevel::Warning);
 }

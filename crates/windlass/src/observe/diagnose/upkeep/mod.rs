@@ -4,12 +4,12 @@ use chrono::TimeDelta;
 
 use super::say::{at_least, count, number, some, span};
 use super::work::FOUND_MAX;
-use super::{Level, Verdict};
+use super::{Assessment, FindingLevel};
 use crate::admin::tokens::Token;
 use crate::clock::Timestamp;
-use crate::maintenance::task::DutyView;
+use crate::maintenance::task::MaintenanceTaskView;
 
-/// A duty may be so late beyond one turn.
+/// A task may be so late beyond one turn.
 const DUTY_LATE_MAX: TimeDelta = TimeDelta::minutes(2);
 const DUTY_LATE_BAD: TimeDelta = TimeDelta::hours(1);
 /// A namespace in use for so long must have been looked after.
@@ -23,11 +23,11 @@ const DEAD_MANY: u64 = 100;
 const LANES_MANY: u64 = 100_000;
 const TOKEN_SOON: TimeDelta = TimeDelta::days(7);
 
-/// A duty of a namespace.
+/// A task of a namespace.
 #[derive(Debug, Clone)]
-pub(crate) struct DutyFact {
+pub(crate) struct MaintenanceFact {
     pub namespace: String,
-    pub duty: DutyView,
+    pub task: MaintenanceTaskView,
     /// Until then somebody is at it.
     pub held_until: Option<Timestamp>,
 }
@@ -40,35 +40,35 @@ pub(crate) struct InUse {
 }
 
 /// Whether upkeep is done, and works.
-pub(crate) fn upkeep(duties: &[DutyFact], in_use: &[InUse], now: Timestamp) -> Verdict {
-    let failing = duties.iter().filter_map(|fact| {
-        let error = fact.duty.error.as_ref()?;
-        Some(format!("{} of '{}' fails: {error}", fact.duty.duty.as_str(), fact.namespace))
+pub(crate) fn upkeep(tasks: &[MaintenanceFact], in_use: &[InUse], now: Timestamp) -> Assessment {
+    let failing = tasks.iter().filter_map(|fact| {
+        let error = fact.task.error.as_ref()?;
+        Some(format!("{} of '{}' fails: {error}", fact.task.task.as_str(), fact.namespace))
     });
-    let late: Vec<(TimeDelta, &DutyFact)> =
-        duties.iter().filter_map(|fact| Some((lateness(fact, now)?, fact))).collect();
+    let late: Vec<(TimeDelta, &MaintenanceFact)> =
+        tasks.iter().filter_map(|fact| Some((lateness(fact, now)?, fact))).collect();
     let longest = late.iter().map(|(late, _)| *late).max().unwrap_or_default();
     let late = late.iter().map(|(late, fact)| {
-        format!("{} of '{}' is overdue by {}", fact.duty.duty.as_str(), fact.namespace, span(*late))
+        format!("{} of '{}' is overdue by {}", fact.task.task.as_str(), fact.namespace, span(*late))
     });
     let never = in_use.iter().filter(|used| now - used.created_at > NEW_MAX);
-    let never = never.filter(|used| duties.iter().all(|fact| fact.namespace != used.namespace));
+    let never = never.filter(|used| tasks.iter().all(|fact| fact.namespace != used.namespace));
     let never = never.map(|used| format!("nobody ever saw to '{}'", used.namespace));
     let amiss: Vec<String> = failing.chain(late).chain(never).collect();
     if amiss.is_empty() {
-        return Verdict::ok(format!("nothing is overdue or fails ({} known)", number(duties.len() as u64)));
+        return Assessment::ok(format!("nothing is overdue or fails ({} known)", number(tasks.len() as u64)));
     }
-    let level = if longest > DUTY_LATE_BAD { Level::Problem } else { Level::Warning };
+    let level = if longest > DUTY_LATE_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
     let advice = "run `windlass serve`, or a node in that namespace, and see its log; GET /stats/maintenance shows \
-                  every duty";
-    Verdict::new(level, some(amiss), advice)
+                  every task";
+    Assessment::new(level, some(amiss), advice)
 }
 
 /// By how much it is late, if nobody is at it. One that lies too far ahead was written by a clock that has been put back
 /// since: it is due, but since when nobody knows.
-fn lateness(fact: &DutyFact, now: Timestamp) -> Option<TimeDelta> {
-    let every = TimeDelta::milliseconds(i64::try_from(fact.duty.every_ms).unwrap_or(i64::MAX / 4_000));
-    let late = now - fact.duty.next_at;
+fn lateness(fact: &MaintenanceFact, now: Timestamp) -> Option<TimeDelta> {
+    let every = TimeDelta::milliseconds(i64::try_from(fact.task.every_ms).unwrap_or(i64::MAX / 4_000));
+    let late = now - fact.task.next_at;
     let busy = fact.held_until.is_some_and(|until| until > now);
     (!busy && late > every + DUTY_LATE_MAX).then_some(late)
 }
@@ -91,12 +91,12 @@ pub(crate) struct FailedTick {
 }
 
 /// Whether schedules fire in time. Those that are late for longest come first.
-pub(crate) fn schedules(late: &[LateSchedule], failed: &[FailedTick], now: Timestamp) -> Verdict {
+pub(crate) fn schedules(late: &[LateSchedule], failed: &[FailedTick], now: Timestamp) -> Assessment {
     if late.is_empty() && failed.is_empty() {
-        return Verdict::ok("every tick that was due has fired");
+        return Assessment::ok("every tick that was due has fired");
     }
     let longest = late.iter().map(|late| now - late.next_at).max().unwrap_or_default();
-    let level = if longest > TICK_LATE_BAD { Level::Problem } else { Level::Warning };
+    let level = if longest > TICK_LATE_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
     let mut parts = Vec::new();
     if !late.is_empty() {
         let named =
@@ -115,42 +115,42 @@ pub(crate) fn schedules(late: &[LateSchedule], failed: &[FailedTick], now: Times
     }
     let advice = "schedules are fired by `windlass serve` and by nodes: see that one runs, and its log; \
                   GET /schedules/{id}/fires shows what each tick came to";
-    Verdict::new(level, parts.join("; "), advice)
+    Assessment::new(level, parts.join("; "), advice)
 }
 
 /// How many were given up within the hour, by namespace, counted up to [`FOUND_MAX`].
-pub(crate) fn dead_letters(lately: &[(String, u64)]) -> Verdict {
+pub(crate) fn dead_letters(lately: &[(String, u64)]) -> Assessment {
     let total: u64 = lately.iter().map(|(_, dead)| dead).sum();
     let Some((worst, most)) = lately.iter().max_by_key(|(_, dead)| dead).filter(|_| total > 0) else {
-        return Verdict::ok("none within the hour");
+        return Assessment::ok("none within the hour");
     };
     let named = |(namespace, dead): &(String, u64)| {
         format!("{} in '{namespace}'", at_least(usize::try_from(*dead).unwrap_or(FOUND_MAX), FOUND_MAX))
     };
-    let level = if *most >= DEAD_MANY { Level::Warning } else { Level::Notice };
+    let level = if *most >= DEAD_MANY { FindingLevel::Warning } else { FindingLevel::Notice };
     let summary = format!("given up within the hour: {}", some(lately.iter().map(named)));
     let advice = format!(
         "`windlass dead-letters list --namespace {worst}` shows why; once the cause is gone, `windlass dead-letters \
          redrive --all --namespace {worst}` brings them back"
     );
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// How many lanes each namespace has.
-pub(crate) fn lanes(lanes: &[(String, u64)]) -> Verdict {
+pub(crate) fn lanes(lanes: &[(String, u64)]) -> Assessment {
     let many: Vec<&(String, u64)> = lanes.iter().filter(|(_, lanes)| *lanes >= LANES_MANY).collect();
     if many.is_empty() {
         let most = lanes.iter().map(|(_, lanes)| *lanes).max().unwrap_or(0);
-        return Verdict::ok(format!("no namespace has more than {}", number(most)));
+        return Assessment::ok(format!("no namespace has more than {}", number(most)));
     }
     let named = |(namespace, lanes): &&(String, u64)| format!("{} in '{namespace}'", number(*lanes));
     let advice = "each combination of type, tags and priority is a lane; claims that filter by type or tag keep a list of \
                   them in memory. Keep ids out of types and tags, and in payloads. Lanes without deliveries are removed";
-    Verdict::new(Level::Notice, some(many.iter().map(named)), advice)
+    Assessment::new(FindingLevel::Notice, some(many.iter().map(named)), advice)
 }
 
 /// Tokens that have ended, or soon will.
-pub(crate) fn tokens(tokens: &[Token], now: Timestamp) -> Verdict {
+pub(crate) fn tokens(tokens: &[Token], now: Timestamp) -> Assessment {
     let (expired, valid): (Vec<&Token>, Vec<&Token>) = tokens.iter().partition(|token| token.is_expired(now));
     let soon = |token: &&Token| token.expires_at.is_some_and(|at| at - now <= TOKEN_SOON);
     let soon: Vec<&Token> = valid.into_iter().filter(soon).collect();
@@ -165,14 +165,14 @@ pub(crate) fn tokens(tokens: &[Token], now: Timestamp) -> Verdict {
             "make another (`windlass token create`), put it where the old one is used, then `windlass token revoke {}`",
             first.token_id
         );
-        return Verdict::new(Level::Warning, summary, advice);
+        return Assessment::new(FindingLevel::Warning, summary, advice);
     }
     if let Some(first) = expired.first() {
         let names = some(expired.iter().map(|token| format!("{} \"{}\"", token.token_id, token.name)));
         let summary = format!("{} of {} expired: {names}", expired.len(), count(tokens.len() as u64, "token"));
-        return Verdict::new(Level::Notice, summary, format!("`windlass token revoke {}`", first.token_id));
+        return Assessment::new(FindingLevel::Notice, summary, format!("`windlass token revoke {}`", first.token_id));
     }
-    Verdict::ok(format!("{}, none about to expire", count(tokens.len() as u64, "token")))
+    Assessment::ok(format!("{}, none about to expire", count(tokens.len() as u64, "token")))
 }
 
 #[cfg(test)]

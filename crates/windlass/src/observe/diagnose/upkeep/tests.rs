@@ -3,15 +3,15 @@
 use super::*;
 use crate::admin::scopes::Scope;
 use crate::admin::tokens::Hash;
-use crate::maintenance::task::Duty;
+use crate::maintenance::task::MaintenanceTask;
 
 fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
 
-fn fact(late_s: i64, held_s: Option<i64>, error: Option<&str>) -> DutyFact {
-    let duty = DutyView {
-        duty: Duty::Sweep,
+fn fact(late_s: i64, held_s: Option<i64>, error: Option<&str>) -> MaintenanceFact {
+    let task = MaintenanceTaskView {
+        task: MaintenanceTask::ReleaseExpired,
         every_ms: 10_000,
         next_at: now() - TimeDelta::seconds(late_s),
         worker_id: "w".to_owned(),
@@ -22,21 +22,21 @@ fn fact(late_s: i64, held_s: Option<i64>, error: Option<&str>) -> DutyFact {
         error: error.map(str::to_owned),
     };
     let held_until = held_s.map(|seconds| now() + TimeDelta::seconds(seconds));
-    DutyFact { namespace: "shop".to_owned(), duty, held_until }
+    MaintenanceFact { namespace: "shop".to_owned(), task, held_until }
 }
 
 #[test]
 fn a_duty_may_be_late_by_a_turn_and_two_minutes() {
     let table = [
-        (fact(-5, None, None), Level::Ok),
-        (fact(130, None, None), Level::Ok),
-        (fact(131, None, None), Level::Warning),
-        (fact(131, Some(1), None), Level::Ok),
-        (fact(131, Some(-1), None), Level::Warning),
-        (fact(3_601, None, None), Level::Problem),
-        (fact(-5, None, Some("no space")), Level::Warning),
+        (fact(-5, None, None), FindingLevel::Ok),
+        (fact(130, None, None), FindingLevel::Ok),
+        (fact(131, None, None), FindingLevel::Warning),
+        (fact(131, Some(1), None), FindingLevel::Ok),
+        (fact(131, Some(-1), None), FindingLevel::Warning),
+        (fact(3_601, None, None), FindingLevel::Problem),
+        (fact(-5, None, Some("no space")), FindingLevel::Warning),
         // Written by a clock that was ahead.
-        (fact(-86_400, None, None), Level::Ok),
+        (fact(-86_400, None, None), FindingLevel::Ok),
     ];
     for (fact, level) in table {
         assert_eq!(upkeep(std::slice::from_ref(&fact), &[], now()).level, level, "{fact:?}");
@@ -49,10 +49,10 @@ fn a_duty_may_be_late_by_a_turn_and_two_minutes() {
 fn a_namespace_that_nobody_ever_saw_to_is_told() {
     let used =
         |name: &str, old_s: i64| InUse { namespace: name.to_owned(), created_at: now() - TimeDelta::seconds(old_s) };
-    assert_eq!(upkeep(&[], &[used("shop", 300)], now()).level, Level::Ok);
-    assert_eq!(upkeep(&[fact(0, None, None)], &[used("shop", 301)], now()).level, Level::Ok);
+    assert_eq!(upkeep(&[], &[used("shop", 300)], now()).level, FindingLevel::Ok);
+    assert_eq!(upkeep(&[fact(0, None, None)], &[used("shop", 301)], now()).level, FindingLevel::Ok);
     let found = upkeep(&[fact(0, None, None)], &[used("other", 301)], now());
-    assert_eq!((found.level, &*found.summary), (Level::Warning, "nobody ever saw to 'other'"));
+    assert_eq!((found.level, &*found.summary), (FindingLevel::Warning, "nobody ever saw to 'other'"));
 }
 
 #[test]
@@ -68,9 +68,9 @@ fn ticks_are_late_or_fail() {
         tick_at: now(),
         error: "payload: too deep".to_owned(),
     };
-    assert_eq!(schedules(&[], &[], now()).level, Level::Ok);
-    assert_eq!(schedules(&[late(120)], &[], now()).level, Level::Warning);
-    assert_eq!(schedules(&[late(901), late(120)], &[], now()).level, Level::Problem);
+    assert_eq!(schedules(&[], &[], now()).level, FindingLevel::Ok);
+    assert_eq!(schedules(&[late(120)], &[], now()).level, FindingLevel::Warning);
+    assert_eq!(schedules(&[late(901), late(120)], &[], now()).level, FindingLevel::Problem);
     let found = schedules(&[late(120)], &[failed], now());
     assert_eq!(
         found.summary,
@@ -82,18 +82,18 @@ fn ticks_are_late_or_fail() {
 #[test]
 fn many_dead_letters_are_a_warning() {
     let pair = |name: &str, dead: u64| (name.to_owned(), dead);
-    assert_eq!(dead_letters(&[]).level, Level::Ok);
-    assert_eq!(dead_letters(&[pair("shop", 0)]).level, Level::Ok);
-    assert_eq!(dead_letters(&[pair("shop", 99)]).level, Level::Notice);
+    assert_eq!(dead_letters(&[]).level, FindingLevel::Ok);
+    assert_eq!(dead_letters(&[pair("shop", 0)]).level, FindingLevel::Ok);
+    assert_eq!(dead_letters(&[pair("shop", 99)]).level, FindingLevel::Notice);
     let found = dead_letters(&[pair("a", 2), pair("shop", 1_000)]);
-    assert_eq!(found.level, Level::Warning);
+    assert_eq!(found.level, FindingLevel::Warning);
     assert_eq!(found.summary, "given up within the hour: 2 in 'a', at least 1,000 in 'shop'");
     assert!(found.advice.unwrap().contains("list --namespace shop"));
 }
 
 #[test]
 fn very_many_lanes_are_a_notice() {
-    for (count, level) in [(99_999, Level::Ok), (100_000, Level::Notice)] {
+    for (count, level) in [(99_999, FindingLevel::Ok), (100_000, FindingLevel::Notice)] {
         assert_eq!(lanes(&[("shop".to_owned(), count)]).level, level, "{count}");
     }
     assert_eq!(lanes(&[("shop".to_owned(), 123_456)]).summary, "123,456 in 'shop'");
@@ -114,10 +114,10 @@ fn tokens_that_end_soon_are_told_before_those_that_have_ended() {
     let (forever, far) = (token("a", None), token("b", Some(TimeDelta::days(8))));
     let (soon, over) = (token("c", Some(TimeDelta::days(7))), token("d", Some(TimeDelta::seconds(-1))));
     let fine = tokens(&[forever.clone(), far], now());
-    assert_eq!(fine, Verdict::ok("2 tokens, none about to expire"));
+    assert_eq!(fine, Assessment::ok("2 tokens, none about to expire"));
     let found = tokens(&[forever, over.clone()], now());
-    assert_eq!((found.level, &*found.summary), (Level::Notice, "1 of 2 tokens expired: d \"shop\""));
+    assert_eq!((found.level, &*found.summary), (FindingLevel::Notice, "1 of 2 tokens expired: d \"shop\""));
     let found = tokens(&[over, soon], now());
-    assert_eq!((found.level, &*found.summary), (Level::Warning, "1 expires soon: c \"shop\" in 7 days"));
+    assert_eq!((found.level, &*found.summary), (FindingLevel::Warning, "1 expires soon: c \"shop\" in 7 days"));
     assert!(found.advice.unwrap().ends_with("`windlass token revoke c`"));
 }

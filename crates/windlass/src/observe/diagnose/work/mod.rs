@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::TimeDelta;
 
 use super::say::{at_least, count, number, some, span};
-use super::{Level, Verdict};
+use super::{Assessment, FindingLevel};
 use crate::clock::Timestamp;
 use crate::event::names;
 use crate::topology::Namespace;
@@ -37,7 +37,7 @@ const BEHIND_MANY: u64 = 100;
 
 /// A delivery that is held, and of which nothing was heard for long.
 #[derive(Debug, Clone)]
-pub(crate) struct HeldDelivery {
+pub(crate) struct SilentDelivery {
     pub namespace: String,
     pub event_id: i64,
     pub event_type: String,
@@ -46,32 +46,32 @@ pub(crate) struct HeldDelivery {
     pub lease_expires_at: Timestamp,
 }
 
-impl HeldDelivery {
+impl SilentDelivery {
     fn named(&self) -> String {
-        let HeldDelivery { namespace, event_id, event_type, worker_id, .. } = self;
+        let SilentDelivery { namespace, event_id, event_type, worker_id, .. } = self;
         format!("event {event_id} ({event_type} in '{namespace}', held by {worker_id})")
     }
 }
 
 /// Leases that ran out and were not taken back.
-pub(crate) fn run_out(held: &[HeldDelivery], now: Timestamp) -> Verdict {
-    let over: Vec<&HeldDelivery> = held.iter().filter(|held| held.lease_expires_at <= now - RUN_OUT_MAX).collect();
+pub(crate) fn run_out(held: &[SilentDelivery], now: Timestamp) -> Assessment {
+    let over: Vec<&SilentDelivery> = held.iter().filter(|held| held.lease_expires_at <= now - RUN_OUT_MAX).collect();
     let Some(first) = over.iter().min_by_key(|held| held.lease_expires_at) else {
-        return Verdict::ok("every lease that ran out was taken back");
+        return Assessment::ok("every lease that ran out was taken back");
     };
     let since = now - first.lease_expires_at;
-    let level = if since > RUN_OUT_BAD { Level::Problem } else { Level::Warning };
+    let level = if since > RUN_OUT_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
     let (found, since) = (at_least(over.len(), FOUND_MAX), span(since));
     let summary = format!("{found} with a lease that ran out up to {since} ago: {}", some_held(&over));
-    Verdict::new(level, summary, "nobody sweeps: run `windlass serve` or a node on this database; see `upkeep`")
+    Assessment::new(level, summary, "nobody sweeps: run `windlass serve` or a node on this database; see `upkeep`")
 }
 
 /// Deliveries whose lease still lasts, and of which nothing was heard.
-pub(crate) fn stuck(held: &[HeldDelivery], now: Timestamp) -> Verdict {
-    let silent = |held: &&HeldDelivery| held.lease_expires_at > now && held.updated_at <= now - SILENT_MAX;
-    let stuck: Vec<&HeldDelivery> = held.iter().filter(silent).collect();
+pub(crate) fn stuck(held: &[SilentDelivery], now: Timestamp) -> Assessment {
+    let silent = |held: &&SilentDelivery| held.lease_expires_at > now && held.updated_at <= now - SILENT_MAX;
+    let stuck: Vec<&SilentDelivery> = held.iter().filter(silent).collect();
     let Some(first) = stuck.iter().min_by_key(|held| held.updated_at) else {
-        return Verdict::ok(format!("none is held without a sign of life for {}", span(SILENT_MAX)));
+        return Assessment::ok(format!("none is held without a sign of life for {}", span(SILENT_MAX)));
     };
     let (found, since) = (at_least(stuck.len(), FOUND_MAX), span(now - first.updated_at));
     let summary = format!("{found} held without a sign of life for up to {since}: {}", some_held(&stuck));
@@ -80,10 +80,10 @@ pub(crate) fn stuck(held: &[HeldDelivery], now: Timestamp) -> Verdict {
          policy) with heartbeats find such workers sooner",
         first.event_id, first.namespace
     );
-    Verdict::new(Level::Warning, summary, advice)
+    Assessment::new(FindingLevel::Warning, summary, advice)
 }
 
-fn some_held(held: &[&HeldDelivery]) -> String {
+fn some_held(held: &[&SilentDelivery]) -> String {
     some(held.iter().map(|held| held.named()))
 }
 
@@ -96,9 +96,9 @@ pub(crate) struct SilentWorker {
     pub seen_at: Timestamp,
 }
 
-pub(crate) fn workers(silent: &[SilentWorker], now: Timestamp) -> Verdict {
+pub(crate) fn workers(silent: &[SilentWorker], now: Timestamp) -> Assessment {
     if silent.is_empty() {
-        return Verdict::ok("every worker that holds deliveries was heard of lately");
+        return Assessment::ok("every worker that holds deliveries was heard of lately");
     }
     let named = |worker: &SilentWorker| {
         let SilentWorker { namespace, worker_id, held, seen_at } = worker;
@@ -108,7 +108,7 @@ pub(crate) fn workers(silent: &[SilentWorker], now: Timestamp) -> Verdict {
     let summary = format!("{found} silent and still holding deliveries: {}", some(silent.iter().map(named)));
     let advice = "see whether they still run; what they hold is handed out again when its lease ends, or at once by \
                   `windlass reset ID`";
-    Verdict::new(Level::Warning, summary, advice)
+    Assessment::new(FindingLevel::Warning, summary, advice)
 }
 
 /// A node that did not stop and is silent.
@@ -119,18 +119,18 @@ pub(crate) struct SilentNode {
     pub last_heartbeat: Timestamp,
 }
 
-pub(crate) fn nodes(silent: &[SilentNode], now: Timestamp) -> Verdict {
+pub(crate) fn nodes(silent: &[SilentNode], now: Timestamp) -> Assessment {
     let Some(newest) = silent.iter().map(|node| node.last_heartbeat).max() else {
-        return Verdict::ok("every node that did not stop was heard of lately");
+        return Assessment::ok("every node that did not stop was heard of lately");
     };
-    let level = if now - newest > NODE_GONE { Level::Notice } else { Level::Warning };
+    let level = if now - newest > NODE_GONE { FindingLevel::Notice } else { FindingLevel::Warning };
     let named =
         |node: &SilentNode| format!("{} in '{}' for {}", node.node_id, node.namespace, span(now - node.last_heartbeat));
     let found = at_least(silent.len(), FOUND_MAX);
     let summary = format!("{found} silent without having stopped: {}", some(silent.iter().map(named)));
     let advice = "start them again, or take those off the list that will not come back: \
                   DELETE /namespaces/{namespace}/nodes/{node_id}; after a week they are forgotten";
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// What happened in one minute in one namespace.
@@ -147,16 +147,16 @@ pub(crate) struct Minute {
 const LOOKS: usize = 5;
 
 /// Whether more comes in than is done. Minutes are in order.
-pub(crate) fn backlog(minutes: &[Minute]) -> Verdict {
+pub(crate) fn backlog(minutes: &[Minute]) -> Assessment {
     let mut by_namespace: BTreeMap<&str, Vec<&Minute>> = BTreeMap::new();
     minutes.iter().for_each(|minute| by_namespace.entry(&minute.namespace).or_default().push(minute));
     let grown: Vec<String> = by_namespace.iter().filter_map(|(name, minutes)| growth(name, minutes)).collect();
     if grown.is_empty() {
         let live: u64 = by_namespace.values().filter_map(|minutes| minutes.last()?.depth).sum();
-        return Verdict::ok(format!("does not grow; {} deliveries live", number(live)));
+        return Assessment::ok(format!("does not grow; {} deliveries live", number(live)));
     }
     let advice = "add workers, or find out what slows them down: `windlass top`, `windlass stats`; see `paused`";
-    Verdict::new(Level::Warning, some(grown), advice)
+    Assessment::new(FindingLevel::Warning, some(grown), advice)
 }
 
 fn growth(namespace: &str, minutes: &[&Minute]) -> Option<String> {
@@ -212,7 +212,7 @@ impl Pauses {
     }
 }
 
-pub(crate) fn paused(pauses: &Pauses) -> Verdict {
+pub(crate) fn paused(pauses: &Pauses) -> Assessment {
     let Pauses { namespaces, types, subscriptions } = pauses;
     // What it is, and how to resume it.
     let whole = namespaces.iter().map(|of| (format!("namespace '{of}'"), format!("windlass namespace resume {of}")));
@@ -226,9 +226,9 @@ pub(crate) fn paused(pauses: &Pauses) -> Verdict {
     });
     let (names, resumes): (Vec<String>, Vec<String>) = whole.chain(types).chain(subscriptions).unzip();
     match resumes.first() {
-        None => Verdict::ok("nothing is paused"),
-        Some(resume) => Verdict::new(
-            Level::Notice,
+        None => Assessment::ok("nothing is paused"),
+        Some(resume) => Assessment::new(
+            FindingLevel::Notice,
             format!("{} paused: {}", number(names.len() as u64), some(names)),
             format!("if that is not meant any more: `{resume}`"),
         ),
@@ -245,12 +245,15 @@ pub(crate) struct Waiting {
 }
 
 /// What has been ready for long, and nobody took. The oldest come first.
-pub(crate) fn waiting(waiting: &[Waiting], pauses: &Pauses, now: Timestamp) -> Verdict {
+pub(crate) fn waiting(waiting: &[Waiting], pauses: &Pauses, now: Timestamp) -> Assessment {
     let left: Vec<&Waiting> = waiting.iter().filter(|waiting| !pauses.cover(waiting)).collect();
     let Some(first) = left.first() else {
-        return Verdict::ok(format!("nothing has been ready for more than {} without being taken", span(WAITING_MAX)));
+        return Assessment::ok(format!(
+            "nothing has been ready for more than {} without being taken",
+            span(WAITING_MAX)
+        ));
     };
-    let level = if now - first.ready_at > WAITING_BAD { Level::Warning } else { Level::Notice };
+    let level = if now - first.ready_at > WAITING_BAD { FindingLevel::Warning } else { FindingLevel::Notice };
     let named = |waiting: &&Waiting| {
         let Waiting { namespace, subscription, event_type, ready_at } = waiting;
         format!("{event_type} for '{subscription}' in '{namespace}' for {}", span(now - *ready_at))
@@ -261,20 +264,20 @@ pub(crate) fn waiting(waiting: &[Waiting], pauses: &Pauses, now: Timestamp) -> V
          them the backlog grows",
         first.namespace
     );
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// Events that were published in transactions and that no router has seen: the namespaces they are in, and since when.
-pub(crate) fn arrivals(waiting: &[(String, Timestamp)], now: Timestamp) -> Verdict {
+pub(crate) fn arrivals(waiting: &[(String, Timestamp)], now: Timestamp) -> Assessment {
     let Some((_, first)) = waiting.first() else {
-        return Verdict::ok("every event that was published in a transaction is routed");
+        return Assessment::ok("every event that was published in a transaction is routed");
     };
-    let level = if now - *first > ARRIVED_BAD { Level::Problem } else { Level::Warning };
+    let level = if now - *first > ARRIVED_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
     let named = |(namespace, since): &(String, Timestamp)| format!("in '{namespace}' for {}", span(now - *since));
     let summary = format!("events published in transactions are not routed: {}", some(waiting.iter().map(named)));
     let advice = "run `windlass serve` or a node on this database; if one runs, its log says why it cannot route them, or \
                   another process stopped while it was routing: end that process";
-    Verdict::new(level, summary, advice)
+    Assessment::new(level, summary, advice)
 }
 
 /// A group that waits while its first event is tried again.
@@ -289,9 +292,9 @@ pub(crate) struct BlockedGroup {
     pub behind: u64,
 }
 
-pub(crate) fn groups(blocked: &[BlockedGroup], now: Timestamp) -> Verdict {
+pub(crate) fn groups(blocked: &[BlockedGroup], now: Timestamp) -> Assessment {
     let Some(first) = blocked.first() else {
-        return Verdict::ok("no group waits for a retry");
+        return Assessment::ok("no group waits for a retry");
     };
     let behind: u64 = blocked.iter().map(|group| group.behind).sum();
     let named = |group: &BlockedGroup| {
@@ -306,7 +309,7 @@ pub(crate) fn groups(blocked: &[BlockedGroup], now: Timestamp) -> Verdict {
          in, and \"group_failure\": \"continue\" in the policy lets groups go on past retries",
         first.event_id, first.namespace
     );
-    Verdict::new(if behind >= BEHIND_MANY { Level::Warning } else { Level::Notice }, summary, advice)
+    Assessment::new(if behind >= BEHIND_MANY { FindingLevel::Warning } else { FindingLevel::Notice }, summary, advice)
 }
 
 #[cfg(test)]

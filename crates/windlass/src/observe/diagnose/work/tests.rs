@@ -10,8 +10,8 @@ fn now() -> Timestamp {
     at("2026-01-01T12:00:00Z")
 }
 
-fn held(event_id: i64, silent_s: i64, lease_left_s: i64) -> HeldDelivery {
-    HeldDelivery {
+fn held(event_id: i64, silent_s: i64, lease_left_s: i64) -> SilentDelivery {
+    SilentDelivery {
         namespace: "shop".to_owned(),
         event_id,
         event_type: "mail".to_owned(),
@@ -24,11 +24,11 @@ fn held(event_id: i64, silent_s: i64, lease_left_s: i64) -> HeldDelivery {
 #[test]
 fn leases_that_ran_out_are_bad_when_nobody_sweeps() {
     let table = [
-        (vec![], Level::Ok),
-        (vec![held(1, 100, 5)], Level::Ok),
-        (vec![held(1, 100, -59)], Level::Ok),
-        (vec![held(1, 100, -60)], Level::Warning),
-        (vec![held(1, 100, -601), held(2, 100, -60)], Level::Problem),
+        (vec![], FindingLevel::Ok),
+        (vec![held(1, 100, 5)], FindingLevel::Ok),
+        (vec![held(1, 100, -59)], FindingLevel::Ok),
+        (vec![held(1, 100, -60)], FindingLevel::Warning),
+        (vec![held(1, 100, -601), held(2, 100, -60)], FindingLevel::Problem),
     ];
     for (list, level) in table {
         assert_eq!(run_out(&list, now()).level, level, "{list:?}");
@@ -40,10 +40,10 @@ fn leases_that_ran_out_are_bad_when_nobody_sweeps() {
 #[test]
 fn what_is_held_is_stuck_when_nothing_is_heard_of_it() {
     let table = [
-        (vec![held(1, 599, 60)], Level::Ok),
-        (vec![held(1, 600, 60)], Level::Warning),
+        (vec![held(1, 599, 60)], FindingLevel::Ok),
+        (vec![held(1, 600, 60)], FindingLevel::Warning),
         // That is a lease which ran out, and another check's.
-        (vec![held(1, 600, -60)], Level::Ok),
+        (vec![held(1, 600, -60)], FindingLevel::Ok),
     ];
     for (list, level) in table {
         assert_eq!(stuck(&list, now()).level, level, "{list:?}");
@@ -60,10 +60,10 @@ fn nodes_that_are_gone_for_a_day_are_only_a_notice() {
         last_heartbeat: now() - silent,
     };
     let (fresh, old) = (node(TimeDelta::minutes(2)), node(TimeDelta::days(3)));
-    assert_eq!(nodes(&[], now()).level, Level::Ok);
-    assert_eq!(nodes(std::slice::from_ref(&old), now()).level, Level::Notice);
+    assert_eq!(nodes(&[], now()).level, FindingLevel::Ok);
+    assert_eq!(nodes(std::slice::from_ref(&old), now()).level, FindingLevel::Notice);
     let found = nodes(&[old, fresh], now());
-    assert_eq!(found.level, Level::Warning);
+    assert_eq!(found.level, FindingLevel::Warning);
     assert_eq!(found.summary, "2 silent without having stopped: api-1 in 'shop' for 3 days, api-1 in 'shop' for 2 min");
 }
 
@@ -75,15 +75,15 @@ fn minutes(depths: &[u64]) -> Vec<Minute> {
 #[test]
 fn a_backlog_grows_when_much_more_is_live_than_before() {
     let table = [
-        (vec![], Level::Ok),
+        (vec![], FindingLevel::Ok),
         // Too few looks to tell.
-        (vec![0, 0, 0, 0, 9_000, 9_000, 9_000, 9_000, 9_000], Level::Ok),
-        (vec![0, 0, 0, 0, 0, 999, 999, 999, 999, 999], Level::Ok),
-        (vec![0, 0, 0, 0, 0, 1_000, 1_000, 1_000, 1_000, 1_000], Level::Warning),
+        (vec![0, 0, 0, 0, 9_000, 9_000, 9_000, 9_000, 9_000], FindingLevel::Ok),
+        (vec![0, 0, 0, 0, 0, 999, 999, 999, 999, 999], FindingLevel::Ok),
+        (vec![0, 0, 0, 0, 0, 1_000, 1_000, 1_000, 1_000, 1_000], FindingLevel::Warning),
         // A tenth more of what was much before.
-        (vec![10_000, 10_000, 10_000, 10_000, 10_000, 11_000, 11_000, 11_000, 11_000, 11_000], Level::Ok),
+        (vec![10_000, 10_000, 10_000, 10_000, 10_000, 11_000, 11_000, 11_000, 11_000, 11_000], FindingLevel::Ok),
         // It came, and it went.
-        (vec![0, 0, 0, 0, 0, 9_000, 9_000, 0, 0, 0, 0, 0], Level::Ok),
+        (vec![0, 0, 0, 0, 0, 9_000, 9_000, 0, 0, 0, 0, 0], FindingLevel::Ok),
     ];
     for (depths, level) in table {
         assert_eq!(backlog(&minutes(&depths)).level, level, "{depths:?}");
@@ -100,7 +100,7 @@ fn a_backlog_grows_when_much_more_is_live_than_before() {
 fn minutes_in_which_nobody_looked_do_not_count_as_empty() {
     let mut list = minutes(&[2_000; 12]);
     list.iter_mut().take(6).for_each(|minute| minute.depth = None);
-    assert_eq!(backlog(&list).level, Level::Ok);
+    assert_eq!(backlog(&list).level, FindingLevel::Ok);
 }
 
 fn ready(event_type: &str, subscription: &str, waiting_s: i64) -> Waiting {
@@ -117,32 +117,32 @@ fn what_is_paused_does_not_count_as_waiting() {
     let pair = |one: &str, two: &str| (one.to_owned(), two.to_owned());
     let list = [ready("mail", "main", 4_000)];
     let table = [
-        (Pauses::default(), Level::Warning),
-        (Pauses { namespaces: ["shop".to_owned()].into(), ..Pauses::default() }, Level::Ok),
-        (Pauses { namespaces: ["other".to_owned()].into(), ..Pauses::default() }, Level::Warning),
-        (Pauses { types: vec![pair("shop", "ma*")], ..Pauses::default() }, Level::Ok),
-        (Pauses { types: vec![pair("other", "ma*")], ..Pauses::default() }, Level::Warning),
-        (Pauses { subscriptions: vec![pair("shop", "main")], ..Pauses::default() }, Level::Ok),
-        (Pauses { subscriptions: vec![pair("shop", "audit")], ..Pauses::default() }, Level::Warning),
+        (Pauses::default(), FindingLevel::Warning),
+        (Pauses { namespaces: ["shop".to_owned()].into(), ..Pauses::default() }, FindingLevel::Ok),
+        (Pauses { namespaces: ["other".to_owned()].into(), ..Pauses::default() }, FindingLevel::Warning),
+        (Pauses { types: vec![pair("shop", "ma*")], ..Pauses::default() }, FindingLevel::Ok),
+        (Pauses { types: vec![pair("other", "ma*")], ..Pauses::default() }, FindingLevel::Warning),
+        (Pauses { subscriptions: vec![pair("shop", "main")], ..Pauses::default() }, FindingLevel::Ok),
+        (Pauses { subscriptions: vec![pair("shop", "audit")], ..Pauses::default() }, FindingLevel::Warning),
     ];
     for (pauses, level) in table {
         assert_eq!(waiting(&list, &pauses, now()).level, level, "{pauses:?}");
     }
-    assert_eq!(waiting(&[ready("mail", "main", 3_600)], &Pauses::default(), now()).level, Level::Notice);
-    assert_eq!(waiting(&[], &Pauses::default(), now()).level, Level::Ok);
+    assert_eq!(waiting(&[ready("mail", "main", 3_600)], &Pauses::default(), now()).level, FindingLevel::Notice);
+    assert_eq!(waiting(&[], &Pauses::default(), now()).level, FindingLevel::Ok);
 }
 
 #[test]
 fn what_is_paused_is_named_with_how_to_resume_it() {
     let pair = |one: &str, two: &str| (one.to_owned(), two.to_owned());
-    assert_eq!(paused(&Pauses::default()), Verdict::ok("nothing is paused"));
+    assert_eq!(paused(&Pauses::default()), Assessment::ok("nothing is paused"));
     let pauses = Pauses {
         namespaces: ["shop".to_owned()].into(),
         types: vec![pair("default", "mail.*")],
         subscriptions: vec![pair("default", "audit")],
     };
     let found = paused(&pauses);
-    assert_eq!(found.level, Level::Notice);
+    assert_eq!(found.level, FindingLevel::Notice);
     let named = "3 paused: namespace 'shop', type 'mail.*' in 'default', subscription 'audit' in 'default'";
     assert_eq!(found.summary, named);
     assert!(found.advice.unwrap().ends_with("`windlass namespace resume shop`"));
@@ -163,10 +163,10 @@ fn a_blocked_group_is_worse_the_more_wait() {
         ready_at: now() + TimeDelta::minutes(5),
         behind,
     };
-    assert_eq!(groups(&[], now()).level, Level::Ok);
-    assert_eq!(groups(&[group(99)], now()).level, Level::Notice);
+    assert_eq!(groups(&[], now()).level, FindingLevel::Ok);
+    assert_eq!(groups(&[group(99)], now()).level, FindingLevel::Notice);
     let found = groups(&[group(99), group(1)], now());
-    assert_eq!(found.level, Level::Warning);
+    assert_eq!(found.level, FindingLevel::Warning);
     let first =
         "2 with 100 waiting for a retry: 'user-42' in 'shop' (99 behind event 7: 2 failures, next try in 5 min)";
     assert!(found.summary.starts_with(first), "{}", found.summary);
@@ -175,13 +175,13 @@ fn a_blocked_group_is_worse_the_more_wait() {
 #[test]
 fn events_that_are_not_routed_are_worse_the_longer_it_takes() {
     let since = |name: &str, seconds: i64| (name.to_owned(), now() - TimeDelta::seconds(seconds));
-    assert_eq!(arrivals(&[], now()).level, Level::Ok);
+    assert_eq!(arrivals(&[], now()).level, FindingLevel::Ok);
     let found = arrivals(&[since("shop", 600), since("mail", 12)], now());
-    assert_eq!(found.level, Level::Warning);
+    assert_eq!(found.level, FindingLevel::Warning);
     let summary = "events published in transactions are not routed: in 'shop' for 10 min, in 'mail' for 12 s";
     assert_eq!(found.summary, summary);
     assert!(found.advice.unwrap().contains("windlass serve"));
-    assert_eq!(arrivals(&[since("shop", 601)], now()).level, Level::Problem);
+    assert_eq!(arrivals(&[since("shop", 601)], now()).level, FindingLevel::Problem);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn silent_workers_are_named() {
         held: 12,
         seen_at: now() - TimeDelta::minutes(7),
     };
-    assert_eq!(workers(&[], now()).level, Level::Ok);
+    assert_eq!(workers(&[], now()).level, FindingLevel::Ok);
     let found = workers(&[worker], now());
     assert_eq!(found.summary, "1 silent and still holding deliveries: w:1 in 'shop' (holds 12, silent for 7 min)");
 }

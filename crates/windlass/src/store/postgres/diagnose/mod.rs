@@ -9,15 +9,15 @@ use sqlx::{Connection as _, Row as _};
 use super::error::from_sqlx;
 use super::partitions::is_refused;
 use super::row::{count, get};
-use super::{PgStore, duty, fix_planner, migrate};
+use super::{PgStore, fix_planner, maintenance_tasks, migrate};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::maintenance::task::Duty;
-use crate::observe::diagnose::Unseen;
-use crate::observe::diagnose::schema::{Amiss, Indexes, listed};
-use crate::observe::diagnose::upkeep::{DutyFact, FailedTick, LateSchedule};
-use crate::observe::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, SilentWorker, Waiting};
-use crate::store::{DiagnoseStore, ROWS_MAX, Told};
+use crate::maintenance::task::MaintenanceTask;
+use crate::observe::diagnose::CheckFailure;
+use crate::observe::diagnose::schema::{Indexes, SchemaProblem, listed};
+use crate::observe::diagnose::upkeep::{FailedTick, LateSchedule, MaintenanceFact};
+use crate::observe::diagnose::work::{BlockedGroup, Minute, SilentDelivery, SilentNode, SilentWorker, Waiting};
+use crate::store::{Checked, DiagnoseStore, ROWS_MAX};
 
 mod server;
 
@@ -30,7 +30,7 @@ const BEGIN: &str = concat!(
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
 
 /// What a statement finds.
-async fn rows(store: &PgStore, statement: Statement<'_>) -> Told<Vec<PgRow>> {
+async fn rows(store: &PgStore, statement: Statement<'_>) -> Checked<Vec<PgRow>> {
     let mut connection = store.reads.get().await?;
     let unseen = |error| unseen(store, error);
     let mut tx = connection.begin_with(BEGIN).await.map_err(unseen)?;
@@ -40,12 +40,12 @@ async fn rows(store: &PgStore, statement: Statement<'_>) -> Told<Vec<PgRow>> {
     Ok(rows)
 }
 
-async fn row(store: &PgStore, statement: Statement<'_>) -> Told<PgRow> {
+async fn row(store: &PgStore, statement: Statement<'_>) -> Checked<PgRow> {
     let gone = || from_sqlx(sqlx::Error::RowNotFound);
     rows(store, statement).await?.pop().ok_or_else(|| gone().into())
 }
 
-fn unseen(store: &PgStore, error: sqlx::Error) -> Unseen {
+fn unseen(store: &PgStore, error: sqlx::Error) -> CheckFailure {
     if !is_refused(&error) {
         return from_sqlx(error).into();
     }
@@ -53,10 +53,10 @@ fn unseen(store: &PgStore, error: sqlx::Error) -> Unseen {
     let grant = format!(
         "let the role see it: GRANT pg_monitor TO \"{role}\"; GRANT SELECT ON ALL TABLES IN SCHEMA windlass TO \"{role}\""
     );
-    Unseen::Refused { detail: error.to_string(), grant }
+    CheckFailure::Refused { detail: error.to_string(), grant }
 }
 
-fn all<T>(rows: &[PgRow], of: impl Fn(&PgRow) -> Result<T>) -> Told<Vec<T>> {
+fn all<T>(rows: &[PgRow], of: impl Fn(&PgRow) -> Result<T>) -> Checked<Vec<T>> {
     Ok(rows.iter().map(of).collect::<Result<_>>()?)
 }
 
@@ -95,12 +95,12 @@ fn make_again(name: &str, statement: &str) -> String {
     }
 }
 
-async fn indexes(store: &PgStore) -> Told<Indexes> {
+async fn indexes(store: &PgStore) -> Checked<Indexes> {
     let found: Vec<(String, bool)> = all(&rows(store, sqlx::query(INDEXES)).await?, pair)?;
     let mut indexes = Indexes::default();
     for (name, statement) in listed(EXPECTED) {
         indexes.expected += 1;
-        let amiss = |remedy| Amiss { name: name.to_owned(), remedy };
+        let amiss = |remedy| SchemaProblem { name: name.to_owned(), remedy };
         match found.iter().find(|(found, _)| found == name) {
             None => indexes.missing.push(amiss(make(statement))),
             Some((_, false)) => indexes.invalid.push(amiss(make_again(name, statement))),
@@ -169,8 +169,8 @@ FROM windlass.namespaces n CROSS JOIN LATERAL (
 ORDER BY n.namespace, s.at";
 
 const DUTIES: &str = "
-SELECT namespace, duty, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error, held_until
-FROM windlass.duties ORDER BY next_at";
+SELECT namespace, task, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error, held_until
+FROM windlass.maintenance_tasks ORDER BY next_at";
 
 const ARRIVED: &str = "
 SELECT n.namespace, a.created_at
@@ -207,26 +207,26 @@ const PAUSED: &str = "SELECT namespace, subscription FROM windlass.subscriptions
 
 #[async_trait]
 impl DiagnoseStore for PgStore {
-    async fn schema_versions(&self) -> Told<(i64, i64)> {
+    async fn schema_versions(&self) -> Checked<(i64, i64)> {
         let mut connection = self.reads.get().await?;
         let found = migrate::found(&mut connection).await?;
         connection.done();
         Ok((found, migrate::KNOWN))
     }
 
-    async fn indexes(&self) -> Told<Indexes> {
+    async fn indexes(&self) -> Checked<Indexes> {
         indexes(self).await
     }
 
     async fn held_silently(
         &self,
-        run_out_before: Timestamp,
+        lease_expired_before: Timestamp,
         silent_before: Timestamp,
         limit: usize,
-    ) -> Told<Vec<HeldDelivery>> {
-        let query = sqlx::query(HELD).bind(run_out_before).bind(silent_before).bind(limit as i64).bind(ROWS_MAX);
+    ) -> Checked<Vec<SilentDelivery>> {
+        let query = sqlx::query(HELD).bind(lease_expired_before).bind(silent_before).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
-            Ok(HeldDelivery {
+            Ok(SilentDelivery {
                 namespace: get(row, "namespace")?,
                 event_id: get(row, "event_id")?,
                 event_type: get(row, "event_type")?,
@@ -237,7 +237,7 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn silent_workers(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentWorker>> {
+    async fn silent_workers(&self, before: Timestamp, limit: usize) -> Checked<Vec<SilentWorker>> {
         let query = sqlx::query(WORKERS).bind(before).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(SilentWorker {
@@ -249,7 +249,7 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn silent_nodes(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentNode>> {
+    async fn silent_nodes(&self, before: Timestamp, limit: usize) -> Checked<Vec<SilentNode>> {
         let query = sqlx::query(NODES).bind(before).bind(limit as i64);
         all(&rows(self, query).await?, |row| {
             Ok(SilentNode {
@@ -260,7 +260,7 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Told<Vec<Waiting>> {
+    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Checked<Vec<Waiting>> {
         let query = sqlx::query(WAITING).bind(before).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(Waiting {
@@ -272,13 +272,13 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn arrived_before(&self, before: Timestamp, limit: usize) -> Told<Vec<(String, Timestamp)>> {
+    async fn arrived_before(&self, before: Timestamp, limit: usize) -> Checked<Vec<(String, Timestamp)>> {
         all(&rows(self, sqlx::query(ARRIVED).bind(before).bind(limit as i64)).await?, |row| {
             Ok((get(row, "namespace")?, get(row, "created_at")?))
         })
     }
 
-    async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Told<Vec<BlockedGroup>> {
+    async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Checked<Vec<BlockedGroup>> {
         let query = sqlx::query(GROUPS).bind(now).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(BlockedGroup {
@@ -292,7 +292,7 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn minutes(&self, since: Timestamp) -> Told<Vec<Minute>> {
+    async fn minutes(&self, since: Timestamp) -> Checked<Vec<Minute>> {
         all(&rows(self, sqlx::query(MINUTES).bind(since)).await?, |row| {
             Ok(Minute {
                 namespace: get(row, "namespace")?,
@@ -303,18 +303,18 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn all_duties(&self) -> Told<Vec<DutyFact>> {
+    async fn all_maintenance_tasks(&self) -> Checked<Vec<MaintenanceFact>> {
         let rows = rows(self, sqlx::query(DUTIES)).await?;
         // Those that only a newer version knows are left out.
-        let known = |row: &&PgRow| get::<String>(row, "duty").is_ok_and(|duty| duty.parse::<Duty>().is_ok());
+        let known = |row: &&PgRow| get::<String>(row, "task").is_ok_and(|task| task.parse::<MaintenanceTask>().is_ok());
         let fact = |row: &PgRow| {
             let (namespace, held_until) = (get(row, "namespace")?, get(row, "held_until")?);
-            Ok(DutyFact { namespace, duty: duty::view(row)?, held_until })
+            Ok(MaintenanceFact { namespace, task: maintenance_tasks::view(row)?, held_until })
         };
         Ok(rows.iter().filter(known).map(fact).collect::<Result<_>>()?)
     }
 
-    async fn late_schedules(&self, before: Timestamp, limit: usize) -> Told<Vec<LateSchedule>> {
+    async fn late_schedules(&self, before: Timestamp, limit: usize) -> Checked<Vec<LateSchedule>> {
         let query = sqlx::query(LATE).bind(before).bind(limit as i64);
         all(&rows(self, query).await?, |row| {
             Ok(LateSchedule {
@@ -325,7 +325,7 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Told<Vec<FailedTick>> {
+    async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Checked<Vec<FailedTick>> {
         let query = sqlx::query(FAILED).bind(since).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
             Ok(FailedTick {
@@ -337,18 +337,18 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn dead_since(&self, since: Timestamp, limit: usize) -> Told<Vec<(String, u64)>> {
+    async fn dead_since(&self, since: Timestamp, limit: usize) -> Checked<Vec<(String, u64)>> {
         let found: Vec<(String, i64)> =
             all(&rows(self, sqlx::query(DEAD).bind(since).bind(limit as i64)).await?, pair)?;
         Ok(found.into_iter().map(|(namespace, dead)| (namespace, dead.unsigned_abs())).collect())
     }
 
-    async fn lane_counts(&self) -> Told<Vec<(String, u64)>> {
+    async fn lane_counts(&self) -> Checked<Vec<(String, u64)>> {
         let found: Vec<(String, i64)> = all(&rows(self, sqlx::query(LANES)).await?, pair)?;
         Ok(found.into_iter().map(|(namespace, lanes)| (namespace, lanes.unsigned_abs())).collect())
     }
 
-    async fn paused_subscriptions(&self) -> Told<Vec<(String, String)>> {
+    async fn paused_subscriptions(&self) -> Checked<Vec<(String, String)>> {
         all(&rows(self, sqlx::query(PAUSED)).await?, pair)
     }
 }

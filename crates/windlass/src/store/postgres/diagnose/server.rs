@@ -9,16 +9,16 @@ use super::{all, number, row, rows, unseen};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Result;
 use crate::maintenance::months::Part;
-use crate::observe::diagnose::schema::Amiss;
+use crate::observe::diagnose::schema::SchemaProblem;
 use crate::observe::diagnose::server::{
     Connected, Dirt, Durability, Freeze, Pin, Pins, Release, Sizes, Skew, TableDirt,
 };
-use crate::store::Told;
+use crate::store::Checked;
 use crate::store::postgres::row::get;
-use crate::store::postgres::{CLAIMS, PgStore, READS, RENEWALS, SWEEPS, WRITES, notify, partitions};
+use crate::store::postgres::{CLAIMS, MAINTENANCE, PgStore, READS, RENEWALS, WRITES, notify, partitions};
 
 /// The listener has one, too.
-const OWN_MAX: usize = CLAIMS + WRITES + SWEEPS + RENEWALS + READS + 1;
+const OWN_MAX: usize = CLAIMS + WRITES + MAINTENANCE + RENEWALS + READS + 1;
 
 const RELEASE: &str = "
 SELECT current_setting('server_version_num')::integer AS number, current_setting('server_version') AS text";
@@ -113,15 +113,15 @@ FROM pg_database d CROSS JOIN LATERAL (
 WHERE d.datname = current_database()";
 
 impl PgStore {
-    pub(crate) async fn release(&self) -> Told<Release> {
+    pub(crate) async fn release(&self) -> Checked<Release> {
         let row = row(self, sqlx::query(RELEASE)).await?;
         Ok(Release { number: get(&row, "number")?, text: get(&row, "text")? })
     }
 
-    pub(crate) async fn durability(&self) -> Told<Durability> {
+    pub(crate) async fn durability(&self) -> Checked<Durability> {
         let row = row(self, sqlx::query(DURABILITY)).await?;
         let database: String = get(&row, "database")?;
-        let system = |name: &str| Amiss {
+        let system = |name: &str| SchemaProblem {
             name: name.to_owned(),
             remedy: format!("ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"),
         };
@@ -137,8 +137,8 @@ impl PgStore {
         let remedies = vec![
             system("fsync"),
             system("full_page_writes"),
-            Amiss { name: "synchronous_commit".to_owned(), remedy: commits },
-            Amiss { name: "default_transaction_read_only".to_owned(), remedy: writes },
+            SchemaProblem { name: "synchronous_commit".to_owned(), remedy: commits },
+            SchemaProblem { name: "default_transaction_read_only".to_owned(), remedy: writes },
         ];
         Ok(Durability {
             fsync: get(&row, "fsync")?,
@@ -149,7 +149,7 @@ impl PgStore {
         })
     }
 
-    pub(crate) async fn pins(&self) -> Told<Pins> {
+    pub(crate) async fn pins(&self) -> Checked<Pins> {
         let pins = all(&rows(self, sqlx::query(PINS)).await?, |row| {
             Ok(Pin {
                 who: get(row, "who")?,
@@ -163,7 +163,7 @@ impl PgStore {
         Ok(Pins { pins, grant: if sees_all { None } else { Some(get(&rights, "remedy")?) } })
     }
 
-    pub(crate) async fn dirt(&self) -> Told<Dirt> {
+    pub(crate) async fn dirt(&self) -> Checked<Dirt> {
         let on: bool = get(&row(self, sqlx::query(AUTOVACUUM)).await?, "on")?;
         let table = |row: &PgRow| -> Result<TableDirt> {
             let (off, clean, switch_on): (bool, String, String) =
@@ -181,7 +181,7 @@ impl PgStore {
         Ok(Dirt { tables, all_off: (!on).then(|| SWITCH_ON.trim().to_owned()) })
     }
 
-    pub(crate) async fn sizes(&self) -> Told<Sizes> {
+    pub(crate) async fn sizes(&self) -> Checked<Sizes> {
         let row = row(self, sqlx::query(SIZES)).await?;
         Ok(Sizes {
             live: number(&row, "live")?,
@@ -192,7 +192,7 @@ impl PgStore {
         })
     }
 
-    pub(crate) async fn connected(&self) -> Told<Connected> {
+    pub(crate) async fn connected(&self) -> Checked<Connected> {
         let row = row(self, sqlx::query(CONNECTED)).await?;
         Ok(Connected {
             all: get(&row, "all")?,
@@ -207,7 +207,7 @@ impl PgStore {
     }
 
     /// The shortest way there and back of several tells the most.
-    pub(crate) async fn skew(&self, clock: &Clock) -> Told<Skew> {
+    pub(crate) async fn skew(&self, clock: &Clock) -> Checked<Skew> {
         let mut connection = self.reads.get().await?;
         let mut best: Option<Skew> = None;
         for _ in 0..5 {
@@ -223,23 +223,23 @@ impl PgStore {
         Ok(best.unwrap_or(Skew { ahead: TimeDelta::zero(), round_trip: TimeDelta::MAX }))
     }
 
-    pub(crate) async fn notify_queue(&self) -> Told<f64> {
+    pub(crate) async fn notify_queue(&self) -> Checked<f64> {
         Ok(get(&row(self, sqlx::query(NOTIFY_QUEUE)).await?, "usage")?)
     }
 
     /// How long a notification takes to come back; `None`: it does not.
-    pub(crate) async fn notified_after(&self) -> Told<Option<TimeDelta>> {
+    pub(crate) async fn notified_after(&self) -> Checked<Option<TimeDelta>> {
         let heard = notify::probe(&self.reads, &self.heard).await?;
         Ok(heard.and_then(|after| TimeDelta::from_std(after).ok()))
     }
 
-    pub(crate) async fn freeze(&self) -> Told<Freeze> {
+    pub(crate) async fn freeze(&self) -> Checked<Freeze> {
         let row = row(self, sqlx::query(FREEZE)).await?;
-        let oldest = Amiss { name: get(&row, "name")?, remedy: get(&row, "remedy")? };
+        let oldest = SchemaProblem { name: get(&row, "name")?, remedy: get(&row, "remedy")? };
         Ok(Freeze { xids: get(&row, "xids")?, multixacts: get(&row, "multixacts")?, oldest })
     }
 
-    pub(crate) async fn parts(&self) -> Told<Vec<Part>> {
+    pub(crate) async fn parts(&self) -> Checked<Vec<Part>> {
         Ok(partitions::months(self).await?)
     }
 }

@@ -316,9 +316,9 @@ CREATE TABLE windlass.handler_results (
 );
 
 -- One row per maintenance task. A process that takes a task holds it for a while; if the process dies, another takes it.
-CREATE TABLE windlass.duties (
+CREATE TABLE windlass.maintenance_tasks (
     namespace   text NOT NULL,
-    duty        text NOT NULL,
+    task        text NOT NULL,
     every_ms    bigint NOT NULL,
     next_at     timestamptz NOT NULL,
     held_until  timestamptz,
@@ -328,7 +328,7 @@ CREATE TABLE windlass.duties (
     took_ms     bigint,
     done        bigint,
     error       text,
-    PRIMARY KEY (namespace, duty)
+    PRIMARY KEY (namespace, task)
 ) WITH (fillfactor = 50);
 
 -- next_at is the next tick that is due; null while it is not active, where pg_cron runs it, or where none comes any more.
@@ -423,7 +423,7 @@ CREATE TABLE windlass.samples (
 
 -- What each process was lately asked for by those who claim, so that a missing consumer can be reported.
 -- filter_id is a hash of the rest of the filter.
-CREATE TABLE windlass.askers (
+CREATE TABLE windlass.consumers (
     namespace    text NOT NULL,
     process      text NOT NULL,
     filter_id    bigint NOT NULL,

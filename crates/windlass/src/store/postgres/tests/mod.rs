@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use self::statements::statements;
 use super::{HOT, PgStore, activity, drop_month, fire, lanes, look, partitions, results, retain, schedule, transition};
 use crate::clock::Clock;
-use crate::event::delivery::{Lease, Live};
+use crate::event::delivery::{Lease, LiveDelivery};
 use crate::maintenance::months::Kept;
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::HandlerResult;
@@ -425,8 +425,8 @@ async fn a_month_to_come_is_made_without_reading_the_default_partition() {
     database.drop().await;
 }
 
-fn held(lease: i64) -> Live {
-    Live {
+fn held(lease: i64) -> LiveDelivery {
+    LiveDelivery {
         event_id: 10,
         subscription_id: 1,
         lane_id: 1,

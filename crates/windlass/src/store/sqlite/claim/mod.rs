@@ -12,9 +12,9 @@ use super::writer::Durability;
 use super::{SqliteStore, connection, look, maintain, row};
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::error::Result;
-use crate::event::delivery::{Delivery, Live};
+use crate::event::delivery::{Delivery, LiveDelivery};
 use crate::event::names::type_matches;
-use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LeaseTimes, Look, LookRequest};
+use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LeaseTimes, WatchRequest, WatchResult};
 
 mod choose;
 mod lanes;
@@ -72,7 +72,7 @@ impl ClaimStore for SqliteStore {
         Ok(BehindCheck { first, ..BehindCheck::default() })
     }
 
-    async fn look(&self, namespace: &str, request: &LookRequest, now: Option<Timestamp>) -> Result<Look> {
+    async fn look(&self, namespace: &str, request: &WatchRequest, now: Option<Timestamp>) -> Result<WatchResult> {
         let (namespace, request, now) = (namespace.to_owned(), request.clone(), self.now(now));
         self.read(move |conn| look::look(conn, &namespace, &request, now)).await
     }
@@ -83,7 +83,7 @@ impl ClaimStore for SqliteStore {
         subscriptions: &[i64],
         limit: usize,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Live>> {
+    ) -> Result<Vec<LiveDelivery>> {
         let (namespace, subscriptions, now) = (namespace.to_owned(), subscriptions.to_vec(), self.now(now));
         self.read(move |conn| maintain::expired_leases(conn, &namespace, &subscriptions, limit, now)).await
     }

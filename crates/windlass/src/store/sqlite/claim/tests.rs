@@ -12,8 +12,8 @@ use crate::event::delivery::Lease;
 use crate::queue::decide::{Transition, When};
 use crate::queue::outcome::Action;
 use crate::store::{
-    Change, Claim, ClaimSlot, ClaimSource, Claimed, Guard, LaneSource, LeaseTimes, Look, LookRequest, NewDelivery,
-    Prepared, Record, StreamPlace,
+    AttemptRecord, ChangeGuard, Claim, ClaimSlot, ClaimSource, Claimed, DeliveryChange, LaneSource, LeaseTimes,
+    NewDelivery, PreparedEvent, StreamPlace, WatchRequest, WatchResult,
 };
 use crate::topology::lanes::LaneKey;
 
@@ -47,7 +47,8 @@ impl Fixture {
             max_retries: None,
             attempts_limit: 20,
         };
-        let prepared = Prepared { event, key_window: Duration::ZERO, expires_in: None, deliveries: vec![delivery] };
+        let prepared =
+            PreparedEvent { event, key_window: Duration::ZERO, expires_in: None, deliveries: vec![delivery] };
         let version = row::version(&self.0, NAMESPACE).unwrap().unwrap();
         publish::publish(&self.0, NAMESPACE, version, &[prepared], now).unwrap().unwrap()[0].event_id
     }
@@ -77,12 +78,12 @@ impl Fixture {
     }
 
     fn apply(&self, delivery: &crate::event::delivery::Delivery, action: Action, transition: Transition, now: i64) {
-        let change = Change {
+        let change = DeliveryChange {
             live: delivery.live(),
-            guard: Guard::Lease(delivery.lease),
+            guard: ChangeGuard::Lease(delivery.lease),
             action,
             transition,
-            record: Record::default(),
+            record: AttemptRecord::default(),
             results: Vec::new(),
             succeeded: true,
         };
@@ -106,10 +107,10 @@ impl Fixture {
         ClaimSource::Lanes(lanes.iter().map(source).collect())
     }
 
-    fn look(&self, now: i64) -> Look {
+    fn look(&self, now: i64) -> WatchResult {
         let lanes = lanes::lanes_after(&self.0, NAMESPACE, 0).unwrap();
         let lanes = lanes.iter().map(|lane| lane.lane_id).collect();
-        look::look(&self.0, NAMESPACE, &LookRequest { subscriptions: vec![(MAIN_ID, 0)], lanes }, now).unwrap()
+        look::look(&self.0, NAMESPACE, &WatchRequest { subscriptions: vec![(MAIN_ID, 0)], lanes }, now).unwrap()
     }
 }
 

@@ -16,7 +16,7 @@ use rusqlite::Connection;
 
 use super::connection::is_in_memory;
 use super::wal_watch::{Unchecked, WalWatch};
-use crate::queue::wake::Wakes;
+use crate::queue::wake::WakeRegistry;
 
 /// The least time between two checks.
 const CHECK_GAP: Duration = Duration::from_millis(1);
@@ -51,7 +51,7 @@ impl Settings {
 pub(super) struct CommitWatch {
     settings: Settings,
     /// Notified of commits. Without it, nothing is watched or checked.
-    wakes: Option<Arc<Wakes>>,
+    wakes: Option<Arc<WakeRegistry>>,
     wal_watch: Option<WalWatch>,
     /// As of the last check; `None` before the first one on a connection.
     data_version: Option<i64>,
@@ -89,7 +89,7 @@ impl CommitWatch {
 
     /// Notifies `wakes` from now on. The watching thread calls `on_write`, which has to lead to a call of
     /// [`CommitWatch::wal_written`].
-    pub fn start(&mut self, wakes: Arc<Wakes>, on_write: impl Fn(Unchecked) + Send + 'static) {
+    pub fn start(&mut self, wakes: Arc<WakeRegistry>, on_write: impl Fn(Unchecked) + Send + 'static) {
         self.wakes = Some(wakes);
         self.restart(on_write);
     }

@@ -19,7 +19,7 @@ struct Bed {
     folder: tempfile::TempDir,
     conn: Connection,
     commits: CommitWatch,
-    wakes: Arc<Wakes>,
+    wakes: Arc<WakeRegistry>,
     /// Keeps a claim waiting, for whom the commits are detected.
     _registration: Registration,
     reports: Receiver<Unchecked>,
@@ -31,7 +31,7 @@ impl Bed {
         let database = folder.path().join("test.db");
         let conn = open_writer(&database, true).unwrap();
         conn.execute_batch("CREATE TABLE numbers (n INTEGER PRIMARY KEY)").unwrap();
-        let wakes = Arc::new(Wakes::default());
+        let wakes = Arc::new(WakeRegistry::default());
         let registration = wakes.register("any", Box::new(|_| true));
         registration.wait(0, false);
         let mut commits = CommitWatch::new(settings(&database));

@@ -5,20 +5,20 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Params, Row};
 
 use super::row::{self, INFINITY};
-use super::{SqliteStore, duty, migrate};
+use super::{SqliteStore, maintenance_tasks, migrate};
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::maintenance::task::Duty;
-use crate::observe::diagnose::schema::{Amiss, Indexes, listed};
-use crate::observe::diagnose::upkeep::{DutyFact, FailedTick, LateSchedule};
-use crate::observe::diagnose::work::{BlockedGroup, HeldDelivery, Minute, SilentNode, SilentWorker, Waiting};
-use crate::store::{DiagnoseStore, ROWS_MAX, Told};
+use crate::maintenance::task::MaintenanceTask;
+use crate::observe::diagnose::schema::{Indexes, SchemaProblem, listed};
+use crate::observe::diagnose::upkeep::{FailedTick, LateSchedule, MaintenanceFact};
+use crate::observe::diagnose::work::{BlockedGroup, Minute, SilentDelivery, SilentNode, SilentWorker, Waiting};
+use crate::store::{Checked, DiagnoseStore, ROWS_MAX};
 
 mod place;
 
 impl SqliteStore {
     /// All rows of a statement.
-    async fn tell<T, P, F>(&self, sql: &'static str, params: P, of: F) -> Told<Vec<T>>
+    async fn tell<T, P, F>(&self, sql: &'static str, params: P, of: F) -> Checked<Vec<T>>
     where
         T: Send + 'static,
         P: Params + Send + 'static,
@@ -39,7 +39,8 @@ const INDEXES: &str = "SELECT name FROM sqlite_schema WHERE type = 'index' AND s
 
 fn indexes(found: &[String]) -> Indexes {
     let missing = listed(EXPECTED).filter(|(name, _)| !found.iter().any(|found| found == name));
-    let missing = missing.map(|(name, statement)| Amiss { name: name.to_owned(), remedy: statement.to_owned() });
+    let missing =
+        missing.map(|(name, statement)| SchemaProblem { name: name.to_owned(), remedy: statement.to_owned() });
     Indexes { expected: listed(EXPECTED).count(), missing: missing.collect(), invalid: Vec::new() }
 }
 
@@ -99,8 +100,8 @@ WHERE s.namespace = n.namespace AND s.span_s = 60 AND s.at >= ?1
 GROUP BY s.namespace, s.at ORDER BY s.namespace, s.at";
 
 const DUTIES: &str = "
-SELECT duty, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error, namespace, held_until
-FROM duties ORDER BY next_at";
+SELECT task, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error, namespace, held_until
+FROM maintenance_tasks ORDER BY next_at";
 
 const ARRIVED: &str = "
 SELECT n.namespace, e.created_at
@@ -142,23 +143,23 @@ fn counted(row: &Row) -> rusqlite::Result<(String, u64)> {
 
 #[async_trait]
 impl DiagnoseStore for SqliteStore {
-    async fn schema_versions(&self) -> Told<(i64, i64)> {
+    async fn schema_versions(&self) -> Checked<(i64, i64)> {
         Ok((self.read(migrate::found).await?, migrate::KNOWN))
     }
 
-    async fn indexes(&self) -> Told<Indexes> {
+    async fn indexes(&self) -> Checked<Indexes> {
         Ok(indexes(&self.tell(INDEXES, [], |row| row.get(0)).await?))
     }
 
     async fn held_silently(
         &self,
-        run_out_before: Timestamp,
+        lease_expired_before: Timestamp,
         silent_before: Timestamp,
         limit: usize,
-    ) -> Told<Vec<HeldDelivery>> {
-        let (run_out, silent) = (run_out_before.timestamp_micros(), silent_before.timestamp_micros());
+    ) -> Checked<Vec<SilentDelivery>> {
+        let (run_out, silent) = (lease_expired_before.timestamp_micros(), silent_before.timestamp_micros());
         self.tell(HELD, (run_out, silent, limit as i64, ROWS_MAX), |row| {
-            Ok(HeldDelivery {
+            Ok(SilentDelivery {
                 namespace: row.get(0)?,
                 event_id: row.get(1)?,
                 event_type: row.get(2)?,
@@ -170,7 +171,7 @@ impl DiagnoseStore for SqliteStore {
         .await
     }
 
-    async fn silent_workers(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentWorker>> {
+    async fn silent_workers(&self, before: Timestamp, limit: usize) -> Checked<Vec<SilentWorker>> {
         self.tell(WORKERS, (before.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
             let (held, seen_at) = (row::count(row, 2)?, row::instant(row, 3)?);
             Ok(SilentWorker { namespace: row.get(0)?, worker_id: row.get(1)?, held, seen_at })
@@ -178,7 +179,7 @@ impl DiagnoseStore for SqliteStore {
         .await
     }
 
-    async fn silent_nodes(&self, before: Timestamp, limit: usize) -> Told<Vec<SilentNode>> {
+    async fn silent_nodes(&self, before: Timestamp, limit: usize) -> Checked<Vec<SilentNode>> {
         self.tell(NODES, (before.timestamp_micros(), limit as i64), |row| {
             let last_heartbeat = row::instant(row, 2)?;
             Ok(SilentNode { namespace: row.get(0)?, node_id: row.get(1)?, last_heartbeat })
@@ -186,7 +187,7 @@ impl DiagnoseStore for SqliteStore {
         .await
     }
 
-    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Told<Vec<Waiting>> {
+    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Checked<Vec<Waiting>> {
         self.tell(WAITING, (before.timestamp_micros(), limit as i64), |row| {
             let ready_at = row::instant(row, 3)?;
             Ok(Waiting { namespace: row.get(0)?, subscription: row.get(1)?, event_type: row.get(2)?, ready_at })
@@ -194,12 +195,12 @@ impl DiagnoseStore for SqliteStore {
         .await
     }
 
-    async fn arrived_before(&self, before: Timestamp, limit: usize) -> Told<Vec<(String, Timestamp)>> {
+    async fn arrived_before(&self, before: Timestamp, limit: usize) -> Checked<Vec<(String, Timestamp)>> {
         let bounds = (before.timestamp_micros(), limit as i64);
         self.tell(ARRIVED, bounds, |row| Ok((row.get(0)?, row::instant(row, 1)?))).await
     }
 
-    async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Told<Vec<BlockedGroup>> {
+    async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Checked<Vec<BlockedGroup>> {
         self.tell(GROUPS, (now.timestamp_micros(), limit as i64, ROWS_MAX, INFINITY), |row| {
             Ok(BlockedGroup {
                 namespace: row.get(0)?,
@@ -213,7 +214,7 @@ impl DiagnoseStore for SqliteStore {
         .await
     }
 
-    async fn minutes(&self, since: Timestamp) -> Told<Vec<Minute>> {
+    async fn minutes(&self, since: Timestamp) -> Checked<Vec<Minute>> {
         self.tell(MINUTES, [since.timestamp_micros()], |row| {
             Ok(Minute {
                 namespace: row.get(0)?,
@@ -225,26 +226,26 @@ impl DiagnoseStore for SqliteStore {
         .await
     }
 
-    async fn all_duties(&self) -> Told<Vec<DutyFact>> {
+    async fn all_maintenance_tasks(&self) -> Checked<Vec<MaintenanceFact>> {
         let found = self.tell(DUTIES, [], |row| {
             // Those that only a newer version knows are left out.
-            if row.get_ref(0)?.as_str()?.parse::<Duty>().is_err() {
+            if row.get_ref(0)?.as_str()?.parse::<MaintenanceTask>().is_err() {
                 return Ok(None);
             }
             let (namespace, held_until) = (row.get(9)?, row::instant_if_any(row, 10)?);
-            Ok(Some(DutyFact { namespace, duty: duty::view(row)?, held_until }))
+            Ok(Some(MaintenanceFact { namespace, task: maintenance_tasks::view(row)?, held_until }))
         });
         Ok(found.await?.into_iter().flatten().collect())
     }
 
-    async fn late_schedules(&self, before: Timestamp, limit: usize) -> Told<Vec<LateSchedule>> {
+    async fn late_schedules(&self, before: Timestamp, limit: usize) -> Checked<Vec<LateSchedule>> {
         self.tell(LATE, (before.timestamp_micros(), limit as i64), |row| {
             Ok(LateSchedule { namespace: row.get(0)?, name: row.get(1)?, next_at: row::instant(row, 2)? })
         })
         .await
     }
 
-    async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Told<Vec<FailedTick>> {
+    async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Checked<Vec<FailedTick>> {
         self.tell(FAILED, (since.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
             let (tick_at, error) = (row::instant(row, 2)?, row.get(3)?);
             Ok(FailedTick { namespace: row.get(0)?, schedule_id: row.get(1)?, tick_at, error })
@@ -252,15 +253,15 @@ impl DiagnoseStore for SqliteStore {
         .await
     }
 
-    async fn dead_since(&self, since: Timestamp, limit: usize) -> Told<Vec<(String, u64)>> {
+    async fn dead_since(&self, since: Timestamp, limit: usize) -> Checked<Vec<(String, u64)>> {
         self.tell(DEAD, (since.timestamp_micros(), limit as i64), counted).await
     }
 
-    async fn lane_counts(&self) -> Told<Vec<(String, u64)>> {
+    async fn lane_counts(&self) -> Checked<Vec<(String, u64)>> {
         self.tell(LANES, [], counted).await
     }
 
-    async fn paused_subscriptions(&self) -> Told<Vec<(String, String)>> {
+    async fn paused_subscriptions(&self) -> Checked<Vec<(String, String)>> {
         self.tell(PAUSED, [], |row| Ok((row.get(0)?, row.get(1)?))).await
     }
 }

@@ -12,7 +12,7 @@ use super::super::writer::Durability;
 use super::super::{SqliteStore, blocking};
 use crate::error::Result;
 use crate::observe::diagnose::file::{Integrity, Pages, Settings, holders, kind_of};
-use crate::store::Told;
+use crate::store::Checked;
 
 const JOURNAL_MODE: &str = "PRAGMA journal_mode";
 const SYNCHRONOUS: &str = "PRAGMA synchronous";
@@ -44,7 +44,7 @@ impl SqliteStore {
     }
 
     /// What the connection that writes goes by, and how long it took to get the write lock.
-    pub(crate) async fn write_settings(&self) -> Told<(Settings, Duration)> {
+    pub(crate) async fn write_settings(&self) -> Checked<(Settings, Duration)> {
         let (begun, in_memory) = (Instant::now(), is_in_memory(&self.file));
         let look = move |conn: &Connection, _| {
             let (journal_mode, synchronous) = (pragma(conn, JOURNAL_MODE)?, pragma(conn, SYNCHRONOUS)?);
@@ -56,12 +56,12 @@ impl SqliteStore {
     }
 
     /// Reads the whole file, within this time if one is given.
-    pub(crate) async fn integrity(&self, within: Option<Duration>) -> Told<Integrity> {
+    pub(crate) async fn integrity(&self, within: Option<Duration>) -> Checked<Integrity> {
         let path = self.file.clone();
         Ok(blocking(move || check(&open_reader(&path)?, within)).await?)
     }
 
-    pub(crate) async fn pages(&self) -> Told<Pages> {
+    pub(crate) async fn pages(&self) -> Checked<Pages> {
         let remedy = format!("sqlite3 '{}' VACUUM", self.file.display());
         let look = move |conn: &Connection| {
             let (free, all, each): (i64, i64, i64) =

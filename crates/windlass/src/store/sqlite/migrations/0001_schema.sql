@@ -247,9 +247,9 @@ CREATE TABLE handler_results (
 CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
 
 -- One row per maintenance task. A process that takes a task holds it for a while; if the process dies, another takes it.
-CREATE TABLE duties (
+CREATE TABLE maintenance_tasks (
     namespace   TEXT NOT NULL,
-    duty        TEXT NOT NULL,
+    task        TEXT NOT NULL,
     every_ms    INTEGER NOT NULL,
     next_at     INTEGER NOT NULL,
     held_until  INTEGER,
@@ -259,7 +259,7 @@ CREATE TABLE duties (
     took_ms     INTEGER,
     done        INTEGER,
     error       TEXT,
-    PRIMARY KEY (namespace, duty)
+    PRIMARY KEY (namespace, task)
 ) WITHOUT ROWID;
 
 -- next_at is the next tick that is due; null while it is not active, or where none comes any more.
@@ -354,7 +354,7 @@ CREATE TABLE samples (
 
 -- What each process was lately asked for by those who claim, so that a missing consumer can be reported.
 -- filter_id is a hash of the rest of the filter.
-CREATE TABLE askers (
+CREATE TABLE consumers (
     namespace    TEXT NOT NULL,
     process      TEXT NOT NULL,
     filter_id    INTEGER NOT NULL,

@@ -14,7 +14,7 @@ use super::error::breaks_connection;
 use super::instants::Instants;
 use super::wal_watch::Unchecked;
 use crate::error::{Error, Result, panic_text};
-use crate::queue::wake::Wakes;
+use crate::queue::wake::WakeRegistry;
 
 /// The most writes in one transaction.
 const BATCH_MAX: usize = 256;
@@ -35,7 +35,7 @@ pub(super) struct Writer {
 
 enum Message {
     Write(Box<dyn Write>),
-    Watch(Arc<Wakes>),
+    Watch(Arc<WakeRegistry>),
     /// The write-ahead log was written to, by this process or another.
     WalWritten(Unchecked),
     Close(oneshot::Sender<()>),
@@ -101,7 +101,7 @@ impl Writer {
     }
 
     /// Tells `wakes` when another process has committed something.
-    pub fn watch(&self, wakes: Arc<Wakes>) {
+    pub fn watch(&self, wakes: Arc<WakeRegistry>) {
         // Nobody to tell it to means that the store is closed.
         let _ = self.inbox.send(Message::Watch(wakes));
     }
@@ -251,7 +251,7 @@ impl Thread {
     fn run_in_one(&mut self, batch: &mut [Box<dyn Write>]) -> Result<()> {
         self.connection().and_then(|conn| {
             let committed = self.transact(&conn, batch);
-            // Dropping it also ends a transaction that could not be rolled back.
+            // DropOutcome it also ends a transaction that could not be rolled back.
             if conn.is_autocommit() && !committed.as_ref().is_err_and(breaks_connection) {
                 self.conn = Some(conn);
             }

@@ -128,7 +128,7 @@ async fn a_lock_held_elsewhere_is_an_error_only_while_it_is_held() {
 #[tokio::test]
 async fn commit_of_another_connection_notifies_waiting_claims() {
     let folder = tempfile::tempdir().unwrap();
-    let (writer, wakes) = (writer(&folder), Arc::new(Wakes::default()));
+    let (writer, wakes) = (writer(&folder), Arc::new(WakeRegistry::default()));
     let registration = wakes.register("any", Box::new(|_| true));
     registration.wait(0, false);
     let (alarm, _) = wakes.watch("any").expect("a claim is waiting");
@@ -143,7 +143,7 @@ async fn commit_of_another_connection_notifies_waiting_claims() {
 #[tokio::test]
 async fn dropping_the_writer_ends_its_thread_while_the_log_is_watched() {
     let folder = tempfile::tempdir().unwrap();
-    let (writer, wakes) = (writer(&folder), Arc::new(Wakes::default()));
+    let (writer, wakes) = (writer(&folder), Arc::new(WakeRegistry::default()));
     writer.watch(wakes.clone());
     write(&writer, |conn| insert(conn, 1)).await.unwrap();
     assert_eq!(Arc::strong_count(&wakes), 2);

@@ -1,31 +1,31 @@
-//! Duties: each is done once in its time, by whoever comes first, and everyone sees what came of it.
+//! Tasks: each is done once in its time, by whoever comes first, and everyone sees what came of it.
 
-use windlass::{Duty, DutyView, NewEvent, Queue, Status};
+use windlass::{MaintenanceTask, MaintenanceTaskView, NewEvent, Queue, Status};
 
 use crate::bed::Kind;
 use crate::support::*;
 
-async fn duty(queue: &Queue, duty: Duty) -> DutyView {
-    let duties = queue.duties().await.unwrap();
-    duties.into_iter().find(|view| view.duty == duty).expect("the duty was taken")
+async fn task(queue: &Queue, task: MaintenanceTask) -> MaintenanceTaskView {
+    let tasks = queue.maintenance_tasks().await.unwrap();
+    tasks.into_iter().find(|view| view.task == task).expect("the task was taken")
 }
 
-async fn done(queue: &Queue) -> Vec<Duty> {
+async fn done(queue: &Queue) -> Vec<MaintenanceTask> {
     let runs = queue.maintain_once().await.unwrap();
-    runs.into_iter().map(|run| run.duty).collect()
+    runs.into_iter().map(|run| run.task).collect()
 }
 
 conformance! {
     async fn a_duty_is_done_when_it_is_due(bed) {
         let all = done(&bed.queue).await;
-        assert!(all.contains(&Duty::Sweep) && all.contains(&Duty::Prune), "{all:?}");
+        assert!(all.contains(&MaintenanceTask::ReleaseExpired) && all.contains(&MaintenanceTask::Prune), "{all:?}");
         assert_eq!(done(&bed.queue).await, []);
         bed.advance(secs(8));
         assert_eq!(done(&bed.queue).await, []);
         bed.advance(secs(3));
-        assert_eq!(done(&bed.queue).await, [Duty::Sweep, Duty::Expire]);
-        assert_eq!(duty(&bed.queue, Duty::Sweep).await.runs, 2);
-        assert_eq!(duty(&bed.queue, Duty::Prune).await.runs, 1);
+        assert_eq!(done(&bed.queue).await, [MaintenanceTask::ReleaseExpired, MaintenanceTask::Expire]);
+        assert_eq!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.runs, 2);
+        assert_eq!(task(&bed.queue, MaintenanceTask::Prune).await.runs, 1);
     }
 
     async fn everyone_sees_what_was_done(bed) {
@@ -34,7 +34,7 @@ conformance! {
         bed.advance(secs(5));
         bed.queue.maintain_once().await.unwrap();
         assert_eq!(status(&bed.queue, event).await, Status::Expired);
-        let seen = duty(&bed.other().await, Duty::Expire).await;
+        let seen = task(&bed.other().await, MaintenanceTask::Expire).await;
         assert_eq!((seen.done, seen.last_run_at, seen.error), (Some(1), Some(bed.now()), None));
         assert!(seen.next_at > after(bed.now(), secs(8)) && seen.next_at < after(bed.now(), secs(12)));
         assert!(seen.took_ms.is_some() && seen.worker_id.contains(&std::process::id().to_string()));
@@ -48,35 +48,35 @@ conformance! {
         for round in 1..=5 {
             bed.advance(secs(600));
             let all = all_at_once(&others).await;
-            assert_eq!(all.iter().filter(|duty| **duty == Duty::Sweep).count(), 1, "{all:?}");
-            assert_eq!(all.iter().filter(|duty| **duty == Duty::Prune).count(), 1, "{all:?}");
-            assert_eq!(duty(&bed.queue, Duty::Sweep).await.runs, round);
+            assert_eq!(all.iter().filter(|task| **task == MaintenanceTask::ReleaseExpired).count(), 1, "{all:?}");
+            assert_eq!(all.iter().filter(|task| **task == MaintenanceTask::Prune).count(), 1, "{all:?}");
+            assert_eq!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.runs, round);
         }
     }
 
     async fn namespaces_are_seen_to_apart(bed) {
         let other = bed.namespace(Default::default()).await;
         done(&bed.queue).await;
-        assert!(other.duties().await.unwrap().is_empty());
-        assert!(done(&other).await.contains(&Duty::Sweep));
+        assert!(other.maintenance_tasks().await.unwrap().is_empty());
+        assert!(done(&other).await.contains(&MaintenanceTask::ReleaseExpired));
     }
 
     async fn whoever_died_over_a_duty_is_replaced(bed) {
         done(&bed.queue).await;
         let held = after(bed.now(), secs(60));
         let (table, held) = match bed.database.kind {
-            Kind::Sqlite => ("duties", held.timestamp_micros().to_string()),
-            Kind::Postgres => ("windlass.duties", format!("'{held}'")),
+            Kind::Sqlite => ("tasks", held.timestamp_micros().to_string()),
+            Kind::Postgres => ("windlass.maintenance_tasks", format!("'{held}'")),
         };
-        let hold = format!("UPDATE {table} SET held_until = {held}, worker_id = 'dead' WHERE duty = 'sweep'");
+        let hold = format!("UPDATE {table} SET held_until = {held}, worker_id = 'dead' WHERE task = 'sweep'");
         bed.database.execute(&hold).await;
         bed.advance(secs(59));
         let all = done(&bed.queue).await;
-        assert!(all.contains(&Duty::Expire) && !all.contains(&Duty::Sweep), "{all:?}");
-        assert_eq!(duty(&bed.queue, Duty::Sweep).await.worker_id, "dead");
+        assert!(all.contains(&MaintenanceTask::Expire) && !all.contains(&MaintenanceTask::ReleaseExpired), "{all:?}");
+        assert_eq!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.worker_id, "dead");
         bed.advance(secs(1));
-        assert!(done(&bed.queue).await.contains(&Duty::Sweep));
-        assert_ne!(duty(&bed.queue, Duty::Sweep).await.worker_id, "dead");
+        assert!(done(&bed.queue).await.contains(&MaintenanceTask::ReleaseExpired));
+        assert_ne!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.worker_id, "dead");
     }
 
     async fn a_clock_that_was_put_back_stops_nothing(bed) {
@@ -84,12 +84,12 @@ conformance! {
         done(&bed.queue).await;
         bed.hand.set("2025-12-24T10:30:00Z".parse().unwrap());
         let all = done(&bed.queue).await;
-        assert!(all.contains(&Duty::Sweep) && all.contains(&Duty::Prune), "{all:?}");
+        assert!(all.contains(&MaintenanceTask::ReleaseExpired) && all.contains(&MaintenanceTask::Prune), "{all:?}");
         assert_eq!(done(&bed.queue).await, []);
     }
 }
 
-async fn all_at_once(queues: &[Queue]) -> Vec<Duty> {
+async fn all_at_once(queues: &[Queue]) -> Vec<MaintenanceTask> {
     let mut running = tokio::task::JoinSet::new();
     for queue in queues {
         let queue = queue.clone();

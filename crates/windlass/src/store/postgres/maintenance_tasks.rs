@@ -1,4 +1,4 @@
-//! Duties: which are due, who takes them, and what came of it.
+//! Tasks: which are due, who takes them, and what came of it.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::maintenance::task::{Duty, DutyRun, DutyView};
+use crate::maintenance::task::{MaintenanceRun, MaintenanceTask, MaintenanceTaskView};
 
 // What lies further ahead than it can was written by a clock that has been put back since.
 const DUE: &str = "
-SELECT n.namespace, w.duty
+SELECT n.namespace, w.task
 FROM windlass.namespaces n
-CROSS JOIN unnest($2::text[], $3::bigint[], $5::boolean[]) AS w(duty, every_ms, whole)
-LEFT JOIN windlass.duties d ON d.namespace = n.namespace AND d.duty = w.duty
+CROSS JOIN unnest($2::text[], $3::bigint[], $5::boolean[]) AS w(task, every_ms, whole)
+LEFT JOIN windlass.maintenance_tasks d ON d.namespace = n.namespace AND d.task = w.task
 WHERE CASE WHEN w.whole THEN n.namespace = 'default' ELSE n.namespace = coalesce($1, n.namespace) END
   AND (d.next_at IS NULL OR d.next_at <= coalesce($6, now())
        OR d.next_at > coalesce($6, now()) + 2 * w.every_ms * interval '1 millisecond')
@@ -27,93 +27,93 @@ WHERE CASE WHEN w.whole THEN n.namespace = 'default' ELSE n.namespace = coalesce
 pub(super) async fn due(
     store: &PgStore,
     namespace: Option<&str>,
-    duties: &[Duty],
+    tasks: &[MaintenanceTask],
     now: Option<Timestamp>,
-) -> Result<Vec<(String, Duty)>> {
+) -> Result<Vec<(String, MaintenanceTask)>> {
     let mut connection = store.reads.get().await?;
     let query = sqlx::query(DUE)
         .bind(namespace)
-        .bind(column(duties, |duty| duty.as_str()))
-        .bind(column(duties, |duty| ms(duty.every())))
-        .bind(ms(Duty::PATIENCE))
-        .bind(column(duties, |duty| duty.is_of_database()))
+        .bind(column(tasks, |task| task.as_str()))
+        .bind(column(tasks, |task| ms(task.every())))
+        .bind(ms(MaintenanceTask::PATIENCE))
+        .bind(column(tasks, |task| task.is_of_database()))
         .bind(now);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    rows.iter().map(|row| Ok((get(row, "namespace")?, get::<String>(row, "duty")?.parse()?))).collect()
+    rows.iter().map(|row| Ok((get(row, "namespace")?, get::<String>(row, "task")?.parse()?))).collect()
 }
 
 // Asks once more whether it is due: somebody else may have been faster.
 const TAKE: &str = "
-INSERT INTO windlass.duties AS d (namespace, duty, every_ms, next_at, held_until, worker_id)
-SELECT $1, w.duty, w.every_ms, coalesce($6, now()),
+INSERT INTO windlass.maintenance_tasks AS d (namespace, task, every_ms, next_at, held_until, worker_id)
+SELECT $1, w.task, w.every_ms, coalesce($6, now()),
        coalesce($6, now()) + $4 * interval '1 millisecond', $5
-FROM unnest($2::text[], $3::bigint[]) AS w(duty, every_ms)
-ON CONFLICT (namespace, duty) DO UPDATE
+FROM unnest($2::text[], $3::bigint[]) AS w(task, every_ms)
+ON CONFLICT (namespace, task) DO UPDATE
 SET every_ms = excluded.every_ms, held_until = excluded.held_until, worker_id = excluded.worker_id
 WHERE (d.next_at <= excluded.next_at
        OR d.next_at > excluded.next_at + 2 * excluded.every_ms * interval '1 millisecond')
   AND (d.held_until IS NULL OR d.held_until <= excluded.next_at OR d.held_until > excluded.held_until)
-RETURNING d.duty";
+RETURNING d.task";
 
 pub(super) async fn take(
     store: &PgStore,
     namespace: &str,
-    duties: &[Duty],
+    tasks: &[MaintenanceTask],
     worker_id: &str,
     now: Option<Timestamp>,
-) -> Result<Vec<Duty>> {
+) -> Result<Vec<MaintenanceTask>> {
     let mut connection = store.writes.get().await?;
     let query = sqlx::query_scalar(TAKE)
         .bind(namespace)
-        .bind(column(duties, |duty| duty.as_str()))
-        .bind(column(duties, |duty| ms(duty.every())))
-        .bind(ms(Duty::PATIENCE))
+        .bind(column(tasks, |task| task.as_str()))
+        .bind(column(tasks, |task| ms(task.every())))
+        .bind(ms(MaintenanceTask::PATIENCE))
         .bind(worker_id)
         .bind(now);
     let taken: Vec<String> = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
-    taken.iter().map(|duty| duty.parse()).collect()
+    taken.iter().map(|task| task.parse()).collect()
 }
 
 const HOLD: &str = "
-UPDATE windlass.duties SET held_until = coalesce($5, now()) + $4 * interval '1 millisecond'
-WHERE namespace = $1 AND duty = $2 AND worker_id = $3 AND held_until IS NOT NULL";
+UPDATE windlass.maintenance_tasks SET held_until = coalesce($5, now()) + $4 * interval '1 millisecond'
+WHERE namespace = $1 AND task = $2 AND worker_id = $3 AND held_until IS NOT NULL";
 
 pub(super) async fn hold(
     store: &PgStore,
     namespace: &str,
-    duty: Duty,
+    task: MaintenanceTask,
     worker_id: &str,
     now: Option<Timestamp>,
 ) -> Result<()> {
     let mut connection = store.writes.get().await?;
-    let hold = sqlx::query(HOLD).bind(namespace).bind(duty.as_str()).bind(worker_id);
-    hold.bind(ms(Duty::PATIENCE)).bind(now).execute(&mut *connection).await.map_err(from_sqlx)?;
+    let hold = sqlx::query(HOLD).bind(namespace).bind(task.as_str()).bind(worker_id);
+    hold.bind(ms(MaintenanceTask::PATIENCE)).bind(now).execute(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     Ok(())
 }
 
 // Whoever held it for too long has lost it, and with it the right to say when it comes next.
 const NOTE: &str = "
-UPDATE windlass.duties d
+UPDATE windlass.maintenance_tasks d
 SET next_at = coalesce($8, now()) + r.next_in_ms * interval '1 millisecond', held_until = NULL, runs = d.runs + 1,
     last_run_at = coalesce($8, now()), took_ms = r.took_ms, done = r.done, error = r.error
 FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
-  AS r(duty, next_in_ms, took_ms, done, error)
-WHERE d.namespace = $1 AND d.duty = r.duty AND d.worker_id = $7";
+  AS r(task, next_in_ms, took_ms, done, error)
+WHERE d.namespace = $1 AND d.task = r.task AND d.worker_id = $7";
 
 pub(super) async fn note(
     store: &PgStore,
     namespace: &str,
-    runs: &[DutyRun],
+    runs: &[MaintenanceRun],
     worker_id: &str,
     now: Option<Timestamp>,
 ) -> Result<()> {
     let mut connection = store.writes.get().await?;
     let query = sqlx::query(NOTE)
         .bind(namespace)
-        .bind(column(runs, |run| run.duty.as_str()))
+        .bind(column(runs, |run| run.task.as_str()))
         .bind(column(runs, |run| ms(run.next_in())))
         .bind(column(runs, |run| ms(run.took)))
         .bind(column(runs, |run| run.done as i64))
@@ -126,22 +126,22 @@ pub(super) async fn note(
 }
 
 const DUTIES: &str = r#"
-SELECT duty, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error
-FROM windlass.duties WHERE namespace = $1 ORDER BY duty COLLATE "C""#;
+SELECT task, every_ms, next_at, worker_id, runs, last_run_at, took_ms, done, error
+FROM windlass.maintenance_tasks WHERE namespace = $1 ORDER BY task COLLATE "C""#;
 
-pub(super) async fn duties(store: &PgStore, namespace: &str) -> Result<Vec<DutyView>> {
+pub(super) async fn maintenance_tasks(store: &PgStore, namespace: &str) -> Result<Vec<MaintenanceTaskView>> {
     let mut connection = store.reads.get().await?;
     let rows = sqlx::query(DUTIES).bind(namespace).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
     connection.done();
     // Those that only a newer version knows are left out.
-    let known = |row: &&PgRow| get::<String>(row, "duty").is_ok_and(|duty| duty.parse::<Duty>().is_ok());
+    let known = |row: &&PgRow| get::<String>(row, "task").is_ok_and(|task| task.parse::<MaintenanceTask>().is_ok());
     rows.iter().filter(known).map(view).collect()
 }
 
-pub(super) fn view(row: &PgRow) -> Result<DutyView> {
+pub(super) fn view(row: &PgRow) -> Result<MaintenanceTaskView> {
     let count = |column| get::<Option<i64>>(row, column).map(|count| count.map(i64::unsigned_abs));
-    Ok(DutyView {
-        duty: get::<String>(row, "duty")?.parse()?,
+    Ok(MaintenanceTaskView {
+        task: get::<String>(row, "task")?.parse()?,
         every_ms: get::<i64>(row, "every_ms")?.unsigned_abs(),
         next_at: get(row, "next_at")?,
         worker_id: get(row, "worker_id")?,
