@@ -1,7 +1,7 @@
-//! What a claim asks of a store, and what it gets.
+//! Claiming ready deliveries.
 //!
-//! A claim reads ordered streams, each from a remembered position, and takes the first deliveries of their merge. The order
-//! is: deadlines within the horizon, earliest first; then higher priority; then earliest ready.
+//! A claim reads ordered streams, each from a remembered position, and claims the first deliveries of their merge. The
+//! order is: deadlines within the horizon, earliest first; then higher priority; then earliest ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::event::delivery::{Delivery, Lease, LiveDelivery};
+use crate::event::delivery::{Delivery, Lease};
 
 /// A position in a stream that is ordered by the time at which deliveries became ready: the last one claimed.
 pub(crate) type ReadyPosition = (Timestamp, i64);
@@ -19,13 +19,13 @@ pub(crate) type ReadyPosition = (Timestamp, i64);
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub namespace: String,
-    /// A claim with an old version takes nothing.
+    /// A claim with an old version claims nothing.
     pub version: i64,
     pub subscription: String,
     pub subscription_id: i64,
     pub source: ClaimSource,
     /// For claims that select lanes: the number of the newest lane that the claimer knows. If there is a newer one, the
-    /// claim takes nothing.
+    /// claim claims nothing.
     pub known_lanes: Option<i64>,
     pub leases: LeaseTimes,
     /// Deliveries that expire this soon are claimed before all others; `None`: all deliveries with a deadline.
@@ -79,7 +79,7 @@ pub(crate) struct ClaimSlot {
 }
 
 impl Claim {
-    /// How many deliveries it is for.
+    /// The number of deliveries requested.
     pub fn wanted(&self) -> usize {
         self.requests.iter().map(|request| request.max).sum()
     }
@@ -95,7 +95,7 @@ impl Claim {
     }
 }
 
-/// How many deliveries one claim takes in runs, beyond the first ones.
+/// The maximum number of deliveries that one claim adds as the rest of runs.
 const RUNS_MAX: usize = 1_000;
 
 /// A delivery that may be the first of a run.
@@ -106,7 +106,7 @@ pub(crate) struct RunHead<'a> {
     pub lease: Lease,
 }
 
-/// What a claim took.
+/// The result of a claim.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     /// In claim order; the first request gets the first ones.
@@ -114,24 +114,24 @@ pub(crate) struct Claimed {
     /// The rest of their runs, each run in order.
     pub followers: Vec<Delivery>,
     /// Where each of `deliveries` was found.
-    pub places: Vec<StreamPlace>,
+    pub positions: Vec<StreamPosition>,
     /// The newest event of the subscription at that moment, for [`ClaimSource::Subscription`].
     pub newest: Option<i64>,
-    /// The namespace has another version. Nothing was taken.
+    /// The namespace has another version. Nothing was claimed.
     pub outdated: bool,
-    /// The namespace has newer lanes than the claimer knows. Nothing was taken.
+    /// The namespace has newer lanes than the claimer knows. Nothing was claimed.
     pub new_lanes: bool,
-    /// Expired leases must be released first. Nothing was taken.
+    /// Expired leases must be released first. Nothing was claimed.
     pub leases_due: bool,
-    /// Other claims took some of the candidates. The claim may find more if it is repeated.
+    /// Other claims got some of the candidates. The claim may find more if it is repeated.
     pub contended: bool,
-    /// How many connections the store had opened for claims. Another number than before: the server may have crashed.
+    /// How many connections the store has opened for claims. If the number changes, the server may have crashed.
     pub connects: u64,
 }
 
 /// Where a claimed delivery was found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum StreamPlace {
+pub(crate) enum StreamPosition {
     /// Among the deadlines, which are always read from the start.
     Deadline,
     /// In publish order.
@@ -149,7 +149,7 @@ pub(crate) enum StreamPlace {
     },
 }
 
-/// What is known about deliveries that were published in order but lie behind a claim's position.
+/// Deliveries that were published in order but are behind a claim's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BehindCheck {
     /// The first event behind the position that can be claimed.
@@ -172,54 +172,13 @@ impl BehindCheck {
     }
 }
 
-/// What waiting claims want to know.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct WatchRequest {
-    /// Subscriptions with claims that read [`ClaimSource::Subscription`], and the event after which they read in publish
-    /// order.
-    pub subscriptions: Vec<(i64, i64)>,
-    /// Lanes of claims that read [`ClaimSource::Lanes`], sorted.
-    pub lanes: Vec<i64>,
-}
-
-/// The state of a namespace as waiting claims see it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct WatchResult {
-    pub version: i64,
-    /// The number of the newest lane; 0 if there is none.
-    pub newest_lane: i64,
-    /// Those of the subscriptions that have a delivery that can be claimed.
-    pub ready_subscriptions: Vec<i64>,
-    /// Those of the lanes that have a delivery that can be claimed.
-    pub ready_lanes: Vec<i64>,
-    /// How long until a delivery becomes ready or a lease must be checked, by the database's clock.
-    pub next_in: Option<Duration>,
-    /// Leases of the namespace have expired.
-    pub leases_due: bool,
-    /// As [`Claimed::connects`].
-    pub connects: u64,
-}
-
 #[async_trait]
 pub(crate) trait ClaimStore {
-    /// Claims deliveries that are ready and not past their deadline, in claim order. Takes nothing with an old version,
-    /// and nothing while leases of the subscription are due: then it says so.
+    /// Claims deliveries that are ready and not past their deadline, in claim order. Claims nothing with an old version
+    /// or while leases of the subscription are due; the result says so.
     async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed>;
 
     /// The first claimable delivery in publish order after `from` and up to `to`, as [`ClaimSource::Subscription`] reads them.
     /// Such a delivery was committed late, was locked when a claim passed it, or its claim was lost in a crash.
     async fn check_behind(&self, claim: &Claim, from: i64, to: i64, now: Option<Timestamp>) -> Result<BehindCheck>;
-
-    /// Looks for what waiting claims could take. Costs as much as there are lanes with deliveries among those asked for,
-    /// however many are empty.
-    async fn look(&self, namespace: &str, request: &WatchRequest, now: Option<Timestamp>) -> Result<WatchResult>;
-
-    /// Up to about `limit` deliveries of these subscriptions whose lease has expired.
-    async fn expired_leases(
-        &self,
-        namespace: &str,
-        subscriptions: &[i64],
-        limit: usize,
-        now: Option<Timestamp>,
-    ) -> Result<Vec<LiveDelivery>>;
 }

@@ -1,4 +1,4 @@
-//! What is known of one delivery, and of those who ask for deliveries.
+//! Explaining one delivery, and recording the consumers that request deliveries.
 
 use async_trait::async_trait;
 
@@ -7,20 +7,20 @@ use crate::error::Result;
 use crate::observe::consumers::{Consumer, ConsumerView};
 use crate::observe::inspect::DeliveryView;
 
-/// How a delivery stands, as of one moment.
+/// The state of a delivery, from one snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct DeliveryState {
     pub now: Timestamp,
     pub event_type: String,
     pub tags: Vec<String>,
     pub delivery: DeliveryView,
-    /// While it is live: its deadline.
+    /// Its deadline, while it is pending or processing.
     pub expires_at: Option<Timestamp>,
-    /// While it waits for its group: when it is due.
+    /// When it is due, while it waits for its group.
     pub due_at: Option<Timestamp>,
-    /// The delivery of its group that is ready or in progress, unless that is itself.
+    /// The other delivery of its group that is ready or in progress, if any.
     pub ahead: Option<GroupHead>,
-    /// Why it is among the dead letters, if it is.
+    /// Why it is a dead letter, if it is one.
     pub dead_because: Option<String>,
 }
 
@@ -28,15 +28,15 @@ pub(crate) struct DeliveryState {
 #[derive(Debug, Clone)]
 pub(crate) struct GroupHead {
     pub event_id: i64,
-    /// Who holds it.
+    /// The worker that holds it.
     pub worker_id: Option<String>,
     pub ready_at: Option<Timestamp>,
 }
 
 #[async_trait]
 pub(crate) trait ExplainStore {
-    /// How the event's delivery to a subscription stands; `None` if there is none.
-    async fn standing(
+    /// The state of the event's delivery to a subscription; `None` if there is none.
+    async fn delivery_state(
         &self,
         namespace: &str,
         subscription: &str,
@@ -44,7 +44,7 @@ pub(crate) trait ExplainStore {
         now: Option<Timestamp>,
     ) -> Result<Option<DeliveryState>>;
 
-    /// Notes that a process was asked for these just now.
+    /// Records that a process has just received requests from these consumers.
     async fn record_consumers(
         &self,
         namespace: &str,
@@ -53,10 +53,10 @@ pub(crate) trait ExplainStore {
         now: Option<Timestamp>,
     ) -> Result<()>;
 
-    /// Who asked lately, by process.
+    /// The consumers with recent requests, by process.
     async fn consumers(&self, namespace: &str) -> Result<Vec<ConsumerView>>;
 
-    /// Deletes at most `limit` of those who have not asked for so long; how many.
+    /// Deletes up to `limit` consumers without a request for this long. Returns how many.
     async fn prune_consumers(
         &self,
         namespace: &str,

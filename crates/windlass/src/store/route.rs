@@ -1,4 +1,4 @@
-//! What a router asks of a store. See [`crate::queue::route`].
+//! Routing arrivals. See [`crate::queue::route`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) const ROUTE_BATCH: usize = 1_000;
 pub(crate) struct Arrival {
     pub event_id: i64,
     pub created_at: Timestamp,
-    /// Only what decides about deliveries: no payload, no texts.
+    /// The fields that decide about deliveries: no payload, title or description.
     pub prepared: PreparedEvent,
     /// Why it cannot be delivered.
     pub rejected: Option<Rejection>,
@@ -54,17 +54,17 @@ pub(crate) struct RouteRequest {
     pub main_id: i64,
     #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "SQLite leaves no dead rows"))]
     pub position: RoutePosition,
-    /// At most so many arrivals.
+    /// The maximum number of arrivals.
     pub limit: usize,
     pub plan: Plan,
 }
 
-/// What came of an attempt to route.
+/// The result of routing.
 #[derive(Debug)]
 pub(crate) enum Routing {
-    /// Nothing has arrived.
+    /// There are no arrivals.
     Nothing,
-    /// Another router is at work in this namespace.
+    /// Another router is routing this namespace.
     #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "SQLite has one writer at a time"))]
     Busy,
     /// The namespace has another version. Nothing was done.
@@ -75,62 +75,62 @@ pub(crate) enum Routing {
 /// A batch that was routed.
 #[derive(Debug, Default)]
 pub(crate) struct Routed {
-    /// Those that got their deliveries.
+    /// The arrivals that got their deliveries.
     pub delivered: Vec<Arrival>,
     /// How many were dropped because their key was known.
     pub duplicates: usize,
-    /// Those that became dead letters.
+    /// The arrivals that became dead letters.
     pub rejected: Vec<Arrival>,
     /// The lanes that were created.
     pub lanes: Vec<(LaneKey, i64)>,
     /// The lanes in which a delivery became ready, now or for later.
-    pub freed: Vec<ReadyLane>,
+    pub ready_lanes: Vec<ReadyLane>,
     /// The last event of the batch.
     pub last_id: i64,
-    /// If the batch has all that was visible: the snapshot in which it was read.
+    /// If the batch contains all visible arrivals: the snapshot in which it was read.
     pub snapshot: Option<Snapshot>,
 }
 
-/// How far a router has come: all events up to `after` are routed, except those of transactions that were open. Rows before
-/// it are not read again, however long they stay because a snapshot is held.
+/// The progress of a router: all events up to `after` are routed, except those of transactions that were open. Rows
+/// before it are not read again, even if a long-running snapshot keeps their dead versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RoutePosition {
     pub after: i64,
-    /// The transactions that were open. As soon as one of them has ended, everything is read again: what it published comes
-    /// before what was published after its commit.
+    /// The transactions that were open. When one of them ends, everything is read again: its events precede events
+    /// published after its commit.
     pub open: Vec<i64>,
 }
 
-/// Whether something has arrived.
+/// The arrivals and departures that a router has to process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ArrivalsLook {
-    /// The first one.
+pub(crate) struct ArrivalsPoll {
+    /// The first arrival.
     pub first: Option<i64>,
     /// No event with a larger id has been published.
     pub newest: i64,
-    /// Departures are left.
+    /// There are departures of a process that ended.
     pub departed: bool,
     pub snapshot: Snapshot,
-    /// How many connections the store had opened for routers. Another number than before: the server may have crashed and
-    /// undone what was routed.
+    /// How many connections the store has opened for routers. If the number changes, the server may have crashed and
+    /// undone routed batches.
     pub connects: u64,
 }
 
-impl ArrivalsLook {
-    /// Whether one of the events up to this one has arrived.
+impl ArrivalsPoll {
+    /// Whether an event with an id up to this one is an arrival.
     pub fn any_up_to(&self, event_id: i64) -> bool {
         self.first.is_some_and(|first| first <= event_id)
     }
 }
 
-/// Which transactions were open at a moment.
+/// The transactions that were open at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// All transactions below this id have ended.
     pub ended: i64,
     /// No transaction from this id on had begun.
     pub next: i64,
-    /// The open ones between.
+    /// The open transactions between them.
     pub open: Vec<i64>,
 }
 
@@ -147,20 +147,15 @@ impl Snapshot {
 
 #[async_trait]
 pub(crate) trait RouteStore {
-    /// Whether publishers notify only idle routers. If not, a router learns of all commits.
+    /// Whether publishers notify only idle routers. If not, a router notices all commits.
     fn announces_routers(&self) -> bool;
 
-    /// Looks for events that have arrived and that a router at this position has not routed; with `departures`, also for
-    /// those that are left.
-    async fn look_for_arrivals(
-        &self,
-        namespace: &str,
-        position: &RoutePosition,
-        departures: bool,
-    ) -> Result<ArrivalsLook>;
+    /// The first arrival that a router at this position has not routed; with `departures`, also whether departures are
+    /// left.
+    async fn poll_arrivals(&self, namespace: &str, position: &RoutePosition, departures: bool) -> Result<ArrivalsPoll>;
 
-    /// Lets groups go on after deliveries that were completed in handlers' transactions: these (subscription and group id),
-    /// or some of those that a process which ended has left. Returns the lanes in which deliveries became ready.
+    /// Advances groups after deliveries that were completed in handlers' transactions: these groups (subscription and
+    /// group id), or some that a process which ended has left. Returns the lanes in which deliveries became ready.
     async fn settle_departures(
         &self,
         namespace: &str,
@@ -168,23 +163,23 @@ pub(crate) trait RouteStore {
         now: Option<Timestamp>,
     ) -> Result<Vec<ReadyLane>>;
 
-    /// When an event was published that is not routed yet.
+    /// When an event that is not routed yet was published.
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>>;
 
-    /// The namespaces in which events have arrived, or departures are left.
+    /// The namespaces with arrivals or departures.
     async fn namespaces_with_arrivals(&self) -> Result<Vec<String>>;
 
     /// Turns some arrivals into deliveries, in the order of their ids and in one transaction.
     async fn route(&self, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing>;
 
-    /// Announces for about two seconds that this router looks for arrivals by itself. `false`: another one does. It
-    /// must have announced itself as idle before.
+    /// Announces for about two seconds that this router polls for arrivals. Returns `false` if another router does.
+    /// This router must have announced itself as idle before.
     async fn announce_active_router(&self, namespace: &str, router: &str) -> Result<bool>;
 
-    /// Announces for this time that publishers have to notify this router. A transaction that does not know it yet has an id
-    /// below the one returned.
+    /// Announces for this duration that publishers must notify this router. Returns a transaction id: transactions that
+    /// do not see the announcement have a smaller one.
     async fn announce_idle_router(&self, namespace: &str, router: &str, listens: Duration) -> Result<i64>;
 
-    /// Takes all announcements back, and notifies the routers of other processes once.
+    /// Removes all announcements, and notifies the routers of other processes once.
     async fn remove_router(&self, namespace: &str, router: &str) -> Result<()>;
 }

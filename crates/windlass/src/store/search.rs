@@ -1,4 +1,4 @@
-//! What a search needs of a database: walks from the newest event to the oldest.
+//! Searching events, from the newest to the oldest.
 
 use async_trait::async_trait;
 
@@ -7,27 +7,27 @@ use crate::error::Result;
 use crate::event::delivery::Status;
 use crate::observe::search::SearchResult;
 
-/// Where the events in some state are found.
+/// The rows that a search walks through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Among all: of `main`, in any state.
+    /// All events: those of `main` in any state.
     All,
-    /// Among all, those that the subscription was told of.
-    Told { subscription: String },
-    /// Among all, those that are live and held, or not.
+    /// All events, filtered by those that matched the subscription.
+    Matched { subscription: String },
+    /// All events, filtered by those with a pending (`held: false`) or processing delivery.
     Live { subscription: String, held: bool },
-    /// Among the dead letters.
+    /// Dead letters.
     Dead { subscription: String, status: Status },
-    /// Among all, those that ended so.
+    /// All events, filtered by those whose delivery ended with this status.
     Ended { subscription: String, status: Status },
 }
 
-/// What an event itself must be like.
+/// Conditions on the event itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct EventFilter {
     pub types: Vec<String>,
     pub tags: Vec<String>,
-    /// In title, description, type or payload, in capitals or not.
+    /// Contained in title, description, type or payload, ignoring case.
     pub text: Option<String>,
     pub group_id: Option<String>,
     pub key: Option<String>,
@@ -35,31 +35,32 @@ pub(crate) struct EventFilter {
     pub created_before: Option<Timestamp>,
 }
 
-/// A part of a walk.
+/// A page of a walk.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SearchStep {
-    /// Those in the state asked for, the newest first.
+    /// The events in the requested state, the newest first.
     pub ids: Vec<i64>,
-    /// How many rows were looked at.
+    /// The number of rows read.
     pub looked_at: usize,
-    /// The last one looked at; `None` at the end of the walk.
+    /// The last id read; `None` at the end of the walk.
     pub next: Option<i64>,
 }
 
 #[async_trait]
 pub(crate) trait SearchStore {
-    /// Looks at up to `rows` events, or dead letters, with ids below `before`.
+    /// Reads up to `rows` events or dead letters with ids below `before`.
     async fn walk(&self, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<SearchStep>;
 
-    /// All events with a live delivery that is held, or not, in no order; `None` if there are more than `most`.
+    /// All events with a pending or processing (`held`) delivery, in no order; `None` if there are more than `most`.
     async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>>;
 
-    /// The event that a key stands for, if it is remembered.
+    /// The event of a key, if the key is remembered.
     async fn event_of_key(&self, namespace: &str, key: &str) -> Result<Option<i64>>;
 
-    /// Those of the events that are like this, in the order given.
+    /// The events that match the filter, in the given order.
     async fn matching(&self, namespace: &str, contents: &EventFilter, ids: Vec<i64>) -> Result<Vec<i64>>;
 
-    /// The events as the subscription sees them, in the order given, as far as it was told of them.
+    /// The events and their deliveries to the subscription, in the given order. Skips events that did not match the
+    /// subscription.
     async fn found(&self, namespace: &str, subscription: &str, ids: &[i64]) -> Result<Vec<SearchResult>>;
 }

@@ -1,22 +1,14 @@
-//! What happened lately.
+//! Recently published events and recently ended attempts.
 
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::error::from_sqlx;
 use super::row::{attempt, get};
-use crate::clock::{Timestamp, from_micros};
+use crate::clock::from_micros;
 use crate::error::Result;
-use crate::store::{ActivitySince, EventHead, RecentActivity};
-
-const NOW: &str = "SELECT coalesce($1, now()) AS now";
-
-pub(super) async fn now(store: &PgStore, now: Option<Timestamp>) -> Result<Timestamp> {
-    let mut connection = store.maintenance.get().await?;
-    let row = sqlx::query(NOW).bind(now).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    get(&row, "now")
-}
+use crate::store::{ActivitySince, ActivityStore, EventHead, RecentActivity};
 
 pub(super) const ENDED: &str = "
 SELECT a.id, a.event_id, a.subscription, a.attempt, a.worker_id, a.action, a.status_code, a.execution_time_ms,
@@ -29,39 +21,37 @@ pub(super) const PUBLISHED: &str = "
 SELECT e.id, e.event_type, e.title, e.tags, e.created_at FROM windlass.events e
 WHERE e.namespace = $1 AND e.id > $2 ORDER BY e.id DESC LIMIT $3";
 
-/// Attempts first: then the events of all of them can be seen.
-pub(super) async fn recent(
-    store: &PgStore,
-    namespace: &str,
-    since: &ActivitySince,
-    limit: usize,
-) -> Result<RecentActivity> {
-    // One of the hot path, whose plans do not depend on statistics.
-    let mut connection = store.maintenance.get().await?;
-    let (at, id) = since.ended;
-    let query = sqlx::query(ENDED).bind(namespace).bind(from_micros(at)).bind(id).bind(limit as i64);
-    let ended = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let query = sqlx::query(PUBLISHED).bind(namespace).bind(since.event_id).bind(limit as i64);
-    let published = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let with_id = |row: &PgRow| Ok((get(row, "id")?, attempt(row)?));
-    Ok(RecentActivity {
-        published: published.iter().map(head).collect::<Result<_>>()?,
-        ended: ended.iter().map(with_id).collect::<Result<_>>()?,
-    })
-}
-
 const HEADS: &str = "
 SELECT e.id, e.event_type, e.title, e.tags, e.created_at
 FROM unnest($2::bigint[]) AS i(id)
 CROSS JOIN LATERAL (SELECT * FROM windlass.events e WHERE e.id = i.id AND e.namespace = $1 LIMIT 1) AS e";
 
-pub(super) async fn heads(store: &PgStore, namespace: &str, event_ids: &[i64]) -> Result<Vec<EventHead>> {
-    let mut connection = store.maintenance.get().await?;
-    let query = sqlx::query(HEADS).bind(namespace).bind(event_ids);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    rows.iter().map(head).collect()
+#[async_trait]
+impl ActivityStore for PgStore {
+    /// Reads attempts first, so that the events of all of them are visible.
+    async fn recent(&self, namespace: &str, since: &ActivitySince, limit: usize) -> Result<RecentActivity> {
+        // A connection of the hot path: its plans do not depend on statistics.
+        let mut connection = self.maintenance.get().await?;
+        let (at, id) = since.ended;
+        let query = sqlx::query(ENDED).bind(namespace).bind(from_micros(at)).bind(id).bind(limit as i64);
+        let ended = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        let query = sqlx::query(PUBLISHED).bind(namespace).bind(since.event_id).bind(limit as i64);
+        let published = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let with_id = |row: &PgRow| Ok((get(row, "id")?, attempt(row)?));
+        Ok(RecentActivity {
+            published: published.iter().map(head).collect::<Result<_>>()?,
+            ended: ended.iter().map(with_id).collect::<Result<_>>()?,
+        })
+    }
+
+    async fn heads(&self, namespace: &str, event_ids: &[i64]) -> Result<Vec<EventHead>> {
+        let mut connection = self.maintenance.get().await?;
+        let query = sqlx::query(HEADS).bind(namespace).bind(event_ids);
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        rows.iter().map(head).collect()
+    }
 }
 
 fn head(row: &PgRow) -> Result<EventHead> {

@@ -1,4 +1,5 @@
-//! Storing events in transactions of the application: each event with its arrival, and nothing else.
+//! Publishing in transactions of the application. Stores each event with an arrival and nothing else; the router
+//! creates the deliveries after the commit.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, same_contents};
 use crate::store::{PreparedEvent, PublishOutcome};
 
-/// Refuses a connection without a transaction, as far as the driver knows.
+/// Refuses a connection without an open transaction, as far as the driver knows.
 pub(crate) fn check_transaction(connection: &PgConnection) -> Result<()> {
     match connection.is_in_transaction() {
         true => Ok(()),
@@ -27,8 +28,8 @@ SELECT i.key, k.event_id, k.created_at FROM unnest($2::text[]) AS i(key)
 CROSS JOIN LATERAL windlass._known_key($1, i.key, coalesce($3, clock_timestamp())) AS k
 WHERE k.event_id IS NOT NULL";
 
-/// Stores all events or none. Keys that are known to this transaction keep their first event; what others have not
-/// committed is found out by the router.
+/// Stores all events or none. A key that is visible to this transaction keeps its first event. The router finds keys
+/// that other transactions had not committed.
 pub(crate) async fn publish_in(
     connection: &mut PgConnection,
     namespace: &str,
@@ -48,7 +49,7 @@ pub(crate) async fn publish_in(
             events.iter().filter_map(|prepared| Some((prepared, *first.get(prepared.event.key.as_deref()?)?)));
         check_contents(connection, namespace, repeated).await?;
     }
-    // Of several new events with one key, the first is stored.
+    // Of several new events with one key, only the first is stored.
     let mut stored_of: HashMap<&str, &PreparedEvent> = HashMap::new();
     let mut new: Vec<&PreparedEvent> = Vec::with_capacity(events.len());
     for prepared in events {
@@ -117,7 +118,7 @@ WITH tx AS MATERIALIZED (
 )
 SELECT ids.id, tx.now AS created_at, windlass._notify_router($1)::text FROM tx, ids";
 
-/// Stores events for the router, with the ids that were drawn before.
+/// Stores events as arrivals, with ids that were drawn before.
 pub(super) async fn arrive(
     connection: &mut PgConnection,
     namespace: &str,

@@ -1,5 +1,6 @@
-//! Finding what waits, to call it off.
+//! Finding pending deliveries to cancel.
 
+use async_trait::async_trait;
 use chrono::DateTime;
 
 use super::PgStore;
@@ -7,10 +8,10 @@ use super::error::from_sqlx;
 use super::row::{get, live};
 use crate::error::Result;
 use crate::event::delivery::LiveDelivery;
-use crate::store::PendingPosition;
+use crate::store::{CancelStore, PendingPosition};
 
-// In the order of the hot index, lane by lane; in the first one from after a place.
-pub(super) const FREE: &str = "
+// In the order of the index, lane by lane; in the first lane from after a position.
+pub(super) const PENDING: &str = "
 SELECT q.event_id, q.subscription_id, q.lane_id, q.event_type, q.lease, q.attempts, q.attempts_limit, q.retry_count, q.max_retries, q.subscription,
        q.group_id, nullif(q.ready_at, 'infinity') AS ready_at
 FROM unnest($2::bigint[]) WITH ORDINALITY AS l(lane_id, n) CROSS JOIN LATERAL (
@@ -21,18 +22,21 @@ FROM unnest($2::bigint[]) WITH ORDINALITY AS l(lane_id, n) CROSS JOIN LATERAL (
     ORDER BY q.ready_at, q.event_id LIMIT $6) AS q
 LIMIT $6";
 
-pub(super) async fn free(
-    store: &PgStore,
-    namespace: &str,
-    lanes: &[i64],
-    after: Option<PendingPosition>,
-    newest: i64,
-    limit: usize,
-) -> Result<Vec<(LiveDelivery, PendingPosition)>> {
-    let (ready_at, event_id) = after.unwrap_or((Some(DateTime::UNIX_EPOCH), 0));
-    let mut connection = store.maintenance.get().await?;
-    let query = sqlx::query(FREE).bind(namespace).bind(lanes).bind(ready_at).bind(event_id).bind(newest);
-    let rows = query.bind(limit as i64).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    rows.iter().map(|row| Ok((live(row)?, (get(row, "ready_at")?, get(row, "event_id")?)))).collect()
+#[async_trait]
+impl CancelStore for PgStore {
+    async fn pending_in_lanes(
+        &self,
+        namespace: &str,
+        lanes: &[i64],
+        after: Option<PendingPosition>,
+        newest: i64,
+        limit: usize,
+    ) -> Result<Vec<(LiveDelivery, PendingPosition)>> {
+        let (ready_at, event_id) = after.unwrap_or((Some(DateTime::UNIX_EPOCH), 0));
+        let mut connection = self.maintenance.get().await?;
+        let query = sqlx::query(PENDING).bind(namespace).bind(lanes).bind(ready_at).bind(event_id).bind(newest);
+        let rows = query.bind(limit as i64).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        rows.iter().map(|row| Ok((live(row)?, (get(row, "ready_at")?, get(row, "event_id")?)))).collect()
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 
+use async_trait::async_trait;
 use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::enqueue::column;
 use super::error::from_sqlx;
+use super::retry::retry_deadlocks;
 use super::row::{Columns, get, json};
 use super::run::claim_runs;
 use crate::clock::{Timestamp, after, micros};
@@ -15,20 +17,20 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::event::delivery::{Delivery, Lease};
 use crate::queue::wake::lock;
-use crate::store::{BehindCheck, Claim, ClaimSource, Claimed, LaneSource, StreamPlace};
+use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LaneSource, StreamPosition};
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-// Claims from all streams of a subscription: near deadlines, then each priority from the highest to the lowest. At priority
-// 0, what was published in order is merged with what is out of order. Streams are read one after the other, and only until
-// the LIMIT is reached. Rows are locked as they are picked, so concurrent claims never wait for each other.
+// Claims from all streams of a subscription: near deadlines, then each priority from the highest to the lowest. At
+// priority 0, deliveries in publish order are merged with those out of order. Streams are read one after the other
+// until the LIMIT is reached. Rows are locked as they are picked, so concurrent claims never wait for each other.
 //
-// $15 is when an earlier claim found no lease due. Index entries of leases that were due before that are not read again,
-// except for a margin, and except if the clock was set back.
+// $15 is the time at which an earlier claim found no lease due. Index entries of leases that were due before it are not
+// read again, except for a margin, and unless the clock was set back.
 //
-// A claim need not survive a crash of the server, because a lost claim is only a redelivery. So it is not synced.
+// A claim need not survive a server crash, because a lost claim only causes a redelivery. So the commit is not synced.
 //
-// Rows are changed by a list of ctids: a join would begin an index scan for each row.
+// Rows are updated by a list of ctids: a join would start an index scan for each row.
 pub(super) const CLAIM_SUBSCRIPTION: &str = "
 WITH unsynced AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -161,26 +163,103 @@ SELECT s.current, s.leases_due, NULL::bigint, s.new_lanes, coalesce($3, now()),
        t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at
 FROM unsynced, state s LEFT JOIN taken t ON true";
 
-pub(super) async fn claim(store: &PgStore, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed> {
-    let checked_from = lock(&store.leases_checked).get(&claim.subscription_id).copied();
-    let query = statement(claim, checked_from.unwrap_or(Timestamp::UNIX_EPOCH), now);
-    let mut connection = store.claims.get().await?;
-    let connects = store.claims.connects();
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let (mut claimed, at) = read(claim, &rows, &mut connection).await?;
-    claimed.connects = connects;
-    match claim_runs(&mut connection, claim, &claimed.deliveries, now).await {
-        Ok(followers) => {
-            claimed.followers = followers;
-            connection.done();
-        }
-        // The first deliveries are claimed. The others, if they are, are released when their leases expire.
-        Err(error) => tracing::debug!(%error, "could not claim runs of groups"),
+/// A claimed row.
+pub(super) struct ClaimedRow {
+    pub event_id: i64,
+    lane_id: i64,
+    priority: i16,
+    out_of_order: bool,
+    ready_at: Timestamp,
+    /// Set if the row was claimed for its near deadline.
+    deadline: Option<Timestamp>,
+    created_at: Timestamp,
+    lease: Lease,
+    attempts: u32,
+    retry_count: u32,
+    max_retries: Option<u32>,
+    attempts_limit: u32,
+    lease_expires_at: Timestamp,
+}
+
+// Reads ranges of ids. The times exclude the partitions of all other months. OFFSET keeps the planner from turning the
+// join around.
+pub(super) const EVENTS: &str = "
+SELECT e.* FROM unnest($2::bigint[], $3::bigint[]) AS r(first, last)
+CROSS JOIN LATERAL (
+    SELECT e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
+           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
+           e.metadata::text AS metadata, e.created_at
+    FROM windlass.events e
+    WHERE e.id BETWEEN r.first AND r.last AND e.created_at BETWEEN $4 AND $5 AND e.namespace = $1 OFFSET 0) AS e";
+
+// Takes no locks: it also sees rows that another transaction has locked and may release.
+//
+// A publisher has a transaction id before it draws event ids. So every publisher of an event up to $3 has a smaller id
+// than this transaction, and once all smaller ids have ended, a check sees all those events. The end of the snapshot
+// would not do: transactions after it may be running already.
+pub(super) const CHECK_BEHIND: &str = "
+WITH unsynced AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), behind AS MATERIALIZED (
+    SELECT (SELECT q.event_id FROM windlass.event_queue q
+            WHERE q.subscription_id = $1 AND q.event_id > $2 AND q.event_id <= $3 AND NOT q.out_of_order AND q.lease IS NULL
+              AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()) AND q.ready_at <= coalesce($4, now()))
+              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
+            ORDER BY q.event_id LIMIT 1) AS first,
+           $6 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $7 AND l.number IS NOT NULL
+                 ORDER BY l.number DESC LIMIT 1) AS new_lanes
+)
+SELECT b.first, coalesce(b.new_lanes, false) AS new_lanes, pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended,
+       CASE WHEN b.first IS NULL THEN pg_current_xact_id()::text::bigint ELSE 0 END AS next,
+       (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS written,
+       (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint AS synced
+FROM unsynced, behind b";
+
+#[async_trait]
+impl ClaimStore for PgStore {
+    async fn claim(&self, claim: &Claim, now: Option<Timestamp>) -> Result<Claimed> {
+        retry_deadlocks!(async {
+            let checked_from = lock(&self.leases_checked).get(&claim.subscription_id).copied();
+            let query = statement(claim, checked_from.unwrap_or(Timestamp::UNIX_EPOCH), now);
+            let mut connection = self.claims.get().await?;
+            let connects = self.claims.connects();
+            let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+            let (mut claimed, at) = read(claim, &rows, &mut connection).await?;
+            claimed.connects = connects;
+            match claim_runs(&mut connection, claim, &claimed.deliveries, now).await {
+                Ok(followers) => {
+                    claimed.followers = followers;
+                    connection.done();
+                }
+                // The first deliveries are claimed. The others, if they are, are released when their leases expire.
+                Err(error) => tracing::debug!(%error, "could not claim runs of groups"),
+            }
+            if let (Some(at), false) = (at, claimed.leases_due) {
+                lock(&self.leases_checked).insert(claim.subscription_id, at);
+            }
+            Ok(claimed)
+        })
     }
-    if let (Some(at), false) = (at, claimed.leases_due) {
-        lock(&store.leases_checked).insert(claim.subscription_id, at);
+
+    async fn check_behind(&self, claim: &Claim, from: i64, to: i64, now: Option<Timestamp>) -> Result<BehindCheck> {
+        let lanes = match &claim.source {
+            ClaimSource::Subscription { lanes, .. } => lanes.as_deref(),
+            ClaimSource::Lanes(_) => None,
+        };
+        let mut connection = self.claims.get().await?;
+        let query = sqlx::query(CHECK_BEHIND).bind(claim.subscription_id).bind(from).bind(to).bind(now);
+        let query = query.bind(lanes).bind(claim.known_lanes).bind(&claim.namespace);
+        let row = query.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(BehindCheck {
+            first: get(&row, "first")?,
+            new_lanes: get(&row, "new_lanes")?,
+            ended: get(&row, "ended")?,
+            next: get(&row, "next")?,
+            written: get(&row, "written")?,
+            synced: get(&row, "synced")?,
+        })
     }
-    Ok(claimed)
 }
 
 /// Both statements have the same parameters.
@@ -226,25 +305,7 @@ fn statement<'q>(claim: &'q Claim, leases_from: Timestamp, now: Option<Timestamp
         .bind(claim.known_lanes)
 }
 
-/// A row that was claimed.
-pub(super) struct ClaimedRow {
-    pub event_id: i64,
-    lane_id: i64,
-    priority: i16,
-    out_of_order: bool,
-    ready_at: Timestamp,
-    /// It was claimed for its deadline.
-    deadline: Option<Timestamp>,
-    created_at: Timestamp,
-    lease: Lease,
-    attempts: u32,
-    retry_count: u32,
-    max_retries: Option<u32>,
-    attempts_limit: u32,
-    lease_expires_at: Timestamp,
-}
-
-/// What was claimed, and when by the database's clock.
+/// The claimed deliveries, and the time of the claim by the database's clock.
 async fn read(claim: &Claim, rows: &[PgRow], connection: &mut PgConnection) -> Result<(Claimed, Option<Timestamp>)> {
     let Some(first) = rows.first() else { return Ok((Claimed { outdated: true, ..Claimed::default() }, None)) };
     let mut columns = Columns::of(first);
@@ -262,7 +323,7 @@ async fn read(claim: &Claim, rows: &[PgRow], connection: &mut PgConnection) -> R
     taken.sort_by_key(|row| {
         (row.deadline.is_none(), row.deadline, std::cmp::Reverse(row.priority), row.ready_at, row.event_id)
     });
-    claimed.places = column(&taken, |row| row.place(&claim.source));
+    claimed.positions = column(&taken, |row| row.place(&claim.source));
     claimed.deliveries = deliveries(connection, claim, taken, now).await?;
     Ok((claimed, Some(now)))
 }
@@ -283,7 +344,7 @@ pub(super) async fn deliveries(
         claim.requests.iter().map(|request| (request.lease, request.worker_id.as_str())).collect();
     let mut deliveries = Vec::with_capacity(taken.len());
     for row in taken {
-        // A delivery without its event cannot exist. If it does, it stays leased, out of the way.
+        // A delivery without its event should not exist. If one does, it stays leased and does not block the others.
         if let Some(event) = by_id.get_mut(&row.event_id) {
             deliveries.push(row.into_delivery(event, claim, &workers, now)?);
         }
@@ -317,13 +378,13 @@ pub(super) fn claimed_row(claim: &Claim, row: &PgRow, skip: usize, now: Timestam
 }
 
 impl ClaimedRow {
-    fn place(&self, source: &ClaimSource) -> StreamPlace {
+    fn place(&self, source: &ClaimSource) -> StreamPosition {
         let position = (self.ready_at, self.event_id);
         match source {
-            _ if self.deadline.is_some() => StreamPlace::Deadline,
-            ClaimSource::Lanes(_) => StreamPlace::Lane { lane_id: self.lane_id, position },
-            _ if self.out_of_order => StreamPlace::OutOfOrder { priority: self.priority, position },
-            _ => StreamPlace::InOrder { event_id: self.event_id },
+            _ if self.deadline.is_some() => StreamPosition::Deadline,
+            ClaimSource::Lanes(_) => StreamPosition::Lane { lane_id: self.lane_id, position },
+            _ if self.out_of_order => StreamPosition::OutOfOrder { priority: self.priority, position },
+            _ => StreamPosition::InOrder { event_id: self.event_id },
         }
     }
 
@@ -351,17 +412,6 @@ impl ClaimedRow {
     }
 }
 
-// In ranges of ids, as they were published. The times leave out the partitions of all other months. OFFSET keeps the planner
-// from turning the join around.
-pub(super) const EVENTS: &str = "
-SELECT e.* FROM unnest($2::bigint[], $3::bigint[]) AS r(first, last)
-CROSS JOIN LATERAL (
-    SELECT e.id, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
-           e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
-           e.metadata::text AS metadata, e.created_at
-    FROM windlass.events e
-    WHERE e.id BETWEEN r.first AND r.last AND e.created_at BETWEEN $4 AND $5 AND e.namespace = $1 OFFSET 0) AS e";
-
 async fn read_events(connection: &mut PgConnection, namespace: &str, taken: &[ClaimedRow]) -> Result<Vec<PgRow>> {
     let created_at = || taken.iter().map(|row| row.created_at);
     let (first, last): (Vec<i64>, Vec<i64>) = runs(taken.iter().map(|row| row.event_id).collect()).into_iter().unzip();
@@ -370,7 +420,7 @@ async fn read_events(connection: &mut PgConnection, namespace: &str, taken: &[Cl
     query.fetch_all(connection).await.map_err(from_sqlx)
 }
 
-/// Ids as ranges.
+/// Combines ids into ranges.
 pub(super) fn runs(mut ids: Vec<i64>) -> Vec<(i64, i64)> {
     ids.sort_unstable();
     let mut runs: Vec<(i64, i64)> = Vec::new();
@@ -402,55 +452,6 @@ fn event(columns: &mut Columns<'_>, namespace: &str) -> Result<Event> {
         expires_at: columns.next()?,
         metadata: columns.next::<Option<String>>()?.map(json).transpose()?,
         created_at: columns.next()?,
-    })
-}
-
-// Without locks: it also sees rows that another transaction has locked and may give back.
-//
-// A publisher has a transaction id before it draws event ids. So every publisher of an event up to $3 has a smaller id than
-// this transaction, and once all smaller ids have ended, a check sees all those events. The end of the snapshot would not
-// do: transactions after it may be running already.
-pub(super) const CHECK_BEHIND: &str = "
-WITH unsynced AS MATERIALIZED (
-    SELECT set_config('synchronous_commit', 'off', true)
-), behind AS MATERIALIZED (
-    SELECT (SELECT q.event_id FROM windlass.event_queue q
-            WHERE q.subscription_id = $1 AND q.event_id > $2 AND q.event_id <= $3 AND NOT q.out_of_order AND q.lease IS NULL
-              AND (q.expires_at IS NULL OR q.expires_at > coalesce($4, now()) AND q.ready_at <= coalesce($4, now()))
-              AND ($5::bigint[] IS NULL OR ($5::bigint[])[width_bucket(q.lane_id, $5::bigint[])] = q.lane_id)
-            ORDER BY q.event_id LIMIT 1) AS first,
-           $6 < (SELECT l.number FROM windlass.lanes l WHERE l.namespace = $7 AND l.number IS NOT NULL
-                 ORDER BY l.number DESC LIMIT 1) AS new_lanes
-)
-SELECT b.first, coalesce(b.new_lanes, false) AS new_lanes, pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS ended,
-       CASE WHEN b.first IS NULL THEN pg_current_xact_id()::text::bigint ELSE 0 END AS next,
-       (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS written,
-       (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint AS synced
-FROM unsynced, behind b";
-
-pub(super) async fn check_behind(
-    store: &PgStore,
-    claim: &Claim,
-    from: i64,
-    to: i64,
-    now: Option<Timestamp>,
-) -> Result<BehindCheck> {
-    let lanes = match &claim.source {
-        ClaimSource::Subscription { lanes, .. } => lanes.as_deref(),
-        ClaimSource::Lanes(_) => None,
-    };
-    let mut connection = store.claims.get().await?;
-    let query = sqlx::query(CHECK_BEHIND).bind(claim.subscription_id).bind(from).bind(to).bind(now);
-    let query = query.bind(lanes).bind(claim.known_lanes).bind(&claim.namespace);
-    let row = query.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(BehindCheck {
-        first: get(&row, "first")?,
-        new_lanes: get(&row, "new_lanes")?,
-        ended: get(&row, "ended")?,
-        next: get(&row, "next")?,
-        written: get(&row, "written")?,
-        synced: get(&row, "synced")?,
     })
 }
 

@@ -1,8 +1,8 @@
-//! Completions without an error or details. Deliveries that were claimed together finish together, so the rows are found
-//! in ranges of ids and not one by one.
+//! Completions without an error or details. Deliveries that were claimed together usually finish together, so this
+//! statement finds the rows by ranges of ids instead of one by one.
 
 use super::enqueue::column;
-use super::transition::{Asked, Query, lease_of};
+use super::transition::{IndexedChange, Query, lease_of};
 use crate::clock::Timestamp;
 use crate::queue::decide::Transition;
 use crate::queue::outcome::Action;
@@ -16,16 +16,16 @@ pub(super) fn is_plain(change: &DeliveryChange) -> bool {
         && change.record.detail.is_none()
 }
 
-/// The changes of each subscription, in the order of their events.
-pub(super) fn by_subscription<'a>(asked: &[Asked<'a>]) -> Vec<Vec<Asked<'a>>> {
-    let key = |(_, change): &Asked<'a>| (change.live.subscription_id, change.live.event_id);
+/// The changes grouped by subscription, in the order of their events.
+pub(super) fn by_subscription<'a>(asked: &[IndexedChange<'a>]) -> Vec<Vec<IndexedChange<'a>>> {
+    let key = |(_, change): &IndexedChange<'a>| (change.live.subscription_id, change.live.event_id);
     let mut in_order = asked.to_vec();
     in_order.sort_unstable_by_key(key);
-    in_order.chunk_by(|a, b| key(a).0 == key(b).0).map(<[Asked<'a>]>::to_vec).collect()
+    in_order.chunk_by(|a, b| key(a).0 == key(b).0).map(<[IndexedChange<'a>]>::to_vec).collect()
 }
 
-// $3 is sorted, so `width_bucket`, a binary search, finds the place of a row's event among the inputs. The inputs are
-// arrays of numbers: finding a place in an array of texts, or of nulls, means to go through it.
+// $3 is sorted, so `width_bucket`, a binary search, finds the index of a row's event among the inputs. The inputs are
+// arrays of numbers without nulls: indexing an array of texts, or with nulls, reads it from the start.
 pub(super) const COMPLETE: &str = "
 WITH gone AS (
     DELETE FROM windlass.event_queue q
@@ -52,12 +52,12 @@ SELECT coalesce($2, now()), array_agg(n), array_agg(attempt), array_agg(worker_i
        array_agg(max_retries), NULL::timestamptz[], NULL::timestamptz[]
 FROM gone";
 
-/// Stands for what was not said.
-const NOTHING: i64 = i64::MIN;
+/// Represents NULL.
+const NULL_VALUE: i64 = i64::MIN;
 
 /// For one subscription.
-pub(super) fn complete<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
-    let said = |number: Option<i64>| number.unwrap_or(NOTHING);
+pub(super) fn complete<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[IndexedChange<'q>]) -> Query<'q> {
+    let said = |number: Option<i64>| number.unwrap_or(NULL_VALUE);
     let (first, last): (Vec<i64>, Vec<i64>) = runs(asked).into_iter().unzip();
     sqlx::query(COMPLETE)
         .bind(namespace)
@@ -69,15 +69,15 @@ pub(super) fn complete<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[
         .bind(last)
         .bind(column(asked, |(_, change)| said(change.record.status_code.map(i64::from))))
         .bind(column(asked, |(_, change)| said(change.record.execution_time_ms.map(|ms| ms as i64))))
-        .bind(NOTHING)
+        .bind(NULL_VALUE)
 }
 
-/// Events with ids that are at most this far apart are read as one range: the ids between them are mostly those of other
+/// Events whose ids are at most this far apart are read as one range. The ids between them mostly belong to other
 /// namespaces.
 const GAP_MAX: i64 = 16;
 
-/// The events as ranges of ids.
-fn runs(asked: &[Asked<'_>]) -> Vec<(i64, i64)> {
+/// Combines the events into ranges of ids.
+fn runs(asked: &[IndexedChange<'_>]) -> Vec<(i64, i64)> {
     let mut runs: Vec<(i64, i64)> = Vec::new();
     for (_, change) in asked {
         let event_id = change.live.event_id;
@@ -124,9 +124,9 @@ mod tests {
     #[test]
     fn completions_are_sorted_by_subscription_and_event() {
         let changes = [(5, 1), (400, 2), (4, 1), (90, 1), (5, 2)].map(|(event, of)| change(event, of));
-        let asked: Vec<Asked<'_>> = changes.iter().enumerate().collect();
+        let asked: Vec<IndexedChange<'_>> = changes.iter().enumerate().collect();
         let sorted = by_subscription(&asked);
-        let ids = |asked: &Vec<Asked<'_>>| asked.iter().map(|(_, change)| change.live.event_id).collect();
+        let ids = |asked: &Vec<IndexedChange<'_>>| asked.iter().map(|(_, change)| change.live.event_id).collect();
         assert_eq!(sorted.iter().map(ids).collect::<Vec<Vec<i64>>>(), [vec![4, 5, 90], vec![5, 400]]);
         assert_eq!(runs(&sorted[0]), [(4, 5), (90, 90)]);
     }
@@ -138,7 +138,7 @@ mod tests {
         let others = [
             DeliveryChange { transition: Transition::End { forget: true }, ..plain.clone() },
             DeliveryChange { action: Action::CompletedWithErrors, ..plain.clone() },
-            DeliveryChange { guard: ChangeGuard::Free, ..plain.clone() },
+            DeliveryChange { guard: ChangeGuard::Pending, ..plain.clone() },
             DeliveryChange {
                 record: AttemptRecord { error: Some("e".into()), ..AttemptRecord::default() },
                 ..plain.clone()

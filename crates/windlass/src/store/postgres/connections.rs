@@ -1,7 +1,7 @@
-//! A few connections of one kind.
+//! A small connection pool.
 //!
-//! Not sqlx's pool: that sends a ping over the wire each time a connection is given back, which costs
-//! as much as a small statement.
+//! sqlx's pool is not used: it pings the server each time a connection is returned, which costs as much as a small
+//! statement.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::observe::pools::PoolView;
 use crate::queue::wake::lock;
 
-/// A connection unused for this long is tried before it is used: its server may have restarted.
+/// A connection that was idle for this long is pinged before use: the server may have restarted.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// How long a new connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -27,17 +27,17 @@ pub(super) struct Connections {
     /// Statements for each new connection.
     setup: &'static str,
     idle: Mutex<Vec<(PgConnection, Instant)>>,
-    room: Semaphore,
+    permits: Semaphore,
     max: usize,
     connects: AtomicU64,
 }
 
-/// A connection on loan. Unless it is given back with [`Connection::done`] it is closed: whoever was
-/// interrupted in the middle of something leaves nothing behind.
+/// A pooled connection. [`Connection::done`] returns it to the pool. If it is dropped instead, it is closed, so that an
+/// interrupted caller leaves no open transaction behind.
 pub(super) struct Connection<'a> {
     connection: Option<PgConnection>,
-    home: &'a Connections,
-    _room: SemaphorePermit<'a>,
+    pool: &'a Connections,
+    _permit: SemaphorePermit<'a>,
 }
 
 impl Connections {
@@ -46,16 +46,16 @@ impl Connections {
             options,
             setup,
             idle: Mutex::default(),
-            room: Semaphore::new(max),
+            permits: Semaphore::new(max),
             max,
             connects: AtomicU64::new(0),
         }
     }
 
     pub async fn get(&self) -> Result<Connection<'_>> {
-        let room = self.room.acquire().await.map_err(|_| Error::Closed)?;
+        let permits = self.permits.acquire().await.map_err(|_| Error::Closed)?;
         let connection = Some(self.connection().await?);
-        Ok(Connection { connection, home: self, _room: room })
+        Ok(Connection { connection, pool: self, _permit: permits })
     }
 
     async fn connection(&self) -> Result<PgConnection> {
@@ -77,21 +77,21 @@ impl Connections {
         }
     }
 
-    /// How often a connection was opened. After a crash of the server it has changed before the next statement.
+    /// How many connections were opened. After a server crash the number has changed before the next statement runs.
     pub fn connects(&self) -> u64 {
         self.connects.load(Ordering::SeqCst)
     }
 
     pub fn view(&self, pool: &'static str) -> PoolView {
-        let busy = self.max - self.room.available_permits().min(self.max);
+        let busy = self.max - self.permits.available_permits().min(self.max);
         PoolView { pool, busy, idle: lock(&self.idle).len(), max: self.max }
     }
 
     pub async fn close(&self) {
-        self.room.close();
+        self.permits.close();
         let idle = std::mem::take(&mut *lock(&self.idle));
         for (connection, _) in idle {
-            // The server notices either way.
+            // The server detects the closed socket if this fails.
             let _ = connection.close().await;
         }
     }
@@ -100,7 +100,7 @@ impl Connections {
 impl Connection<'_> {
     pub fn done(mut self) {
         if let Some(connection) = self.connection.take() {
-            lock(&self.home.idle).push((connection, Instant::now()));
+            lock(&self.pool.idle).push((connection, Instant::now()));
         }
     }
 }

@@ -1,18 +1,22 @@
-//! Dead letters: listing them, bringing them back, throwing them away.
+//! Dead letters: listing, redriving and purging them.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use sqlx::Connection as _;
 use sqlx::postgres::PgRow;
 
 use super::enqueue::{Row, column, enqueue, signed};
 use super::error::from_sqlx;
+use super::retry::retry_deadlocks;
 use super::row::{count, count_or_none, event, get};
 use super::{PgStore, topology};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::observe::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
-use crate::store::NewDelivery;
+use crate::store::{DeadLetterStore, NewDelivery};
 
-/// The condition of every statement on a filter; it binds $1 to $7.
+/// The condition of every statement with a filter; it binds $1 to $7.
 macro_rules! matching {
     () => {
         "d.namespace = $1
@@ -27,7 +31,7 @@ macro_rules! matching {
     };
 }
 
-/// Only those that are shown are looked up among the events.
+/// Joins only the listed rows with their events.
 macro_rules! list {
     ($order:literal) => {
         concat!(
@@ -49,25 +53,10 @@ JOIN windlass.events e ON e.namespace = $1 AND e.id = d.event_id AND e.created_a
 }
 
 const NEWEST: &str = list!("d.failed_at DESC, d.event_id DESC");
+
 const OLDEST: &str = list!("d.failed_at, d.event_id");
 
 const COUNT: &str = concat!("SELECT count(*) FROM windlass.dead_letters d WHERE ", matching!());
-
-pub(super) async fn dead_letters(
-    store: &PgStore,
-    namespace: &str,
-    filter: &DeadLetterFilter,
-) -> Result<Page<DeadLetter>> {
-    let mut connection = store.reads.get().await?;
-    let list = if filter.oldest_first { OLDEST } else { NEWEST };
-    let list = filtered(sqlx::query(list), namespace, filter).bind(filter.limit as i64).bind(filter.offset as i64);
-    let list = list.bind(filter.without_payloads);
-    let rows = list.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let total = filtered(sqlx::query(COUNT), namespace, filter).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let items = rows.iter().map(dead_letter).collect::<Result<Vec<_>>>()?;
-    Ok(Page { items, total: get::<i64>(&total, "count")?.unsigned_abs() })
-}
 
 const GROUPS: &str = "
 SELECT d.reason, d.event_type, count(*) AS count, max(d.failed_at) AS newest_at
@@ -76,28 +65,118 @@ FROM (
     WHERE d.namespace = $1 ORDER BY d.failed_at DESC, d.event_id DESC LIMIT $2) AS d
 GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT $3";
 
-pub(super) async fn groups(
-    store: &PgStore,
-    namespace: &str,
-    rows: usize,
-    limit: usize,
-) -> Result<Vec<DeadLetterGroup>> {
-    let mut connection = store.reads.get().await?;
-    let query = sqlx::query(GROUPS).bind(namespace).bind(rows as i64).bind(limit as i64);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let group = |row: &PgRow| {
-        Ok(DeadLetterGroup {
-            reason: get(row, "reason")?,
-            event_type: get(row, "event_type")?,
-            count: get::<i64>(row, "count")?.unsigned_abs(),
-            newest_at: get(row, "newest_at")?,
-        })
-    };
-    rows.iter().map(group).collect()
-}
-
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+// The namespace is compared `IS TRUE`: see `retain::DELETE_ATTEMPTS`.
+pub(super) const TAKE: &str = "
+WITH taken AS (
+    DELETE FROM windlass.dead_letters d
+    USING (
+        SELECT i.n, d.tid FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS i(event_id, subscription, n)
+        CROSS JOIN LATERAL (
+            SELECT d.ctid AS tid FROM windlass.dead_letters d
+            WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.namespace = $1 AND d.subscription = i.subscription
+            ORDER BY d.event_id LIMIT 1) AS d
+    ) AS i
+    WHERE d.ctid = i.tid AND (d.namespace = $1) IS TRUE
+    RETURNING i.n, d.event_id, d.subscription_id, d.event_type, d.subscription, d.attempts, d.max_retries
+), logged AS (
+    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, finished_at, action,
+        retry_count, max_retries)
+    SELECT event_id, subscription_id, event_type, attempts, $1, subscription, coalesce($4, now()), 'REDRIVEN', 0, max_retries FROM taken
+)
+SELECT n, coalesce($4, now()) AS now FROM taken ORDER BY n";
+
+// The events stay; retention must check them again.
+const PURGE: &str = concat!(
+    "
+WITH gone AS (
+    DELETE FROM windlass.dead_letters WHERE (event_id, subscription_id) IN (
+        SELECT d.event_id, d.subscription_id FROM windlass.dead_letters d WHERE ",
+    matching!(),
+    " ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)
+    RETURNING event_id, subscription_id, subscription, failed_at
+), left_over AS (
+    INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, look_at)
+    SELECT event_id, subscription, $1, max(failed_at), max(failed_at) FROM gone GROUP BY event_id, subscription
+    ON CONFLICT (event_id, subscription, namespace) DO UPDATE
+    SET since = excluded.since, rules = 0, look_at = excluded.look_at
+), cleared AS (
+    DELETE FROM windlass.handler_results r USING gone
+    WHERE r.event_id = gone.event_id AND r.subscription_id = gone.subscription_id AND r.namespace = $1
+)
+SELECT FROM gone"
+);
+
+#[async_trait]
+impl DeadLetterStore for PgStore {
+    async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
+        let mut connection = self.reads.get().await?;
+        let list = if filter.oldest_first { OLDEST } else { NEWEST };
+        let list = filtered(sqlx::query(list), namespace, filter).bind(filter.limit as i64).bind(filter.offset as i64);
+        let list = list.bind(filter.without_payloads);
+        let rows = list.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        let total =
+            filtered(sqlx::query(COUNT), namespace, filter).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let items = rows.iter().map(dead_letter).collect::<Result<Vec<_>>>()?;
+        Ok(Page { items, total: get::<i64>(&total, "count")?.unsigned_abs() })
+    }
+
+    async fn dead_letter_groups(&self, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>> {
+        let mut connection = self.reads.get().await?;
+        let query = sqlx::query(GROUPS).bind(namespace).bind(rows as i64).bind(limit as i64);
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let group = |row: &PgRow| {
+            Ok(DeadLetterGroup {
+                reason: get(row, "reason")?,
+                event_type: get(row, "event_type")?,
+                count: get::<i64>(row, "count")?.unsigned_abs(),
+                newest_at: get(row, "newest_at")?,
+            })
+        };
+        rows.iter().map(group).collect()
+    }
+
+    async fn redrive(
+        &self,
+        namespace: &str,
+        letters: Arc<[(DeadLetter, NewDelivery)]>,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        retry_deadlocks!(async {
+            let mut connection = self.writes.get().await?;
+            let mut tx = connection.begin().await.map_err(from_sqlx)?;
+            // Waits for a concurrent removal of a subscription, which deletes its dead letters.
+            topology::lock_shared(&mut tx, namespace, None).await?;
+            let take = sqlx::query(TAKE)
+                .bind(namespace)
+                .bind(column(&letters, |(letter, _)| letter.event.id))
+                .bind(column(&letters, |(letter, _)| letter.subscription.as_str()))
+                .bind(now);
+            let taken = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+            let mut rows = Vec::with_capacity(taken.len());
+            for row in &taken {
+                let (letter, delivery) = &letters[get::<i64>(row, "n")? as usize - 1];
+                rows.push(redriven(letter, delivery, get(row, "now")?));
+            }
+            enqueue(&mut tx, namespace, &rows, now).await?;
+            tx.commit().await.map_err(from_sqlx)?;
+            connection.done();
+            self.notify_anywhere(namespace);
+            Ok(taken.len())
+        })
+    }
+
+    async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
+        let mut connection = self.reads.get().await?;
+        let purge = filtered(sqlx::query(PURGE), namespace, filter).bind(limit as i64);
+        let purged = purge.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
+        connection.done();
+        Ok(purged as usize)
+    }
+}
 
 /// Binds $1 to $7.
 fn filtered<'q>(query: Query<'q>, namespace: &'q str, filter: &'q DeadLetterFilter) -> Query<'q> {
@@ -125,55 +204,7 @@ fn dead_letter(row: &PgRow) -> Result<DeadLetter> {
     })
 }
 
-// Of the namespace in words that no index serves: see `retain::DELETE_ATTEMPTS`.
-pub(super) const TAKE: &str = "
-WITH taken AS (
-    DELETE FROM windlass.dead_letters d
-    USING (
-        SELECT i.n, d.tid FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS i(event_id, subscription, n)
-        CROSS JOIN LATERAL (
-            SELECT d.ctid AS tid FROM windlass.dead_letters d
-            WHERE d.event_id BETWEEN i.event_id AND i.event_id AND d.namespace = $1 AND d.subscription = i.subscription
-            ORDER BY d.event_id LIMIT 1) AS d
-    ) AS i
-    WHERE d.ctid = i.tid AND (d.namespace = $1) IS TRUE
-    RETURNING i.n, d.event_id, d.subscription_id, d.event_type, d.subscription, d.attempts, d.max_retries
-), logged AS (
-    INSERT INTO windlass.event_attempts (event_id, subscription_id, event_type, attempt, namespace, subscription, finished_at, action,
-        retry_count, max_retries)
-    SELECT event_id, subscription_id, event_type, attempts, $1, subscription, coalesce($4, now()), 'REDRIVEN', 0, max_retries FROM taken
-)
-SELECT n, coalesce($4, now()) AS now FROM taken ORDER BY n";
-
-pub(super) async fn redrive(
-    store: &PgStore,
-    namespace: &str,
-    letters: &[(DeadLetter, NewDelivery)],
-    now: Option<Timestamp>,
-) -> Result<usize> {
-    let mut connection = store.writes.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    // A subscription that is being removed takes its dead letters along.
-    topology::hold(&mut tx, namespace, None).await?;
-    let take = sqlx::query(TAKE)
-        .bind(namespace)
-        .bind(column(letters, |(letter, _)| letter.event.id))
-        .bind(column(letters, |(letter, _)| letter.subscription.as_str()))
-        .bind(now);
-    let taken = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    let mut rows = Vec::with_capacity(taken.len());
-    for row in &taken {
-        let (letter, delivery) = &letters[get::<i64>(row, "n")? as usize - 1];
-        rows.push(redriven(letter, delivery, get(row, "now")?));
-    }
-    enqueue(&mut tx, namespace, &rows, now).await?;
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    store.notify_anywhere(namespace);
-    Ok(taken.len())
-}
-
-/// Ready at once; a deadline that has passed no longer counts.
+/// Ready immediately. A deadline that has passed no longer applies.
 fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestamp) -> Row<'a> {
     Row {
         event_id: letter.event.id,
@@ -188,33 +219,4 @@ fn redriven<'a>(letter: &'a DeadLetter, delivery: &'a NewDelivery, now: Timestam
         attempts: signed(letter.attempts),
         is_past: false,
     }
-}
-
-// The events stay, and retention must look at them again.
-const PURGE: &str = concat!(
-    "
-WITH gone AS (
-    DELETE FROM windlass.dead_letters WHERE (event_id, subscription_id) IN (
-        SELECT d.event_id, d.subscription_id FROM windlass.dead_letters d WHERE ",
-    matching!(),
-    " ORDER BY d.failed_at LIMIT $8 FOR UPDATE OF d SKIP LOCKED)
-    RETURNING event_id, subscription_id, subscription, failed_at
-), left_over AS (
-    INSERT INTO windlass.retention_leftovers (event_id, subscription, namespace, since, look_at)
-    SELECT event_id, subscription, $1, max(failed_at), max(failed_at) FROM gone GROUP BY event_id, subscription
-    ON CONFLICT (event_id, subscription, namespace) DO UPDATE
-    SET since = excluded.since, rules = 0, look_at = excluded.look_at
-), cleared AS (
-    DELETE FROM windlass.handler_results r USING gone
-    WHERE r.event_id = gone.event_id AND r.subscription_id = gone.subscription_id AND r.namespace = $1
-)
-SELECT FROM gone"
-);
-
-pub(super) async fn purge(store: &PgStore, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
-    let mut connection = store.reads.get().await?;
-    let purge = filtered(sqlx::query(PURGE), namespace, filter).bind(limit as i64);
-    let purged = purge.execute(&mut *connection).await.map_err(from_sqlx)?.rows_affected();
-    connection.done();
-    Ok(purged as usize)
 }

@@ -1,4 +1,5 @@
-//! Deliveries on their way into the queue, and those of events that are stored already.
+//! Adding deliveries of stored events to the queue: for redrives, backfills and arrivals. See `publish.rs` for new
+//! events.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -24,7 +25,7 @@ pub(super) struct Row<'a> {
     pub priority: i16,
     pub group_id: Option<&'a str>,
     pub expires_at: Option<Timestamp>,
-    /// Not before this time. `None`: at once.
+    /// The earliest start; `None`: now.
     pub run_at: Option<Timestamp>,
     pub attempts: i32,
     /// See [`NewMember::is_past`].
@@ -38,7 +39,7 @@ impl Row<'_> {
     }
 }
 
-// Their events were published before, so they are out of order.
+// The events were published before, so the deliveries are out of order.
 const ENQUEUE: &str = "
 INSERT INTO windlass.event_queue (event_id, subscription_id, lane_id, namespace, subscription, event_type, priority,
     out_of_order, ready_at, due_at, attempts, attempts_limit, max_retries, group_id, expires_at, updated_at, created_at)
@@ -51,7 +52,7 @@ FROM unnest($3::bigint[], $4::bigint[], $5::text[], $6::boolean[], $7::timestamp
   AS d(event_id, lane_id, subscription, waits, run_at, attempts, attempts_limit, max_retries, group_id,
        expires_at, created_at, subscription_id, event_type, priority, due_at)";
 
-/// Adds them, in their groups' order. Their lanes may have been removed since they were routed.
+/// Adds the deliveries, in the order of their groups. Their lanes may have been removed since they were routed.
 pub(super) async fn enqueue(
     connection: &mut PgConnection,
     namespace: &str,
@@ -62,8 +63,8 @@ pub(super) async fn enqueue(
     insert(connection, namespace, rows, lanes, now).await.map(drop)
 }
 
-/// Adds them to these lanes, in their groups' order. The transaction keeps the topology as it is. Returns what their groups
-/// made ready.
+/// Adds the deliveries to these lanes, in the order of their groups. The transaction must hold the topology lock.
+/// Returns the lanes in which groups made a delivery ready.
 pub(super) async fn insert(
     connection: &mut PgConnection,
     namespace: &str,
@@ -100,15 +101,15 @@ const REMOVED_LANES: &str = "
 SELECT i.lane_id FROM unnest($1::bigint[]) AS i(lane_id)
 WHERE NOT EXISTS (SELECT FROM windlass.lanes l WHERE l.lane_id = i.lane_id)";
 
-/// The lanes of the deliveries. Those that were removed after the deliveries were routed are created again; from here on
-/// none is removed before this transaction ends.
+/// The lanes of the deliveries. Creates lanes again that were removed after routing; takes the topology lock, so that
+/// no lane is removed before this transaction ends.
 async fn existing_lanes(
     connection: &mut PgConnection,
     namespace: &str,
     rows: &[Row<'_>],
     now: Option<Timestamp>,
 ) -> Result<Vec<i64>> {
-    topology::hold(&mut *connection, namespace, None).await?;
+    topology::lock_shared(&mut *connection, namespace, None).await?;
     let mut lanes = column(rows, |row| row.delivery.lane_id);
     let removed = sqlx::query_scalar(REMOVED_LANES).bind(&lanes).fetch_all(&mut *connection).await;
     let removed: HashSet<i64> = removed.map_err(from_sqlx)?.into_iter().collect();
@@ -136,19 +137,19 @@ pub(super) fn column<'a, R, T>(rows: &'a [R], field: impl FnMut(&'a R) -> T) -> 
     rows.iter().map(field).collect()
 }
 
-/// As [`column`]; nothing at all where no row has it. `unnest` takes what is missing for null, and reading a column of
-/// nulls costs as much as one of values.
+/// As [`column`], but empty if no row has the field: `unnest` pads it with nulls, and reading an array of nulls costs
+/// as much as one of values.
 pub(super) fn optional<'a, R, T>(rows: &'a [R], field: impl FnMut(&'a R) -> Option<T>) -> Vec<Option<T>> {
     let values = column(rows, field);
     if values.iter().all(Option::is_none) { Vec::new() } else { values }
 }
 
-/// As [`optional`]: true, or null.
+/// As [`optional`]: `true`, or null.
 pub(super) fn flags<'a, R>(rows: &'a [R], mut flag: impl FnMut(&'a R) -> bool) -> Vec<Option<bool>> {
     optional(rows, |row| flag(row).then_some(true))
 }
 
-/// Counts are bounded far below this type's end.
+/// Converts a count. Counts are far below the limit of this type.
 pub(super) fn signed(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }

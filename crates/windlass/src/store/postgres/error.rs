@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_for_a_database_that_takes_no_connections_are_temporary() {
+    fn refused_connection_codes_are_temporary() {
         for code in ["57P01", "57P02", "57P03", "57P04", "57P05", "53300", "3D000", "08006", "08P01", "55000"] {
             let error = from_code(code, true, String::new());
             assert!(matches!(error, Error::DatabaseUnavailable { .. }) && error.is_temporary(), "{code}");

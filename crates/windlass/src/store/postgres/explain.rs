@@ -1,10 +1,11 @@
-//! What is known of one delivery, and who asks for deliveries.
+//! Explaining one delivery, and recording the consumers that request deliveries.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{Connection as _, PgConnection, Row};
+use sqlx::{Connection as _, PgConnection};
 
 use super::error::from_sqlx;
 use super::inspect::{SNAPSHOT, deliveries};
@@ -16,8 +17,9 @@ use crate::observe::consumers::{Consumer, ConsumerView};
 use crate::store::{DeliveryState, ExplainStore, GroupHead};
 use crate::topology::lanes::split_tags;
 
-// Of the group: the delivery that is ready or in progress, or else the first that waits (in a run, it may be in progress).
-pub(super) const STANDING: &str = "
+// `ahead`: the delivery of the group that is ready or in progress, or else the first waiting one (in a run, it may be
+// in progress).
+const STANDING: &str = "
 SELECT coalesce($4, now()) AS now, e.event_type, e.tags, q.expires_at, q.due_at, d.reason, a.event_id, a.worker_id, a.ready_at
 FROM (SELECT e.event_type, e.tags FROM windlass.events e WHERE e.namespace = $1 AND e.id = $3 LIMIT 1) AS e
 LEFT JOIN LATERAL (SELECT q.expires_at, q.group_id, q.due_at FROM windlass.event_queue q
@@ -43,7 +45,7 @@ LEFT JOIN LATERAL (
             ORDER BY g.due_at, g.event_id LIMIT 1) AS waiting
         LIMIT 1) AS g) AS a ON a.event_id <> $3";
 
-async fn standing(
+async fn delivery_state(
     connection: &mut PgConnection,
     namespace: &str,
     subscription: &str,
@@ -116,7 +118,7 @@ fn lists(consumers: &[Consumer], list: impl Fn(&Consumer) -> &Vec<String>) -> Re
 
 #[async_trait]
 impl ExplainStore for PgStore {
-    async fn standing(
+    async fn delivery_state(
         &self,
         namespace: &str,
         subscription: &str,
@@ -125,7 +127,7 @@ impl ExplainStore for PgStore {
     ) -> Result<Option<DeliveryState>> {
         let mut connection = self.reads.get().await?;
         let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
-        let standing = standing(&mut snapshot, namespace, subscription, event_id, now).await?;
+        let standing = delivery_state(&mut snapshot, namespace, subscription, event_id, now).await?;
         snapshot.commit().await.map_err(from_sqlx)?;
         connection.done();
         Ok(standing)

@@ -1,50 +1,69 @@
-//! Ticks of schedules: recorded, published and moved on in one transaction.
+//! Firing schedules: records ticks, publishes their events and sets the next tick, in one transaction.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::PgStore;
 use super::enqueue::{column, signed};
 use super::error::from_sqlx;
 use super::publish::{self, Batch, IDS};
+use super::retry::retry_deadlocks;
 use super::row::get;
-use super::schedule::changed_at;
+use super::schedules::changed_at;
 use crate::clock::Timestamp;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::queue::wake::ReadyLane;
-use crate::store::{FireOutcome, FireOutcomes, Firing, PreparedEvent, PublishOutcome, Tick};
+use crate::store::{FireOutcome, FireOutcomes, FireStore, Firing, PreparedEvent, PublishOutcome, Tick};
 
-/// A transaction of somebody else may hold a group for as long as it likes.
+/// The transaction of an application may hold a group's lock for any time.
 const WAIT_BRIEFLY: &str = "SET LOCAL lock_timeout = '200ms'";
 
-pub(super) async fn fire(
-    store: &PgStore,
-    namespace: &str,
-    version: i64,
-    firings: &[Firing],
-    events: &[PreparedEvent],
-    manual: bool,
-    now: Option<Timestamp>,
-) -> Result<FireOutcomes> {
-    let mut connection = store.writes.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    if !manual {
-        tx.execute(WAIT_BRIEFLY).await.map_err(from_sqlx)?;
+#[async_trait]
+impl FireStore for PgStore {
+    async fn fire(
+        &self,
+        namespace: &str,
+        version: i64,
+        firings: &[Firing],
+        events: Arc<Vec<PreparedEvent>>,
+        manual: bool,
+        now: Option<Timestamp>,
+    ) -> Result<FireOutcomes> {
+        let batch = Fire { namespace, version, events: &events, manual, now };
+        if manual {
+            return retry_deadlocks!(self.fire_once(&batch, firings));
+        }
+        // One firing must not delay the others: neither by waiting for a lock nor by a retry after a deadlock.
+        match self.fire_once(&batch, firings).await {
+            Err(error @ Error::DatabaseLocked { .. }) => Ok(FireOutcomes::Blocked(error)),
+            fired => fired,
+        }
     }
-    let batch = Fire { namespace, version, events, manual, now };
-    let fired = batch.run(&mut tx, firings).await?;
-    match fired {
-        Some(_) => tx.commit().await.map_err(from_sqlx)?,
-        None => tx.rollback().await.map_err(from_sqlx)?,
-    }
-    connection.done();
-    let Some((moved, freed)) = fired else { return Ok(FireOutcomes::OtherVersion) };
-    store.notify(namespace, freed);
-    Ok(FireOutcomes::Done(moved))
 }
 
-macro_rules! as_read {
+impl PgStore {
+    async fn fire_once(&self, batch: &Fire<'_>, firings: &[Firing]) -> Result<FireOutcomes> {
+        let mut connection = self.writes.get().await?;
+        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        if !batch.manual {
+            tx.execute(WAIT_BRIEFLY).await.map_err(from_sqlx)?;
+        }
+        let fired = batch.run(&mut tx, firings).await?;
+        match fired {
+            Some(_) => tx.commit().await.map_err(from_sqlx)?,
+            None => tx.rollback().await.map_err(from_sqlx)?,
+        }
+        connection.done();
+        let Some((moved, ready_lanes)) = fired else { return Ok(FireOutcomes::OtherVersion) };
+        self.notify(batch.namespace, ready_lanes);
+        Ok(FireOutcomes::Done(moved))
+    }
+}
+
+macro_rules! unchanged {
     ($lock:literal) => {
         concat!(
             "
@@ -61,11 +80,12 @@ CROSS JOIN LATERAL (
     };
 }
 
-pub(super) const LOCK: &str = as_read!("FOR UPDATE SKIP LOCKED");
-const LOCK_WAITING: &str = as_read!("FOR UPDATE");
+pub(super) const LOCK: &str = unchanged!("FOR UPDATE SKIP LOCKED");
 
-// Ids are drawn before, so that a record is written once.
-pub(super) const RECORD: &str = "
+const LOCK_WAITING: &str = unchanged!("FOR UPDATE");
+
+// The event ids are drawn before, so that each record is written once.
+const RECORD: &str = "
 INSERT INTO windlass.schedule_fires AS f (schedule_id, tick_at, manual, namespace, fired_at, event_id, skipped, error)
 SELECT i.schedule_id::uuid, i.tick_at, $3, $1, coalesce($2, now()), i.event_id, i.skipped, i.error
 FROM unnest($4::text[], $5::timestamptz[], $6::bigint[], $7::integer[], $8::text[])
@@ -116,8 +136,8 @@ impl Fire<'_> {
         let locked: Vec<&Firing> = places.iter().map(|place| &firings[*place]).collect();
         let due = self.with_ids(connection, &locked).await?;
         let new = self.record(connection, &due).await?;
-        let Some((stored, freed)) = self.publish(connection, &new).await? else { return Ok(None) };
-        let mut updated = self.move_on(connection, &locked, &new).await?;
+        let Some((stored, ready_lanes)) = self.publish(connection, &new).await? else { return Ok(None) };
+        let mut updated = self.set_next_ticks(connection, &locked, &new).await?;
         let mut stored_of: HashMap<&str, Vec<(usize, PublishOutcome)>> = HashMap::new();
         for (id, place, stored) in stored {
             stored_of.entry(id).or_default().push((place, stored));
@@ -127,10 +147,11 @@ impl Fire<'_> {
             let stored = stored_of.remove(id).unwrap_or_default();
             moved[place] = updated.remove(id).map(|updated_at| FireOutcome { stored, updated_at });
         }
-        Ok(Some((moved, freed)))
+        Ok(Some((moved, ready_lanes)))
     }
 
-    /// The places of those that are as they were read, and that nobody else works on.
+    /// The indexes of the firings whose schedule has not changed since it was read and is not locked by another
+    /// transaction.
     async fn lock(&self, connection: &mut PgConnection, firings: &[Firing]) -> Result<Vec<usize>> {
         let lock = sqlx::query_scalar::<_, i64>(if self.manual { LOCK_WAITING } else { LOCK })
             .bind(self.namespace)
@@ -160,7 +181,7 @@ impl Fire<'_> {
         Ok(due)
     }
 
-    /// Those that were not on record.
+    /// Records the ticks. Returns those that were not recorded before.
     async fn record<'d>(&self, connection: &mut PgConnection, due: &'d [Due<'d>]) -> Result<Vec<&'d Due<'d>>> {
         if due.is_empty() {
             return Ok(Vec::new());
@@ -182,7 +203,8 @@ impl Fire<'_> {
         Ok(due.iter().filter(is_new).collect())
     }
 
-    /// Stores their events; with each its schedule and its place among the events. `None`: the version is another.
+    /// Stores the events of these ticks. Returns each with its firing and its index among the events. `None`: the
+    /// namespace has another version.
     async fn publish<'d>(
         &self,
         connection: &mut PgConnection,
@@ -197,18 +219,18 @@ impl Fire<'_> {
         let batch = Batch { namespace: self.namespace, version: self.version, events: &events, ids };
         let Some(published) = publish::store_new(connection, batch, self.now).await? else { return Ok(None) };
         let stored = with_events().zip(published.stored).map(|((due, place), stored)| (due.schedule_id, place, stored));
-        Ok(Some((stored.collect(), published.freed)))
+        Ok(Some((stored.collect(), published.ready_lanes)))
     }
 
-    /// When each of them changed.
-    async fn move_on(
+    /// Sets the next ticks. Returns when each schedule was changed.
+    async fn set_next_ticks(
         &self,
         connection: &mut PgConnection,
         firings: &[&Firing],
         new: &[&Due<'_>],
     ) -> Result<HashMap<String, Timestamp>> {
         let with_events = new.iter().filter_map(|due| Some((due.schedule_id, (due.tick.at, due.event_id?))));
-        // Of several, the last one stays.
+        // Of several events of one schedule, the last one is kept.
         let last: HashMap<&str, (Timestamp, i64)> = with_events.collect();
         let last_of = |firing: &&Firing| last.get(firing.schedule_id.as_str()).copied();
         let advance = sqlx::query(MOVE)

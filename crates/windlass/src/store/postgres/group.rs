@@ -1,11 +1,11 @@
 //! Groups: at most one delivery in progress at a time, or one run of deliveries under one lease.
 //!
-//! The row in `event_groups` is the lock on a group. At most one delivery of a group has a finite `ready_at`: the one in
-//! progress, or the first by due time and event id. The others wait at infinity. Deliveries of a run are leased while they
-//! wait, so that claims need to know nothing of groups.
+//! The row in `event_groups` is the lock on a group. At most one delivery of a group has a finite `ready_at`: the one
+//! in progress, or the first by due time and event id. The others wait at infinity. Deliveries of a run are leased
+//! while they wait, so that claims need no knowledge of groups.
 //!
-//! A handler's transaction does not lock the group. It leaves a row in `departures`, which the next transaction that changes
-//! the group takes into account, or [`settle_departures`].
+//! A handler's transaction does not lock the group. It leaves a row in `departures`. The next transaction that changes
+//! the group applies it, or [`settle_departures`] does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -24,20 +24,21 @@ use crate::store::NewDelivery;
 /// Subscription and group id.
 pub(super) type Group = (String, String);
 
-/// Groups in the one order in which every transaction locks them.
+/// Groups in the order in which every transaction locks them.
 pub(super) type Groups<T> = BTreeMap<Group, T>;
 
-/// A delivery that is about to be added to the queue, as far as its group needs it.
+/// The fields of a new delivery that its group needs.
 pub(super) struct NewMember<'a> {
     pub delivery: &'a NewDelivery,
     /// `None`: it belongs to no group.
     pub group_id: Option<&'a str>,
     /// Deliveries of one transaction with the same due time are handled in this order.
     pub order: i64,
-    /// Not before this time.
+    /// The earliest start.
     pub run_at: Option<Timestamp>,
     pub delay: Option<Duration>,
-    /// It was published before the group's other deliveries, and is due at `run_at` even if that is before them.
+    /// The event was published before other deliveries of the group were added. The delivery is due at `run_at`, even
+    /// if that is before them.
     pub is_past: bool,
 }
 
@@ -52,12 +53,12 @@ impl NewMember<'_> {
 struct Entered {
     was_empty: bool,
     now: Timestamp,
-    /// New deliveries are not due before this.
+    /// The earliest due time of new deliveries.
     last_at: Timestamp,
     delayed_until: Option<Timestamp>,
 }
 
-// With $5, a group that has arrivals is not entered: its order is the router's.
+// With $5, groups with arrivals are left out: the router adds to them in order.
 pub(super) const ENTER: &str = "
 INSERT INTO windlass.event_groups AS g (namespace, subscription, group_id, depth, last_at)
 SELECT $1, i.subscription, i.group_id, i.members, coalesce($6, now())
@@ -68,14 +69,14 @@ ON CONFLICT (group_id, subscription, namespace) DO UPDATE
 SET depth = g.depth + excluded.depth, last_at = greatest(g.last_at, excluded.last_at)
 RETURNING g.subscription, g.group_id, g.depth, g.last_at, g.delayed_until, coalesce($6, now()) AS now";
 
-/// The groups of new deliveries, locked until the end of the transaction.
+/// The groups of new deliveries, which stay locked until the end of the transaction.
 pub(super) struct EnteredGroups {
     groups: HashMap<Group, Entered>,
-    /// Groups that have arrivals and were left out.
+    /// Groups that were left out because they have arrivals.
     pub left_out: Vec<Group>,
 }
 
-/// Locks the groups of these deliveries and counts them in. `behind_arrivals`: groups that have arrivals are left out.
+/// Locks the groups of these deliveries and adds to their depth. `behind_arrivals`: leaves out groups with arrivals.
 pub(super) async fn enter<'a>(
     connection: &mut PgConnection,
     namespace: &str,
@@ -115,18 +116,18 @@ pub(super) async fn enter<'a>(
 /// How a new delivery is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Entry {
-    /// It waits for its group.
+    /// The delivery waits for its group.
     pub waits: bool,
     /// When it is due in its group; `None` without a group.
     pub due_at: Option<Timestamp>,
 }
 
-/// How new deliveries are stored, and what is left to do in their groups after that.
+/// How new deliveries are stored, and the groups to update after that.
 #[derive(Default)]
 pub(super) struct Entries {
     /// One for each delivery, in order.
     pub entries: Vec<Entry>,
-    /// Groups whose first delivery is delayed, and a new one is due earlier.
+    /// Groups whose first delivery is delayed while a new one is due earlier.
     overtaken: Groups<()>,
     /// Groups whose first delivery is new and delayed until this time.
     delayed: Groups<Timestamp>,
@@ -164,8 +165,8 @@ impl Entries {
         planned
     }
 
-    /// After the deliveries were stored: those that are due before a delayed one go before it. Returns the lanes in which
-    /// deliveries became ready.
+    /// Call it after the deliveries are stored: new deliveries that are due before a delayed one overtake it. Returns
+    /// the lanes in which deliveries became ready.
     pub async fn settle(
         &self,
         connection: &mut PgConnection,
@@ -201,8 +202,8 @@ async fn mark_delayed(connection: &mut PgConnection, namespace: &str, delayed: &
     mark.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-// A claim may be taking the delayed delivery at this moment: its time has come. Locking it waits for that claim. A delivery
-// that is leased is not locked, because its handler's transaction may hold it for long.
+// A claim may be leasing the delayed delivery at this moment, because it is due. Locking the row waits for that claim.
+// Leased rows are not locked: the transaction of a handler may keep them locked for long.
 pub(super) const LOCK_READY: &str = "
 SELECT 1 FROM unnest($2::text[], $3::text[]) AS g(subscription, group_id)
 CROSS JOIN LATERAL (
@@ -234,9 +235,9 @@ pub(super) async fn lock<T>(connection: &mut PgConnection, namespace: &str, grou
     lock.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-/// A delivery of a group that does not succeed: the later ones of its run are released with it.
+/// A delivery of a group that does not succeed: the later ones of its run are released.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stop<'a> {
+pub(super) struct RunStop<'a> {
     pub subscription: &'a str,
     pub group_id: &'a str,
     pub event_id: i64,
@@ -246,8 +247,8 @@ pub(super) struct Stop<'a> {
     pub expired: bool,
 }
 
-// A heartbeat extends the leases of a run without locking its group, and an UPDATE that meets such a change passes the row
-// over. Locked here, the next statement sees the rows as they are.
+// A heartbeat extends the leases of a run without locking its group, and an UPDATE skips rows that are changed
+// concurrently. After locking them here, the next statement sees the current rows.
 pub(super) const LOCK_RUN: &str = "
 SELECT 1 FROM unnest($2::text[], $3::text[], $4::bigint[]) AS g(subscription, group_id, lease)
 CROSS JOIN LATERAL (
@@ -260,7 +261,7 @@ CROSS JOIN LATERAL (
       AND q.due_at <= s.run_to AND q.lease = g.lease
     ORDER BY q.due_at, q.event_id FOR UPDATE) AS locked";
 
-// They are returned as if they had not been claimed: their attempts had not begun.
+// Releases the rest of the runs as if it had not been claimed: its attempts had not begun.
 pub(super) const RELEASE_RUN: &str = "
 WITH later AS MATERIALIZED (
     SELECT m.tid, min(g.n) AS n
@@ -295,11 +296,11 @@ FROM (
     OFFSET 0) AS r
 WHERE g.ctid = r.tid AND (g.namespace = $1) IS TRUE";
 
-/// Releases what comes after these deliveries in their runs. The groups are locked.
+/// Releases the deliveries after these in their runs. The groups are locked.
 pub(super) async fn release_runs(
     connection: &mut PgConnection,
     namespace: &str,
-    stops: &[Stop<'_>],
+    stops: &[RunStop<'_>],
     now: Option<Timestamp>,
 ) -> Result<()> {
     if stops.is_empty() {
@@ -325,20 +326,20 @@ pub(super) async fn release_runs(
     release.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-/// What a transaction did to deliveries of one group. Nothing, if only departures are settled.
+/// The changes of one group by a transaction. All zero if only departures are settled.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupChange {
     /// How many left the queue.
     pub ended: i64,
     /// How many were requeued.
     pub requeued: i64,
-    /// The lease of those that were in progress, and how many they were.
+    /// The lease of the deliveries that were in progress, and their number.
     pub lease: Option<i64>,
     pub of_lease: i32,
 }
 
-// With what has departed, as far as it is committed. The namespace is compared `IS TRUE` so that the planner cannot use an
-// index for it: see `retain::DELETE_ATTEMPTS`.
+// Includes committed departures. The namespace is compared `IS TRUE` so that the planner cannot use an index for it:
+// see `retain::DELETE_ATTEMPTS`.
 pub(super) const LEAVE: &str = "
 WITH departed AS (
     DELETE FROM windlass.departures d WHERE (d.namespace = $1) IS TRUE AND d.ctid = ANY(ARRAY(
@@ -383,7 +384,7 @@ FROM (
         OFFSET 0) AS r) AS r
 WHERE q.ctid = r.tid AND (q.namespace = $1) IS TRUE";
 
-/// Takes changes of deliveries into account in their groups, which are locked, and lets the next deliveries become ready.
+/// Applies changes of deliveries to their groups, which are locked, and makes the next deliveries ready.
 pub(super) async fn apply(
     connection: &mut PgConnection,
     namespace: &str,
@@ -424,20 +425,20 @@ pub(super) async fn apply(
     if waiting.is_empty() {
         return Ok(Vec::new());
     }
-    // A group of which no delivery was in progress may have a ready one, which a claim is taking.
+    // If no delivery of a group was in progress, it may have a ready one that a claim is leasing.
     let idle: Groups<()> =
         changes.iter().filter(|(_, change)| change.lease.is_none()).map(|(g, _)| (g.clone(), ())).collect();
     lock_ready(connection, namespace, &idle).await?;
     advance(connection, namespace, &waiting, now).await
 }
 
-// How many are read at once.
+// The number of departures to read in one batch.
 const DEPARTED: &str = "SELECT subscription, group_id FROM windlass.departures WHERE namespace = $1 LIMIT 1000";
 
-// Departures that a crash brings back are settled again, so this need not be synced.
+// Not synced: departures that come back after a crash are settled again.
 const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";
 
-/// Lets these groups go on, or all that a delivery has departed from; the lanes in which deliveries became ready.
+/// Advances these groups, or all groups with departures. Returns the lanes in which deliveries became ready.
 pub(super) async fn settle_departures(
     store: &PgStore,
     namespace: &str,
@@ -453,21 +454,22 @@ pub(super) async fn settle_departures(
             found.into_iter().map(|group| (group, GroupChange::default())).collect()
         }
     };
-    let mut freed = Vec::new();
+    let mut ready_lanes = Vec::new();
     if !groups.is_empty() {
         let mut tx = connection.begin_with(BEGIN).await.map_err(from_sqlx)?;
         lock(&mut tx, namespace, &groups).await?;
-        freed = apply(&mut tx, namespace, &groups, now).await?;
+        ready_lanes = apply(&mut tx, namespace, &groups, now).await?;
         tx.commit().await.map_err(from_sqlx)?;
     }
     connection.done();
-    store.notify(namespace, freed.clone());
-    Ok(freed)
+    store.notify(namespace, ready_lanes.clone());
+    Ok(ready_lanes)
 }
 
-// The first delivery of each group by due time, unless one is in progress or waits for its retry. It becomes ready; another
-// one that is ready but due later waits again. The index has the ready ones before the others, in this order, so each part reads a few rows however
-// long the group is. What is due by the group's own time is ready now, even if the clock was set back.
+// Makes the first delivery of each group ready, by due time, unless one is in progress or waits for its retry. Another
+// one that is ready but due later waits again. The index returns ready deliveries before the others, in this order, so
+// each part reads a few rows however long the group is. Deliveries that are due by the time of the group are ready now,
+// even if the clock was set back.
 pub(super) const ADVANCE: &str = "
 WITH head AS MATERIALIZED (
     SELECT g.subscription, g.group_id, c.tid, c.waits,
@@ -504,7 +506,7 @@ WITH head AS MATERIALIZED (
 UPDATE windlass.event_queue q SET ready_at = t.ready_at, out_of_order = true
 FROM target t WHERE q.ctid = t.tid AND (q.namespace = $1) IS TRUE AND q.lease IS NULL
 RETURNING q.subscription_id, q.lane_id, q.subscription, q.group_id, q.ready_at,
-          isfinite(q.ready_at) AS freed, q.ready_at > coalesce($4, now()) AS delayed";
+          isfinite(q.ready_at) AS is_ready, q.ready_at > coalesce($4, now()) AS delayed";
 
 /// Makes the first delivery of each group ready, unless one is in progress. The groups are locked.
 async fn advance(
@@ -515,12 +517,12 @@ async fn advance(
 ) -> Result<Vec<ReadyLane>> {
     let (subscriptions, group_ids) = names(groups.keys());
     let advance = sqlx::query(ADVANCE).bind(namespace).bind(subscriptions).bind(group_ids).bind(now);
-    let (mut freed, mut delayed) = (Vec::new(), Groups::new());
+    let (mut ready_lanes, mut delayed) = (Vec::new(), Groups::new());
     for row in advance.fetch_all(&mut *connection).await.map_err(from_sqlx)? {
-        if !get::<bool>(&row, "freed")? {
+        if !get::<bool>(&row, "is_ready")? {
             continue;
         }
-        freed.push(ReadyLane {
+        ready_lanes.push(ReadyLane {
             subscription_id: get(&row, "subscription_id")?,
             lane_id: get(&row, "lane_id")?,
             rewind: true,
@@ -532,7 +534,7 @@ async fn advance(
     if !delayed.is_empty() {
         mark_delayed(connection, namespace, &delayed).await?;
     }
-    Ok(freed)
+    Ok(ready_lanes)
 }
 
 fn names<'a>(groups: impl Iterator<Item = &'a Group>) -> (Vec<&'a str>, Vec<&'a str>) {

@@ -1,7 +1,8 @@
-//! History on its way to files, and back.
+//! Exporting history to files and importing it from them.
 
 use std::collections::HashMap;
 
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, Executor, PgConnection};
 
@@ -9,14 +10,15 @@ use super::PgStore;
 use super::enqueue::{column, signed};
 use super::error::from_sqlx;
 use super::inspect::{SNAPSHOT, events};
+use super::retry::retry_deadlocks;
 use super::row::{count, count_or_none, event, get, json};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
 use crate::maintenance::archive::{PastAttempt, PastEvent};
-use crate::maintenance::history::{HistoryFilter, ImportTarget, StoredEvent, stand_in_id};
-use crate::maintenance::retention::Ended;
-use crate::store::Imported;
+use crate::maintenance::history::{HistoryFilter, ImportTarget, StoredEvent, placeholder_lane_id};
+use crate::maintenance::retention::EndedDelivery;
+use crate::store::{HistoryStore, Imported};
 
 macro_rules! attempt_columns {
     () => {
@@ -45,7 +47,7 @@ fn attempt(row: &PgRow) -> Result<PastAttempt> {
     })
 }
 
-/// Whether a delivery is over is asked as in `retain.rs`, but for the dead letters that will go with it.
+/// The same condition as in `retain.rs`, except for dead letters, which are deleted together with it.
 const OVER: &str = concat!(
     "
 WITH over AS MATERIALIZED (
@@ -73,39 +75,6 @@ SELECT over.event_id AS over_id, a.* FROM over LEFT JOIN LATERAL (
       AND a.subscription = over.subscription ORDER BY a.event_id OFFSET 0) AS a ON true"
 );
 
-pub(super) async fn history_of(store: &PgStore, namespace: &str, due: &[Ended]) -> Result<Vec<PastEvent>> {
-    let mut connection = store.writes.get().await?;
-    let query = sqlx::query(OVER)
-        .bind(namespace)
-        .bind(column(due, |due| due.event_id))
-        .bind(column(due, |due| due.subscription.as_str()))
-        .bind(column(due, |due| due.at))
-        .bind(column(due, |due| due.status.is_some()));
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    let mut attempts: HashMap<i64, Vec<(i64, PastAttempt)>> = HashMap::new();
-    for row in &rows {
-        let of_event = attempts.entry(get(row, "over_id")?).or_default();
-        if let Some(entry) = get::<Option<i64>>(row, "entry")? {
-            of_event.push((entry, attempt(row)?));
-        }
-    }
-    let ids: Vec<i64> = attempts.keys().copied().collect();
-    let events = events(&mut connection, namespace, &ids).await?;
-    connection.done();
-    Ok(join(events, attempts))
-}
-
-fn join(events: Vec<Event>, mut attempts: HashMap<i64, Vec<(i64, PastAttempt)>>) -> Vec<PastEvent> {
-    let mut joined: Vec<PastEvent> = Vec::with_capacity(events.len());
-    for event in events {
-        let mut of_event = attempts.remove(&event.id).unwrap_or_default();
-        of_event.sort_by_key(|(entry, _)| *entry);
-        joined.push(PastEvent { event, attempts: of_event.into_iter().map(|(_, attempt)| attempt).collect() });
-    }
-    joined.sort_by_key(|past| past.event.id);
-    joined
-}
-
 const PAGE: &str = "
 SELECT e.id, e.namespace, e.event_type, e.title, e.description, e.tags, e.payload::text AS payload, e.group_id, e.key,
        e.priority, e.producer, e.scheduled_task_id::text AS scheduled_task_id, e.run_at, e.expires_at,
@@ -127,95 +96,137 @@ const ATTEMPTS: &str = concat!(
     " FROM windlass.event_attempts a WHERE a.namespace = $1 AND a.event_id = ANY($2)"
 );
 
-pub(super) async fn page(
-    store: &PgStore,
-    namespace: &str,
-    filter: &HistoryFilter,
-    after: i64,
-    limit: usize,
-) -> Result<Vec<PastEvent>> {
-    let mut connection = store.reads.get().await?;
-    // An event that ends meanwhile has all its attempts, or is none of them.
-    let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
-    let query = sqlx::query(PAGE).bind(namespace).bind(after).bind(filter.from).bind(filter.until);
-    let query = query.bind(&filter.types).bind(limit as i64);
-    let rows = query.fetch_all(&mut *snapshot).await.map_err(from_sqlx)?;
-    let events = rows.iter().map(event).collect::<Result<Vec<Event>>>()?;
-    let query = sqlx::query(ATTEMPTS).bind(namespace).bind(column(&events, |event| event.id));
-    let rows = query.fetch_all(&mut *snapshot).await.map_err(from_sqlx)?;
-    snapshot.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    let mut attempts: HashMap<i64, Vec<(i64, PastAttempt)>> = HashMap::new();
-    for row in &rows {
-        attempts.entry(get(row, "event_id")?).or_default().push((get(row, "entry")?, attempt(row)?));
-    }
-    Ok(join(events, attempts))
-}
-
 const NEWEST: &str = "SELECT coalesce(max(id), 0) FROM windlass.events WHERE namespace = $1";
 
-pub(super) async fn newest(store: &PgStore, namespace: &str) -> Result<i64> {
-    let mut connection = store.reads.get().await?;
-    let newest = sqlx::query_scalar(NEWEST).bind(namespace).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(newest)
-}
-
-// An id is nobody's but one namespace's, whichever that is.
+// An event id belongs to at most one namespace.
 const STORED: &str = "
 SELECT e.id, e.namespace, e.event_type, e.created_at FROM windlass.namespaces n
 CROSS JOIN LATERAL (
     SELECT * FROM windlass.events e WHERE e.namespace = n.namespace AND e.id = ANY($1) OFFSET 0) AS e";
-// No key keeps two namespaces from getting the same id, so whoever brings ids along waits for the others.
+
+// No unique key spans the partitions, so imports, which bring their own ids, exclude each other with a lock.
 const HOLD_IMPORTS: &str = "SELECT pg_advisory_xact_lock($1)";
-/// Any number will do, as long as no other program uses it for an advisory lock.
+
+/// An arbitrary key that no other program should use for an advisory lock.
 const IMPORT_LOCK: i64 = 0x0077_696e_696d_706f;
 
-pub(super) async fn import(store: &PgStore, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
-    let mut connection = store.reads.get().await?;
-    keep_ids_free(&mut connection, events).await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    sqlx::query(HOLD_IMPORTS).bind(IMPORT_LOCK).execute(&mut *tx).await.map_err(from_sqlx)?;
-    let query = sqlx::query(STORED).bind(column(events, |past| past.event.id));
-    let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    let mut stored = HashMap::new();
-    for row in &rows {
-        let found = StoredEvent {
-            namespace: get(row, "namespace")?,
-            event_type: get(row, "event_type")?,
-            created_at: get(row, "created_at")?,
-        };
-        stored.insert(get::<i64>(row, "id")?, found);
-    }
-    let (mut imported, mut new, mut welcome) = (Imported::default(), Vec::new(), Vec::new());
-    for past in events {
-        match ImportTarget::of(&past.event, stored.get(&past.event.id)) {
-            ImportTarget::New => {
-                new.push(&past.event);
-                welcome.push(past);
+#[async_trait]
+impl HistoryStore for PgStore {
+    async fn history_of(&self, namespace: &str, due: &[EndedDelivery]) -> Result<Vec<PastEvent>> {
+        let mut connection = self.writes.get().await?;
+        let query = sqlx::query(OVER)
+            .bind(namespace)
+            .bind(column(due, |due| due.event_id))
+            .bind(column(due, |due| due.subscription.as_str()))
+            .bind(column(due, |due| due.at))
+            .bind(column(due, |due| due.status.is_some()));
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        let mut attempts: HashMap<i64, Vec<(i64, PastAttempt)>> = HashMap::new();
+        for row in &rows {
+            let of_event = attempts.entry(get(row, "over_id")?).or_default();
+            if let Some(entry) = get::<Option<i64>>(row, "entry")? {
+                of_event.push((entry, attempt(row)?));
             }
-            ImportTarget::Known => {
-                imported.known += 1;
-                welcome.push(past);
-            }
-            ImportTarget::Taken => imported.clashes.push(past.event.id),
         }
+        let ids: Vec<i64> = attempts.keys().copied().collect();
+        let events = events(&mut connection, namespace, &ids).await?;
+        connection.done();
+        Ok(join(events, attempts))
     }
-    imported.events = put_events(&mut tx, namespace, &new).await?;
-    imported.attempts = put_attempts(&mut tx, namespace, &welcome).await?;
-    leave(&mut tx, namespace, &welcome).await?;
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(imported)
+
+    async fn history_page(
+        &self,
+        namespace: &str,
+        filter: &HistoryFilter,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PastEvent>> {
+        let mut connection = self.reads.get().await?;
+        // In one snapshot, an event that ends meanwhile is either complete or not included.
+        let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
+        let query = sqlx::query(PAGE).bind(namespace).bind(after).bind(filter.from).bind(filter.until);
+        let query = query.bind(&filter.types).bind(limit as i64);
+        let rows = query.fetch_all(&mut *snapshot).await.map_err(from_sqlx)?;
+        let events = rows.iter().map(event).collect::<Result<Vec<Event>>>()?;
+        let query = sqlx::query(ATTEMPTS).bind(namespace).bind(column(&events, |event| event.id));
+        let rows = query.fetch_all(&mut *snapshot).await.map_err(from_sqlx)?;
+        snapshot.commit().await.map_err(from_sqlx)?;
+        connection.done();
+        let mut attempts: HashMap<i64, Vec<(i64, PastAttempt)>> = HashMap::new();
+        for row in &rows {
+            attempts.entry(get(row, "event_id")?).or_default().push((get(row, "entry")?, attempt(row)?));
+        }
+        Ok(join(events, attempts))
+    }
+
+    async fn newest_event(&self, namespace: &str) -> Result<i64> {
+        let mut connection = self.reads.get().await?;
+        let newest = sqlx::query_scalar(NEWEST).bind(namespace).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(newest)
+    }
+
+    async fn import_history(&self, namespace: &str, events: &[PastEvent]) -> Result<Imported> {
+        retry_deadlocks!(async {
+            let mut connection = self.reads.get().await?;
+            keep_ids_free(&mut connection, events).await?;
+            let mut tx = connection.begin().await.map_err(from_sqlx)?;
+            sqlx::query(HOLD_IMPORTS).bind(IMPORT_LOCK).execute(&mut *tx).await.map_err(from_sqlx)?;
+            let query = sqlx::query(STORED).bind(column(events, |past| past.event.id));
+            let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+            let mut stored = HashMap::new();
+            for row in &rows {
+                let found = StoredEvent {
+                    namespace: get(row, "namespace")?,
+                    event_type: get(row, "event_type")?,
+                    created_at: get(row, "created_at")?,
+                };
+                stored.insert(get::<i64>(row, "id")?, found);
+            }
+            let (mut imported, mut new, mut welcome) = (Imported::default(), Vec::new(), Vec::new());
+            for past in events {
+                match ImportTarget::of(&past.event, stored.get(&past.event.id)) {
+                    ImportTarget::New => {
+                        new.push(&past.event);
+                        welcome.push(past);
+                    }
+                    ImportTarget::Known => {
+                        imported.known += 1;
+                        welcome.push(past);
+                    }
+                    ImportTarget::IdInUse => imported.clashes.push(past.event.id),
+                }
+            }
+            imported.events = put_events(&mut tx, namespace, &new).await?;
+            imported.attempts = put_attempts(&mut tx, namespace, &welcome).await?;
+            leave(&mut tx, namespace, &welcome).await?;
+            tx.commit().await.map_err(from_sqlx)?;
+            connection.done();
+            Ok(imported)
+        })
+    }
+}
+
+fn join(events: Vec<Event>, mut attempts: HashMap<i64, Vec<(i64, PastAttempt)>>) -> Vec<PastEvent> {
+    let mut joined: Vec<PastEvent> = Vec::with_capacity(events.len());
+    for event in events {
+        let mut of_event = attempts.remove(&event.id).unwrap_or_default();
+        of_event.sort_by_key(|(entry, _)| *entry);
+        joined.push(PastEvent { event, attempts: of_event.into_iter().map(|(_, attempt)| attempt).collect() });
+    }
+    joined.sort_by_key(|past| past.event.id);
+    joined
 }
 
 const LAST: &str = "SELECT last_value FROM windlass.events_id_seq";
-// Whoever publishes holds the sequence until he commits. Changing it, if only to what it is, waits for all of them.
+
+// Publishers lock the sequence until they commit. ALTER SEQUENCE, even without a change, waits for all of them.
 const HOLD_SEQUENCE: &str = "SET LOCAL lock_timeout = '10s'; ALTER SEQUENCE windlass.events_id_seq INCREMENT BY 1";
+
 const MOVE_SEQUENCE: &str =
     "SELECT setval('windlass.events_id_seq', greatest($1, last_value)) FROM windlass.events_id_seq";
 
-/// No event that is published from now on gets one of these ids.
+/// Makes sure that no future event gets one of these ids.
 async fn keep_ids_free(connection: &mut PgConnection, events: &[PastEvent]) -> Result<()> {
     let last: i64 = sqlx::query_scalar(LAST).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
     let largest = events.iter().map(|past| past.event.id).max().unwrap_or_default();
@@ -298,7 +309,7 @@ async fn put_attempts(connection: &mut PgConnection, namespace: &str, events: &[
         .bind(column(&rows, |(_, attempt)| attempt.next_retry_at))
         .bind(column(&rows, |(_, attempt)| signed(attempt.retry_count)))
         .bind(column(&rows, |(_, attempt)| attempt.max_retries.map(signed)))
-        .bind(column(&rows, |(_, attempt)| stand_in_id(&attempt.subscription)))
+        .bind(column(&rows, |(_, attempt)| placeholder_lane_id(&attempt.subscription)))
         .bind(column(&rows, |(event, _)| event.event_type.as_str()));
     Ok(put.execute(connection).await.map_err(from_sqlx)?.rows_affected())
 }
@@ -309,9 +320,9 @@ SELECT i.event_id, i.subscription, $1, i.since, i.since
 FROM unnest($2::bigint[], $3::text[], $4::timestamptz[]) AS i(event_id, subscription, since)
 ON CONFLICT (event_id, subscription, namespace) DO NOTHING";
 
-/// No walk of retention comes by what lies behind it.
+/// Records imported deliveries as leftovers: retention's walks have already passed them.
 async fn leave(connection: &mut PgConnection, namespace: &str, events: &[&PastEvent]) -> Result<()> {
-    let ends: Vec<(i64, String, Timestamp)> = events.iter().flat_map(|past| past.ends()).collect();
+    let ends: Vec<(i64, String, Timestamp)> = events.iter().flat_map(|past| past.delivery_ends()).collect();
     let leave = sqlx::query(LEAVE)
         .bind(namespace)
         .bind(column(&ends, |(event_id, ..)| *event_id))

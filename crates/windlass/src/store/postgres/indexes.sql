@@ -7,7 +7,6 @@ CREATE INDEX dead_letters_by_event ON windlass.dead_letters USING btree (namespa
 CREATE INDEX dead_letters_by_time ON windlass.dead_letters USING btree (namespace, failed_at, event_id);
 CREATE UNIQUE INDEX dead_letters_pkey ON windlass.dead_letters USING btree (event_id, subscription_id);
 CREATE INDEX departures_by_group ON windlass.departures USING btree (namespace, group_id, subscription);
-CREATE UNIQUE INDEX maintenance_tasks_pkey ON windlass.maintenance_tasks USING btree (namespace, task);
 CREATE INDEX event_attempts_by_event ON ONLY windlass.event_attempts USING btree (event_id);
 CREATE INDEX event_attempts_by_namespace ON ONLY windlass.event_attempts USING btree (namespace, finished_at);
 CREATE UNIQUE INDEX event_groups_pkey ON windlass.event_groups USING btree (group_id, subscription, namespace);
@@ -26,6 +25,7 @@ CREATE UNIQUE INDEX lanes_pkey ON windlass.lanes USING btree (lane_id);
 CREATE UNIQUE INDEX lanes_subscription_id_event_type_tags_priority_key ON windlass.lanes USING btree (subscription_id, event_type, tags, priority);
 CREATE INDEX leases_by_check ON windlass.leases USING btree (subscription_id, check_at);
 CREATE INDEX leases_by_claim ON windlass.leases USING btree (subscription_id, claimed_at);
+CREATE UNIQUE INDEX maintenance_tasks_pkey ON windlass.maintenance_tasks USING btree (namespace, task);
 CREATE UNIQUE INDEX migrations_pkey ON windlass.migrations USING btree (version);
 CREATE UNIQUE INDEX namespaces_pkey ON windlass.namespaces USING btree (namespace);
 CREATE UNIQUE INDEX nodes_pkey ON windlass.nodes USING btree (namespace, node_id);

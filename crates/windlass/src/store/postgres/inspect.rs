@@ -1,44 +1,32 @@
-//! Reading what is there. These statements may be large; they run on connections of their own, with
-//! the planner's usual settings.
+//! Reading events, their deliveries and their history. These statements may be large; they run on connections with the
+//! planner's usual settings.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
+use super::PgStore;
 use super::error::from_sqlx;
 use super::row::{count, count_or_none, event, get, json};
-use super::{PgStore, backlog, read_pages};
-use crate::clock::{Timestamp, micros};
+use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
 use crate::event::delivery::Status;
-use crate::observe::backlog::LiveCount;
-use crate::observe::inspect::{DeliveryView, EventView, LogEntry, StatRow, StuckDelivery, WorkerView};
-use crate::queue::decide::status_after;
+use crate::observe::inspect::{DeliveryView, EventView, ListFilter, LogEntry, Page};
+use crate::queue::decide::final_status;
+use crate::store::InspectStore;
+use crate::topology::MAIN;
 
 const EXISTS: &str = "
 SELECT EXISTS (SELECT FROM windlass.events e WHERE e.namespace = $1 AND e.id = i.id)
 FROM unnest($2::bigint[]) WITH ORDINALITY AS i(id, n) ORDER BY i.n";
 
-pub(super) async fn exists(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<bool>> {
-    let mut connection = store.reads.get().await?;
-    let query = sqlx::query_scalar(EXISTS).bind(namespace).bind(ids);
-    let there = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(there)
-}
-
 const EVENTS: &str = "
 SELECT id, namespace, event_type, title, description, tags, payload::text AS payload, group_id, key, priority,
        producer, scheduled_task_id::text AS scheduled_task_id, run_at, expires_at, metadata::text AS metadata, created_at
 FROM windlass.events WHERE namespace = $1 AND id = ANY($2)";
-
-pub(super) async fn events(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> Result<Vec<Event>> {
-    let query = sqlx::query(EVENTS).bind(namespace).bind(ids);
-    query.fetch_all(connection).await.map_err(from_sqlx)?.iter().map(event).collect()
-}
 
 const LIVE: &str = "
 SELECT q.event_id, q.subscription, q.lease IS NOT NULL AS held, q.attempts, q.retry_count, q.max_retries,
@@ -50,7 +38,7 @@ SELECT q.event_id, q.subscription, q.lease IS NOT NULL AS held, q.attempts, q.re
 FROM windlass.subscriptions s JOIN windlass.event_queue q ON q.subscription_id = s.subscription_id
 WHERE s.namespace = $1 AND q.event_id = ANY($2)";
 
-// The newest entry of each delivery that has left the queue.
+// The newest attempt of each delivery that has left the queue.
 const ENDED: &str = "
 SELECT DISTINCT ON (a.event_id, a.subscription) a.event_id, a.subscription, a.attempt, a.action, a.retry_count,
        a.max_retries, a.finished_at,
@@ -64,33 +52,188 @@ WHERE a.namespace = $1 AND a.event_id = ANY($2)
                   WHERE q.subscription_id = a.subscription_id AND q.event_id = a.event_id AND q.namespace = $1)
 ORDER BY a.event_id, a.subscription, a.id DESC";
 
-// A delivery that ends meanwhile is shown once, and one that comes back is not missed. The tables are locked before the
-// snapshot is taken: one from before a month was dropped would not see what was put aside of it.
+// In one snapshot, a delivery that ends meanwhile is shown once, and one that is redriven is not missed. The tables are
+// locked before the snapshot is taken: an older snapshot would not see the rows that dropping a month has moved.
 pub(super) const SNAPSHOT: &str = "
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 LOCK TABLE windlass.events, windlass.event_attempts IN ACCESS SHARE MODE";
 
-/// The same, for statements that go through all that is live.
-const SNAPSHOT_OF_PAGES: &str = concat!(
-    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; ",
-    read_pages!("SET LOCAL"),
-    "; LOCK TABLE windlass.event_attempts IN ACCESS SHARE MODE"
-);
+const LOG: &str = "
+SELECT l.event_id, l.subscription, l.attempt, l.worker_id, l.action, l.status_code, l.error_message,
+       l.execution_time_ms, l.created_at, a.detail::text AS detail
+FROM windlass.event_log l
+LEFT JOIN windlass.event_attempts a
+       ON l.step = 2 AND a.namespace = $1 AND a.event_id = $2 AND a.id = l.entry
+WHERE l.namespace = $1 AND l.event_id = $2 ORDER BY l.created_at, l.entry, l.step";
 
-pub(super) async fn get_all(store: &PgStore, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
-    let mut connection = store.reads.get().await?;
-    let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
-    let views = views(&mut snapshot, namespace, ids).await?;
-    snapshot.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(views)
+/// The statements that count and list the events in some state, newest first. They bind namespace, subscription,
+/// status, types and tags; the list also limit and offset.
+struct Source {
+    total: &'static str,
+    ids: &'static str,
 }
 
-pub(super) async fn views(
-    connection: &mut PgConnection,
-    namespace: &str,
-    ids: &[i64],
-) -> Result<Vec<Option<EventView>>> {
+macro_rules! source {
+    ($id:literal, $($from:expr),+) => {
+        Source {
+            total: concat!("SELECT count(*) AS total FROM ", $($from),+),
+            ids: concat!("SELECT ", $id, " AS id FROM ", $($from),+, " ORDER BY 1 DESC LIMIT $6 OFFSET $7"),
+        }
+    };
+}
+
+/// Gives unused parameters a type.
+macro_rules! unused {
+    () => {
+        " AND $2::text IS NOT NULL AND ($3::text IS NULL OR true) AND $4::text[] IS NOT NULL AND $5::text[] IS NOT NULL"
+    };
+}
+
+/// For events: type and tags are in the row.
+macro_rules! of_kind {
+    () => {
+        " AND ($3::text IS NULL OR true)
+  AND (cardinality($4::text[]) = 0 OR EXISTS (
+        SELECT FROM unnest($4::text[]) AS p
+        WHERE e.event_type = p OR (right(p, 1) = '*' AND starts_with(e.event_type, left(p, -1)))))
+  AND (cardinality($5::text[]) = 0 OR regexp_split_to_array(btrim(e.tags, E' \\t\\n\\f\\r'), '\\s*,\\s*') && $5::text[])"
+    };
+}
+
+/// For pending and processing deliveries: type and tags are in the lane.
+macro_rules! lanes {
+    () => {
+        "(
+        SELECT l.lane_id FROM windlass.lanes l
+        WHERE l.namespace = $1 AND l.subscription = $2
+          AND (cardinality($4::text[]) = 0 OR EXISTS (
+                SELECT FROM unnest($4::text[]) AS p
+                WHERE l.event_type = p OR (right(p, 1) = '*' AND starts_with(l.event_type, left(p, -1)))))
+          AND (cardinality($5::text[]) = 0 OR string_to_array(l.tags, ',') && $5::text[]))"
+    };
+}
+
+/// For finished deliveries: the type is in the row, the tags are in the event.
+macro_rules! of_finished {
+    () => {
+        " AND (cardinality($4::text[]) = 0 OR EXISTS (
+        SELECT FROM unnest($4::text[]) AS p
+        WHERE d.event_type = p OR (right(p, 1) = '*' AND starts_with(d.event_type, left(p, -1)))))
+  AND (cardinality($5::text[]) = 0 OR EXISTS (
+        SELECT FROM windlass.events e
+        WHERE e.namespace = $1 AND e.id = d.event_id
+          AND regexp_split_to_array(btrim(e.tags, E' \\t\\n\\f\\r'), '\\s*,\\s*') && $5::text[]))"
+    };
+}
+
+/// Answered by the index alone.
+const LIST_ALL: Source = source!("e.id", "windlass.events e WHERE e.namespace = $1", unused!());
+
+const LIST_MATCHING: Source =
+    source!("e.id", "windlass.events e WHERE e.namespace = $1 AND $2::text IS NOT NULL", of_kind!());
+
+/// For a subscription other than `main`, which gets every event. A dead letter has an attempt.
+const LIST_DELIVERED: Source = source!(
+    "e.id",
+    "windlass.events e WHERE e.namespace = $1
+  AND (EXISTS (SELECT FROM windlass.event_queue q
+               WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s
+                                          WHERE s.namespace = $1 AND s.subscription = $2) AND q.event_id = e.id)
+       OR EXISTS (SELECT FROM windlass.event_attempts a
+                  WHERE a.event_id = e.id AND a.namespace = $1 AND a.subscription = $2))",
+    of_kind!()
+);
+
+/// Always by lanes: other namespaces may have any number of deliveries.
+const LIST_LIVE: Source = source!(
+    "event_id",
+    "windlass.event_queue WHERE namespace = $1 AND subscription = $2 AND (lease IS NULL) = ($3 = 'PENDING')
+      AND lane_id = ANY(ARRAY",
+    lanes!(),
+    ")"
+);
+
+const LIST_DEAD: Source = source!(
+    "event_id",
+    "windlass.dead_letters d WHERE d.namespace = $1 AND d.subscription = $2 AND d.status = $3",
+    of_finished!()
+);
+
+/// No delivery ends twice in one of these states.
+const LIST_ENDED: Source = source!(
+    "event_id",
+    "windlass.event_attempts d WHERE d.namespace = $1 AND d.subscription = $2 AND d.action = $3",
+    of_finished!()
+);
+
+#[async_trait]
+impl InspectStore for PgStore {
+    async fn exists(&self, namespace: &str, ids: &[i64]) -> Result<Vec<bool>> {
+        let mut connection = self.reads.get().await?;
+        let query = sqlx::query_scalar(EXISTS).bind(namespace).bind(ids);
+        let there = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(there)
+    }
+
+    async fn get(&self, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
+        let mut connection = self.reads.get().await?;
+        let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
+        let views = views(&mut snapshot, namespace, ids).await?;
+        snapshot.commit().await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(views)
+    }
+
+    async fn log(&self, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>> {
+        let mut connection = self.reads.get().await?;
+        let query = sqlx::query(LOG).bind(namespace).bind(event_id);
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let entry = |row: &PgRow| {
+            Ok(LogEntry {
+                id: 0,
+                event_id: get(row, "event_id")?,
+                subscription: get(row, "subscription")?,
+                attempt: count(row, "attempt")?,
+                worker_id: get(row, "worker_id")?,
+                action: get::<String>(row, "action")?.parse()?,
+                status_code: get(row, "status_code")?,
+                error_message: get(row, "error_message")?,
+                execution_time_ms: get::<Option<i64>>(row, "execution_time_ms")?.map(i64::unsigned_abs),
+                detail: get::<Option<String>>(row, "detail")?.map(json).transpose()?,
+                created_at: get(row, "created_at")?,
+            })
+        };
+        rows.iter().map(entry).collect()
+    }
+
+    async fn list(&self, namespace: &str, filter: &ListFilter) -> Result<Page<EventView>> {
+        let subscription = filter.subscription.as_deref().unwrap_or(MAIN);
+        let source = source(filter, subscription);
+        let query = |sql| {
+            let query = sqlx::query(sql).bind(namespace).bind(subscription).bind(filter.status.map(Status::as_str));
+            query.bind(&filter.types).bind(&filter.tags)
+        };
+        let mut connection = self.reads.get().await?;
+        let mut snapshot = connection.begin_with(SNAPSHOT).await.map_err(from_sqlx)?;
+        let ids = query(source.ids).bind(filter.limit as i64).bind(filter.offset as i64);
+        let ids = ids.fetch_all(&mut *snapshot).await.map_err(from_sqlx)?;
+        let ids = ids.iter().map(|row| get(row, "id")).collect::<Result<Vec<i64>>>()?;
+        let total = query(source.total).fetch_one(&mut *snapshot).await.map_err(from_sqlx)?;
+        let items = views(&mut snapshot, namespace, &ids).await?.into_iter().flatten().collect();
+        snapshot.commit().await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(Page { items, total: get::<i64>(&total, "total")?.unsigned_abs() })
+    }
+}
+
+pub(super) async fn events(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> Result<Vec<Event>> {
+    let query = sqlx::query(EVENTS).bind(namespace).bind(ids);
+    query.fetch_all(connection).await.map_err(from_sqlx)?.iter().map(event).collect()
+}
+
+async fn views(connection: &mut PgConnection, namespace: &str, ids: &[i64]) -> Result<Vec<Option<EventView>>> {
     let events = events(connection, namespace, ids).await?;
     let mut deliveries = deliveries(connection, namespace, ids).await?;
     let mut views: HashMap<i64, EventView> = HashMap::new();
@@ -101,7 +244,7 @@ pub(super) async fn views(
     Ok(ids.iter().map(|id| views.remove(id)).collect())
 }
 
-/// How the events stand with each subscription, in the order of their names.
+/// The deliveries of the events, ordered by subscription.
 pub(super) async fn deliveries(
     connection: &mut PgConnection,
     namespace: &str,
@@ -144,7 +287,7 @@ fn live_view(row: &PgRow) -> Result<DeliveryView> {
 fn ended_view(row: &PgRow) -> Result<DeliveryView> {
     Ok(DeliveryView {
         subscription: get(row, "subscription")?,
-        status: status_after(get::<String>(row, "action")?.parse()?),
+        status: final_status(get::<String>(row, "action")?.parse()?),
         attempts: count(row, "attempt")?,
         retry_count: count(row, "retry_count")?,
         max_retries: count_or_none(row, "max_retries")?,
@@ -159,145 +302,14 @@ fn ended_view(row: &PgRow) -> Result<DeliveryView> {
     })
 }
 
-const LOG: &str = "
-SELECT l.event_id, l.subscription, l.attempt, l.worker_id, l.action, l.status_code, l.error_message,
-       l.execution_time_ms, l.created_at, a.detail::text AS detail
-FROM windlass.event_log l
-LEFT JOIN windlass.event_attempts a
-       ON l.step = 2 AND a.namespace = $1 AND a.event_id = $2 AND a.id = l.entry
-WHERE l.namespace = $1 AND l.event_id = $2 ORDER BY l.created_at, l.entry, l.step";
-
-pub(super) async fn log(store: &PgStore, namespace: &str, event_id: i64) -> Result<Vec<LogEntry>> {
-    let mut connection = store.reads.get().await?;
-    let query = sqlx::query(LOG).bind(namespace).bind(event_id);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let entry = |row: &PgRow| {
-        Ok(LogEntry {
-            id: 0,
-            event_id: get(row, "event_id")?,
-            subscription: get(row, "subscription")?,
-            attempt: count(row, "attempt")?,
-            worker_id: get(row, "worker_id")?,
-            action: get::<String>(row, "action")?.parse()?,
-            status_code: get(row, "status_code")?,
-            error_message: get(row, "error_message")?,
-            execution_time_ms: get::<Option<i64>>(row, "execution_time_ms")?.map(i64::unsigned_abs),
-            detail: get::<Option<String>>(row, "detail")?.map(json).transpose()?,
-            created_at: get(row, "created_at")?,
-        })
-    };
-    rows.iter().map(entry).collect()
-}
-
-// Read from the table of leases, which has an index by claim time.
-pub(super) const STUCK: &str = "
-SELECT q.event_id, q.event_type, q.subscription, q.worker_id, q.attempts, q.picked_at, q.started_at, q.updated_at,
-       q.lease_expires_at
-FROM windlass.subscriptions s CROSS JOIN LATERAL (
-    SELECT l.lease, l.first_id, l.last_id FROM windlass.leases l
-    WHERE l.subscription_id = s.subscription_id AND l.claimed_at < coalesce($4, now()) - $2 * interval '1 microsecond'
-    ORDER BY l.claimed_at) AS l
-CROSS JOIN LATERAL (
-    SELECT * FROM windlass.event_queue q
-    WHERE q.subscription_id = s.subscription_id AND q.event_id BETWEEN l.first_id AND l.last_id AND q.lease = l.lease
-    ORDER BY q.event_id OFFSET 0) AS q
-WHERE s.namespace = $1
-ORDER BY q.picked_at, q.event_id LIMIT $3";
-
-pub(super) async fn stuck(
-    store: &PgStore,
-    namespace: &str,
-    older_than: Duration,
-    limit: usize,
-    now: Option<Timestamp>,
-) -> Result<Vec<StuckDelivery>> {
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin_with(SNAPSHOT_OF_PAGES).await.map_err(from_sqlx)?;
-    let query = sqlx::query(STUCK).bind(namespace).bind(micros(older_than)).bind(limit as i64).bind(now);
-    let rows = query.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    let delivery = |row: &PgRow| {
-        Ok(StuckDelivery {
-            event_id: get(row, "event_id")?,
-            event_type: get(row, "event_type")?,
-            subscription: get(row, "subscription")?,
-            worker_id: get(row, "worker_id")?,
-            attempts: count(row, "attempts")?,
-            picked_at: get(row, "picked_at")?,
-            started_at: get(row, "started_at")?,
-            updated_at: get(row, "updated_at")?,
-            lease_expires_at: get(row, "lease_expires_at")?,
-        })
-    };
-    rows.iter().map(delivery).collect()
-}
-
-pub(super) const WORKERS: &str = "
-SELECT worker_id, sum(held)::bigint AS held, min(picked_at) AS oldest_picked_at, max(seen_at) AS last_seen_at
-FROM (
-    SELECT q.worker_id, 1 AS held, q.picked_at, q.updated_at AS seen_at
-    FROM windlass.subscriptions s JOIN windlass.leases l ON l.subscription_id = s.subscription_id
-    CROSS JOIN LATERAL (
-        SELECT q.worker_id, q.picked_at, q.updated_at FROM windlass.event_queue q
-        WHERE q.subscription_id = l.subscription_id AND q.event_id BETWEEN l.first_id AND l.last_id AND q.lease = l.lease
-        ORDER BY q.event_id OFFSET 0) AS q
-    WHERE s.namespace = $1
-    UNION ALL
-    SELECT a.worker_id, 0, NULL, a.finished_at FROM windlass.event_attempts a
-    WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.worker_id IS NOT NULL
-      AND a.action NOT IN ('ABANDONED', 'RESET')
-) AS w
-GROUP BY worker_id ORDER BY worker_id";
-
-pub(super) async fn workers(store: &PgStore, namespace: &str, since: Timestamp) -> Result<Vec<WorkerView>> {
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin_with(SNAPSHOT_OF_PAGES).await.map_err(from_sqlx)?;
-    let rows = sqlx::query(WORKERS).bind(namespace).bind(since).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    let worker = |row: &PgRow| {
-        Ok(WorkerView {
-            worker_id: get(row, "worker_id")?,
-            held: get::<i64>(row, "held")?.unsigned_abs(),
-            oldest_picked_at: get(row, "oldest_picked_at")?,
-            last_seen_at: get(row, "last_seen_at")?,
-            stale: false,
-        })
-    };
-    rows.iter().map(worker).collect()
-}
-
-const ENDED_SINCE: &str = "
-SELECT d.subscription, d.event_type, d.status, count(*) AS count, min(d.failed_at) AS oldest_at
-FROM windlass.dead_letters d WHERE d.namespace = $1 GROUP BY 1, 2, 3
-UNION ALL
-SELECT a.subscription, a.event_type, a.action, count(*), min(a.finished_at)
-FROM windlass.event_attempts a
-WHERE a.namespace = $1 AND a.finished_at >= $2 AND a.action IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')
-GROUP BY 1, 2, 3";
-
-pub(super) async fn stats(
-    store: &PgStore,
-    namespace: &str,
-    since: Timestamp,
-    now: Option<Timestamp>,
-) -> Result<(Vec<LiveCount>, Vec<StatRow>)> {
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin_with(SNAPSHOT_OF_PAGES).await.map_err(from_sqlx)?;
-    let live = backlog::live(&mut tx, namespace, now).await?;
-    let rows = sqlx::query(ENDED_SINCE).bind(namespace).bind(since).fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    let stat = |row: &PgRow| {
-        Ok(StatRow {
-            subscription: get(row, "subscription")?,
-            event_type: get(row, "event_type")?,
-            status: get::<String>(row, "status")?.parse()?,
-            count: get::<i64>(row, "count")?.unsigned_abs(),
-            oldest_at: get(row, "oldest_at")?,
-        })
-    };
-    Ok((live, rows.iter().map(stat).collect::<Result<_>>()?))
+fn source(filter: &ListFilter, subscription: &str) -> Source {
+    let of_any_kind = filter.types.is_empty() && filter.tags.is_empty();
+    match filter.status {
+        None if subscription == MAIN && of_any_kind => LIST_ALL,
+        None if subscription == MAIN => LIST_MATCHING,
+        None => LIST_DELIVERED,
+        Some(Status::Pending | Status::Processing) => LIST_LIVE,
+        Some(Status::Failed | Status::Expired) => LIST_DEAD,
+        Some(Status::Completed | Status::CompletedWithErrors | Status::Cancelled) => LIST_ENDED,
+    }
 }

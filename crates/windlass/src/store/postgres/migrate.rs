@@ -1,4 +1,4 @@
-//! Bringing the schema up to date.
+//! Schema migrations.
 
 use sqlx::{Connection as _, Executor, PgConnection};
 
@@ -16,7 +16,7 @@ const MIGRATIONS: [(i64, &str, &str); 2] = [
 
 pub(super) const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
-/// Any number will do, as long as no other program uses it for an advisory lock.
+/// An arbitrary key that no other program should use for an advisory lock.
 pub(super) const MIGRATION_LOCK: i64 = 0x0077_696e_646c_6173;
 
 const PREPARE: &str = "
@@ -24,7 +24,7 @@ CREATE SCHEMA IF NOT EXISTS windlass;
 CREATE TABLE IF NOT EXISTS windlass.migrations (
     version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());";
 
-/// The database's version; 0 where nothing is.
+/// The schema version of the database; 0 if there is no schema.
 pub(super) async fn found(connection: &mut PgConnection) -> Result<i64> {
     let exists: bool = sqlx::query_scalar("SELECT to_regclass('windlass.migrations') IS NOT NULL")
         .fetch_one(&mut *connection)
@@ -37,7 +37,7 @@ pub(super) async fn found(connection: &mut PgConnection) -> Result<i64> {
     sqlx::query_scalar(version).fetch_one(connection).await.map_err(from_sqlx)
 }
 
-/// Checks the version and, if asked to, applies what is missing. The lock makes others wait.
+/// Checks the version and applies missing migrations if `apply`. An advisory lock serializes concurrent migrations.
 pub(super) async fn migrate(connection: &mut PgConnection, apply: bool) -> Result<()> {
     let version = found(connection).await?;
     if version > KNOWN {

@@ -14,39 +14,46 @@ use super::error::from_sqlx;
 use crate::error::Result;
 use crate::queue::wake::{ReadyLane, WakeRegistry};
 
-pub(super) const CHANNEL: &str = "windlass";
+const CHANNEL: &str = "windlass";
+
 /// The sender of notifications from transactions of the application. All processes receive them.
-pub(super) const NOBODY: u64 = 0;
-/// In place of lanes: events have arrived for the router.
+pub(super) const APPLICATION: u64 = 0;
+
+/// Sent in place of lanes: there are arrivals for the router.
 const ARRIVED: &str = "+";
+
 /// At most one notification per namespace in this time.
 const EVERY: Duration = Duration::from_millis(5);
-/// If there are more lanes than this, the message names none and the receivers look at all of theirs.
+
+/// If there are more lanes than this, the message names none and the receivers check all of theirs.
 const LANES_MAX: usize = 100;
+
 /// After a lost connection.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// A message that only asks whether its sender gets to hear it: this word and a number.
+/// A message that checks whether its sender receives its own notifications: this word and a number.
 const PROBE: &str = "probe";
-/// So long, and so often, a probe is waited for.
+
+/// How long to wait for a probe, and how often to send it.
 const PROBE_MAX: Duration = Duration::from_secs(3);
+
 const PROBE_EVERY: Duration = Duration::from_millis(250);
 
-/// Something is ready in a namespace.
+/// Deliveries are ready in a namespace.
 pub(super) struct Ready {
     pub namespace: String,
-    /// Where; anywhere, if empty.
+    /// The lanes; empty: any lane.
     pub lanes: Vec<ReadyLane>,
 }
 
-/// What is to be sent about one namespace.
+/// The notification about one namespace.
 #[derive(Default)]
-struct News {
+struct Notification {
     lanes: BTreeSet<ReadyLane>,
     anywhere: bool,
 }
 
-impl News {
+impl Notification {
     fn add(&mut self, lanes: Vec<ReadyLane>) {
         self.anywhere |= lanes.is_empty();
         self.lanes.extend(lanes);
@@ -64,26 +71,31 @@ impl News {
     }
 }
 
-/// Sends what comes in, gathered; ends with the store.
+/// Sends the queued notifications, combined; ends with the store.
 pub(super) async fn send(mut ready: mpsc::UnboundedReceiver<Ready>, connections: Arc<Connections>, sender: u64) {
     while let Some(first) = ready.recv().await {
-        let mut news: BTreeMap<String, News> = BTreeMap::new();
-        news.entry(first.namespace).or_default().add(first.lanes);
+        let mut notifications: BTreeMap<String, Notification> = BTreeMap::new();
+        notifications.entry(first.namespace).or_default().add(first.lanes);
         while let Ok(more) = ready.try_recv() {
-            news.entry(more.namespace).or_default().add(more.lanes);
+            notifications.entry(more.namespace).or_default().add(more.lanes);
         }
-        let messages: Vec<String> = news.iter().map(|(namespace, news)| news.to_message(sender, namespace)).collect();
+        let messages: Vec<String> = notifications
+            .iter()
+            .map(|(namespace, notifications)| notifications.to_message(sender, namespace))
+            .collect();
         if let Ok(mut connection) = connections.get().await {
             match notify(&mut connection, messages).await {
                 Ok(()) => connection.done(),
-                Err(error) => tracing::debug!(%error, "could not notify other processes; they find it by looking"),
+                Err(error) => {
+                    tracing::debug!(%error, "could not notify other processes; they find the deliveries by polling")
+                }
             }
         }
         tokio::time::sleep(EVERY).await;
     }
 }
 
-// Not synced, since it is a hint: what it tells of is committed already.
+// Not synced: it is only a hint, and the deliveries are committed already.
 const NOTIFY: &str = "
 SELECT pg_notify($1, message)
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unsynced, unnest($2::text[]) AS message";
@@ -92,14 +104,14 @@ async fn notify(connection: &mut PgConnection, messages: Vec<String>) -> sqlx::R
     sqlx::query(NOTIFY).bind(CHANNEL).bind(messages).execute(connection).await.map(drop)
 }
 
-/// How long a notification takes to come back to this process; `None`: it does not.
+/// How long a notification takes to come back to this process; `None`: it does not arrive.
 pub(super) async fn probe(connections: &Connections, heard: &watch::Sender<u64>) -> Result<Option<Duration>> {
     let (begun, number, mut heard) = (Instant::now(), fastrand::u64(1..), heard.subscribe());
     while begun.elapsed() < PROBE_MAX {
         let mut connection = connections.get().await?;
         notify(&mut connection, vec![format!("{PROBE} {number:x}")]).await.map_err(from_sqlx)?;
         connection.done();
-        // Who has only begun to listen hears the next one.
+        // A listener that has just connected receives the next probe.
         if tokio::time::timeout(PROBE_EVERY, heard.wait_for(|last| *last == number)).await.is_ok() {
             return Ok(Some(begun.elapsed()));
         }
@@ -107,7 +119,7 @@ pub(super) async fn probe(connections: &Connections, heard: &watch::Sender<u64>)
     Ok(None)
 }
 
-/// Passes on what other processes say, until it is aborted.
+/// Passes on notifications of other processes until the task is aborted.
 pub(super) async fn listen(
     options: PgConnectOptions,
     wakes: Arc<WakeRegistry>,
@@ -174,12 +186,12 @@ mod tests {
     #[test]
     fn messages_name_their_lanes_unless_there_are_too_many() {
         let at = |lane_id| ReadyLane { subscription_id: 2, lane_id, rewind: lane_id == 7 };
-        let mut news = News::default();
-        news.add(vec![at(7), at(3), at(7)]);
-        assert_eq!(news.to_message(0xab, "orders"), "ab orders 2:3,2:7!");
+        let mut notifications = Notification::default();
+        notifications.add(vec![at(7), at(3), at(7)]);
+        assert_eq!(notifications.to_message(0xab, "orders"), "ab orders 2:3,2:7!");
         assert_eq!((lane("2:7!"), lane("2:3")), (Some(at(7)), Some(at(3))));
-        news.add((0..200).map(at).collect());
-        assert_eq!(news.to_message(0xab, "orders"), "ab orders -");
+        notifications.add((0..200).map(at).collect());
+        assert_eq!(notifications.to_message(0xab, "orders"), "ab orders -");
         assert_eq!(lane("-"), None);
     }
 }

@@ -1,5 +1,7 @@
-//! A pooler between us and the server may hand out another connection for each transaction. Then it must carry prepared
-//! statements along: one that does not answers some statements with errors, or with the results of others.
+//! Checks for a connection pooler that breaks prepared statements.
+//!
+//! A pooler may use another server connection for each transaction. Then it must support prepared statements: otherwise
+//! some statements fail or return the results of others.
 
 use sqlx::PgConnection;
 
@@ -8,7 +10,7 @@ use super::error::from_sqlx;
 use super::row::get;
 use crate::error::{Error, Result};
 
-// Not prepared: the answer must be right whatever stands between.
+// Not a prepared statement: it must work with any pooler.
 async fn raw_pid(connection: &mut PgConnection) -> Result<i32> {
     let row = sqlx::raw_sql("SELECT pg_backend_pid() AS pid").fetch_one(connection).await.map_err(from_sqlx)?;
     get(&row, "pid")
@@ -18,7 +20,7 @@ async fn prepared_pid(connection: &mut PgConnection) -> sqlx::Result<i32> {
     sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(connection).await
 }
 
-/// Refuses a pooler that would mix up prepared statements.
+/// Returns an error if a pooler mixes up prepared statements.
 pub(super) async fn check(connections: &Connections) -> Result<()> {
     let (mut one, mut other) = (connections.get().await?, connections.get().await?);
     let before = raw_pid(&mut one).await?;
@@ -32,7 +34,9 @@ pub(super) async fn check(connections: &Connections) -> Result<()> {
         let again = prepared_pid(&mut one).await;
         execute(&mut other, "ROLLBACK").await?;
         first.and(again).map_err(|error| refusal(&error))?;
-        tracing::info!("the pooler passes on no notifications: what other processes publish is found within a second");
+        tracing::info!(
+            "the pooler does not support notifications: events that other processes publish are found within a second"
+        );
     }
     one.done();
     other.done();
@@ -44,7 +48,7 @@ async fn execute(connection: &mut PgConnection, statement: &'static str) -> Resu
     Ok(())
 }
 
-/// Two connections that are both open never have the same server process, and each keeps its own.
+/// Without a pooler, two open connections have different server processes, and each keeps its own.
 fn are_shared(one_before: i32, other: i32, one_after: i32) -> bool {
     one_before == other || one_before != one_after
 }
@@ -62,7 +66,7 @@ mod tests {
     use super::are_shared;
 
     #[test]
-    fn connections_of_ones_own_keep_their_process() {
+    fn unshared_connections_keep_their_server_process() {
         assert!(!are_shared(1, 2, 1));
         assert!(are_shared(1, 1, 2) && are_shared(1, 2, 3) && are_shared(1, 1, 1));
     }

@@ -1,62 +1,70 @@
 //! Storing events with their deliveries.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 
-use super::PgStore;
 use super::arrive::arrive;
 use super::enqueue::{column, flags, optional, signed};
 use super::error::from_sqlx;
 use super::group::{self, EnteredGroups, Entries, Entry, NewMember};
 use super::publish_one::{insert_one, plain};
+use super::retry::retry_deadlocks;
 use super::row::get;
-use super::topology;
+use super::{PgStore, topology};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, same_contents};
 use crate::queue::wake::ReadyLane;
-use crate::store::{NewDelivery, PreparedEvent, PublishOutcome};
+use crate::store::{NewDelivery, PreparedEvent, PublishOutcome, PublishStore};
 
-pub(super) async fn publish(
-    store: &PgStore,
-    namespace: &str,
-    version: i64,
-    events: &[&PreparedEvent],
-    now: Option<Timestamp>,
-) -> Result<Option<Vec<PublishOutcome>>> {
-    let mut connection = store.writes.get().await?;
-    let published = if is_simple(events) {
-        in_order(&mut connection, namespace, version, events, now).await?
-    } else {
-        let mut tx = connection.begin_with(topology::begin_and_hold(namespace)).await.map_err(from_sqlx)?;
-        let published = in_order(&mut tx, namespace, version, events, now).await?;
-        match published {
-            Some(_) => tx.commit().await.map_err(from_sqlx)?,
-            None => tx.rollback().await.map_err(from_sqlx)?,
-        }
-        published
-    };
-    connection.done();
-    let Some(published) = published else { return Ok(None) };
-    store.notify(namespace, published.freed);
-    Ok(Some(published.stored))
+#[async_trait]
+impl PublishStore for PgStore {
+    async fn publish(
+        &self,
+        namespace: &str,
+        version: i64,
+        events: Arc<Vec<PreparedEvent>>,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<PublishOutcome>>> {
+        let events: Vec<&PreparedEvent> = events.iter().collect();
+        retry_deadlocks!(async {
+            let mut connection = self.writes.get().await?;
+            let published = if is_simple(&events) {
+                in_order(&mut connection, namespace, version, &events, now).await?
+            } else {
+                let mut tx = connection.begin_with(topology::begin_and_lock(namespace)).await.map_err(from_sqlx)?;
+                let published = in_order(&mut tx, namespace, version, &events, now).await?;
+                match published {
+                    Some(_) => tx.commit().await.map_err(from_sqlx)?,
+                    None => tx.rollback().await.map_err(from_sqlx)?,
+                }
+                published
+            };
+            connection.done();
+            let Some(published) = published else { return Ok(None) };
+            self.notify(namespace, published.ready_lanes);
+            Ok(Some(published.stored))
+        })
+    }
 }
 
-/// What was stored for each event, and where something became ready.
+/// The result for each event, and the lanes in which deliveries became ready.
 pub(super) struct Published {
     pub stored: Vec<PublishOutcome>,
-    pub freed: Vec<ReadyLane>,
+    pub ready_lanes: Vec<ReadyLane>,
 }
 
-/// Without keys and groups one statement stores them all, and needs no transaction around it.
-pub(super) fn is_simple(events: &[&PreparedEvent]) -> bool {
+/// Without keys and groups, one statement stores all events and needs no transaction around it.
+fn is_simple(events: &[&PreparedEvent]) -> bool {
     events.iter().all(|prepared| prepared.event.key.is_none() && prepared.event.group_id.is_none())
 }
 
-/// Keys first, so that only new events count in their groups; then the groups; then the rows.
-pub(super) async fn in_order(
+/// Claims keys first, so that only new events count in their groups; then updates the groups; then stores the rows.
+async fn in_order(
     connection: &mut PgConnection,
     namespace: &str,
     version: i64,
@@ -67,7 +75,7 @@ pub(super) async fn in_order(
     let new: Vec<usize> = (0..events.len()).filter(|at| keys.stored[*at].is_none()).collect();
     let ids = new.iter().map(|at| keys.ids.get(*at).copied()).collect();
     let new: Vec<&PreparedEvent> = new.into_iter().map(|at| events[at]).collect();
-    let mut published = Published { stored: Vec::new(), freed: Vec::new() };
+    let mut published = Published { stored: Vec::new(), ready_lanes: Vec::new() };
     if !new.is_empty() {
         match store_new(connection, Batch { namespace, version, events: &new, ids }, now).await? {
             Some(stored) => published = stored,
@@ -80,8 +88,8 @@ pub(super) async fn in_order(
     Ok(Some(published))
 }
 
-/// Stores new events. Those of groups that have arrivals are left to the router, which keeps their order. `None`: the
-/// version is another.
+/// Stores new events. Events of groups with arrivals are stored as arrivals, so that the router keeps the order.
+/// `None`: the namespace has another version.
 pub(super) async fn store_new(
     connection: &mut PgConnection,
     batch: Batch<'_>,
@@ -117,19 +125,19 @@ async fn store_direct(
 ) -> Result<Option<Published>> {
     let namespace = batch.namespace;
     if batch.events.is_empty() {
-        return Ok(Some(Published { stored: Vec::new(), freed: Vec::new() }));
+        return Ok(Some(Published { stored: Vec::new(), ready_lanes: Vec::new() }));
     }
     if let Some((event, delivery)) = plain(&batch) {
         let stored = insert_one(connection, (namespace, batch.version), (event, delivery), now).await?;
-        return Ok(stored.map(|stored| Published { stored: vec![stored], freed: vec![delivery.ready_lane()] }));
+        return Ok(stored.map(|stored| Published { stored: vec![stored], ready_lanes: vec![delivery.ready_lane()] }));
     }
     let planned = Entries::new(entered, members(batch.events));
     let Some(mut published) = insert(connection, batch, &planned.entries, now).await? else { return Ok(None) };
-    published.freed.extend(planned.settle(connection, namespace, now).await?);
+    published.ready_lanes.extend(planned.settle(connection, namespace, now).await?);
     Ok(Some(published))
 }
 
-/// The deliveries of events, in order.
+/// The deliveries of the events, in order.
 fn members<'a>(events: &'a [&'a PreparedEvent]) -> impl Iterator<Item = NewMember<'a>> {
     (0..).zip(events).flat_map(|(order, prepared)| {
         let prepared: &'a PreparedEvent = prepared;
@@ -142,14 +150,15 @@ fn members<'a>(events: &'a [&'a PreparedEvent]) -> impl Iterator<Item = NewMembe
     })
 }
 
-// The transaction gets its id before the events get theirs: claims rely on it to know which events may still be committed.
+// The transaction gets its id before it draws event ids: claims rely on this to know which events may not be committed
+// yet.
 pub(super) const IDS: &str = "
 WITH tx AS MATERIALIZED (SELECT pg_current_xact_id() AS id)
 SELECT nextval('windlass.events_id_seq') FROM tx, generate_series(1, $1) WHERE tx.id IS NOT NULL";
 
-// A key that was seen within its window keeps its event. In a fixed order, so that two batches with
-// the same keys wait for each other instead of locking each other out. A key of an arrival is claimed for the arrival,
-// unless the arrival itself repeats the key of an earlier event.
+// A key that was used within its window keeps its event. Keys are claimed in one order, so that two batches with the
+// same keys wait for each other instead of deadlocking. The key of an arrival is claimed for the arrival, unless the
+// arrival itself repeats the key of an earlier event.
 pub(super) const CLAIM_KEYS: &str = "
 INSERT INTO windlass.event_keys AS k (namespace, key, event_id, created_at, expires_at)
 SELECT $1, i.key, coalesce(a.event_id, i.id), f.at, f.at + i.window_us * interval '1 microsecond'
@@ -167,16 +176,16 @@ ON CONFLICT (namespace, key) DO UPDATE SET
     expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
 RETURNING k.key, k.event_id, k.created_at";
 
-/// What the keys of a batch decide.
+/// The result of claiming the keys of a batch.
 #[derive(Default)]
 struct Keys {
-    /// An id for each event, in order; none where no event has a key.
+    /// The id for each event, in order; empty if no event has a key.
     ids: Vec<i64>,
-    /// The first event of its key, for each event that is not to be stored.
+    /// For each event: the first event of its key if this event must not be stored.
     stored: Vec<Option<PublishOutcome>>,
 }
 
-/// Ids are drawn for the whole batch at once, since they tell the order within groups.
+/// Draws ids for the whole batch in order, because they determine the order within groups.
 async fn claim_keys(
     connection: &mut PgConnection,
     namespace: &str,
@@ -210,7 +219,7 @@ async fn claim_keys(
             return Err(Error::KeyConflict { key: key.to_owned(), event_id: None });
         }
     }
-    // A first event that this batch stores was compared above.
+    // If this batch stores the first event of the key, the contents were compared above.
     let known = events.iter().zip(&stored).filter_map(|(prepared, stored)| Some((*prepared, (*stored)?)));
     check_contents(connection, namespace, known.filter(|(_, stored)| !ids.contains(&stored.event_id))).await?;
     Ok(Keys { ids, stored })
@@ -225,7 +234,7 @@ pub(super) struct KeyClaim<'a> {
     pub created_at: Option<Timestamp>,
 }
 
-/// The event that each key stands for. The claims are in the order of their keys.
+/// Claims the keys, which must be sorted. Returns the event of each key.
 pub(super) async fn claim(
     connection: &mut PgConnection,
     namespace: &str,
@@ -253,7 +262,7 @@ SELECT i.n FROM unnest($2::bigint[], $3::timestamptz[], $4::text[], $5::text[]) 
 WHERE NOT windlass._has_content($1, i.event_id, i.created_at, i.event_type, i.payload)
 ORDER BY i.n LIMIT 1";
 
-/// Refuses an event whose key was used for an event with another type or payload.
+/// Returns an error if a key was used for an event with another type or payload.
 pub(super) async fn check_contents<'a>(
     connection: &mut PgConnection,
     namespace: &str,
@@ -275,7 +284,7 @@ pub(super) async fn check_contents<'a>(
     Err(Error::KeyConflict { key, event_id: Some(first.event_id) })
 }
 
-/// New events, with the ids that were given out before.
+/// New events, with ids for those that have them already.
 pub(super) struct Batch<'a> {
     pub namespace: &'a str,
     pub version: i64,
@@ -283,9 +292,8 @@ pub(super) struct Batch<'a> {
     pub ids: Vec<Option<i64>>,
 }
 
-// One statement, so that a lone publish is one round trip and one commit. With another version than
-// $2 there are no ids, and nothing is stored; the lock keeps the version until the commit, so that a new
-// subscription misses nothing.
+// One statement, so that a single publish is one round trip and one commit. If the version is not $2, it draws no ids
+// and stores nothing. The lock keeps the version until the commit, so that a new subscription misses no event.
 const INSERT: &str = "
 WITH topology AS MATERIALIZED (
     SELECT windlass._hold_topology($1, $2) AS is_current
@@ -377,6 +385,6 @@ async fn insert(
     let Some(ids) = get::<Option<Vec<i64>>>(&row, "id")? else { return Ok(None) };
     let created_at: Timestamp = get(&row, "created_at")?;
     let stored = ids.into_iter().map(|event_id| PublishOutcome::new(event_id, created_at)).collect();
-    let freed = deliveries.iter().map(|(.., delivery)| delivery.ready_lane()).collect();
-    Ok(Some(Published { stored, freed }))
+    let ready_lanes = deliveries.iter().map(|(.., delivery)| delivery.ready_lane()).collect();
+    Ok(Some(Published { stored, ready_lanes }))
 }

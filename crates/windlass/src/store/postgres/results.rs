@@ -1,20 +1,22 @@
-//! What the handlers of a delivery came to.
+//! Results of single handlers of a delivery.
 
+use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 
 use super::PgStore;
 use super::enqueue::{column, signed};
 use super::error::from_sqlx;
-use super::hold::by_number;
+use super::heartbeat::by_number;
+use super::retry::retry_deadlocks;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::delivery::LiveDelivery;
 use crate::queue::handler_results::{Clear, InterimResult};
 use crate::queue::outcome::HandlerResult;
-use crate::store::DeliveryChange;
+use crate::store::{DeliveryChange, ResultStore};
 
-/// For changes whose guard held, in their transaction.
+/// Stores or deletes the results of changes whose guard held, in their transaction.
 pub(super) async fn write(
     connection: &mut PgConnection,
     namespace: &str,
@@ -63,7 +65,7 @@ async fn put(
 }
 
 // OFFSET 0, like a LIMIT, keeps the planner from turning the join around.
-pub(super) const CLEAR: &str = "
+const CLEAR: &str = "
 DELETE FROM windlass.handler_results r
 USING unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS i(event_id, subscription_id, all_of_them)
 CROSS JOIN LATERAL (
@@ -91,11 +93,11 @@ CROSS JOIN LATERAL (
       AND q.lease = i.lease
     ORDER BY q.event_id FOR SHARE) AS held";
 
-/// Stores results while their attempts are under way, in the caller's transaction. `false`: the lease is lost, and
+/// Stores results while their attempts are in progress, in the caller's transaction. `false`: the lease is lost, and
 /// nothing was stored. A first attempt must name the stored results in its report, or they are not deleted with it.
 ///
-/// Call it right before the commit: until then nobody can extend the leases.
-pub(super) async fn note(
+/// Call it right before the commit: until then, heartbeats cannot extend the leases.
+pub(super) async fn store_interim(
     connection: &mut PgConnection,
     namespace: &str,
     results: &[InterimResult],
@@ -116,27 +118,6 @@ pub(super) async fn note(
     Ok(held.iter().map(Option::is_some).collect())
 }
 
-/// As [`note`], in a transaction of its own.
-pub(super) async fn store(
-    store: &PgStore,
-    namespace: &str,
-    results: &[InterimResult],
-    now: Option<Timestamp>,
-) -> Result<Vec<bool>> {
-    // Transactions that lock deliveries in the order of their ids do not deadlock with each other.
-    let mut order: Vec<usize> = (0..results.len()).collect();
-    order.sort_by_key(|n| (results[*n].live.event_id, results[*n].live.subscription_id));
-    let ordered: Vec<InterimResult> = order.iter().map(|n| results[*n].clone()).collect();
-    let mut connection = store.writes.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let noted = note(&mut tx, namespace, &ordered, now).await?;
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    let mut stored = vec![false; results.len()];
-    order.into_iter().zip(noted).for_each(|(n, noted)| stored[n] = noted);
-    Ok(stored)
-}
-
 pub(super) const OF: &str = "
 SELECT i.n, r.handler, r.succeeded, r.error
 FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS i(event_id, subscription_id, n)
@@ -145,18 +126,44 @@ CROSS JOIN LATERAL (
     WHERE r.event_id = i.event_id AND r.subscription_id = i.subscription_id AND r.namespace = $1
     ORDER BY r.handler) AS r";
 
-pub(super) async fn of(store: &PgStore, namespace: &str, live: &[LiveDelivery]) -> Result<Vec<Vec<HandlerResult>>> {
-    let mut connection = store.writes.get().await?;
-    let query = sqlx::query(OF)
-        .bind(namespace)
-        .bind(column(live, |live| live.event_id))
-        .bind(column(live, |live| live.subscription_id));
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let mut results = vec![Vec::new(); live.len()];
-    for row in &rows {
-        let (handler, succeeded, error) = (get(row, "handler")?, get(row, "succeeded")?, get(row, "error")?);
-        results[get::<i64>(row, "n")? as usize - 1].push(HandlerResult { handler, succeeded, error });
+#[async_trait]
+impl ResultStore for PgStore {
+    /// Runs [`store_interim`] in its own transaction.
+    async fn store_handler_results(
+        &self,
+        namespace: &str,
+        results: &[InterimResult],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<bool>> {
+        retry_deadlocks!(async {
+            // All transactions lock deliveries in the order of their ids, so that they do not deadlock.
+            let mut order: Vec<usize> = (0..results.len()).collect();
+            order.sort_by_key(|n| (results[*n].live.event_id, results[*n].live.subscription_id));
+            let ordered: Vec<InterimResult> = order.iter().map(|n| results[*n].clone()).collect();
+            let mut connection = self.writes.get().await?;
+            let mut tx = connection.begin().await.map_err(from_sqlx)?;
+            let noted = store_interim(&mut tx, namespace, &ordered, now).await?;
+            tx.commit().await.map_err(from_sqlx)?;
+            connection.done();
+            let mut stored = vec![false; results.len()];
+            order.into_iter().zip(noted).for_each(|(n, noted)| stored[n] = noted);
+            Ok(stored)
+        })
     }
-    Ok(results)
+
+    async fn handler_results(&self, namespace: &str, live: &[LiveDelivery]) -> Result<Vec<Vec<HandlerResult>>> {
+        let mut connection = self.writes.get().await?;
+        let query = sqlx::query(OF)
+            .bind(namespace)
+            .bind(column(live, |live| live.event_id))
+            .bind(column(live, |live| live.subscription_id));
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let mut results = vec![Vec::new(); live.len()];
+        for row in &rows {
+            let (handler, succeeded, error) = (get(row, "handler")?, get(row, "succeeded")?, get(row, "error")?);
+            results[get::<i64>(row, "n")? as usize - 1].push(HandlerResult { handler, succeeded, error });
+        }
+        Ok(results)
+    }
 }

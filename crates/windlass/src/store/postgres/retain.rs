@@ -1,74 +1,36 @@
-//! Deleting history whose time is over.
+//! Deleting history whose retention has passed, row by row. `months.rs` drops whole months.
 
-use std::collections::BTreeMap;
+use async_trait::async_trait;
 
 use sqlx::postgres::PgRow;
+
 use sqlx::{Connection as _, PgConnection};
 
 use super::enqueue::column;
+
 use super::error::from_sqlx;
+
+use super::retry::retry_deadlocks;
+
 use super::row::get;
+
 use super::{PgStore, topology};
+
 use crate::clock::{Timestamp, from_micros};
-use crate::error::{Error, Result};
-use crate::maintenance::retention::{Ended, Leftover, Mark, Rules, Walk, WalkPosition};
-use crate::policy::{NamespacePolicy, PolicyOverrides};
-use crate::store::{AllRules, DeletedHistory, EndedPage, MarkStep, Retain};
 
-/// Some tens of milliseconds.
+use crate::error::Result;
+
+use crate::maintenance::retention::{EndedDelivery, RetentionLeftover, RetentionMark, RetentionWalk, WalkPosition};
+
+use crate::store::{DeletedHistory, EndedPage, MarkStep, MonthStore, Retain, RetentionStore};
+
+/// A batch takes some tens of milliseconds.
 pub(super) const BATCH: usize = 1_000;
-
-const RULES: &str = "
-SELECT n.namespace, n.policy::text AS policy, s.subscription, s.policy::text AS overrides,
-       (SELECT sum(version) FROM windlass.namespaces)::bigint AS version
-FROM windlass.namespaces n JOIN windlass.subscriptions s ON s.namespace = n.namespace";
-
-pub(super) async fn rules(store: &PgStore) -> Result<AllRules> {
-    let mut connection = store.reads.get().await?;
-    let rows = sqlx::query(RULES).fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let mut found: BTreeMap<String, (NamespacePolicy, BTreeMap<String, PolicyOverrides>)> = BTreeMap::new();
-    for row in &rows {
-        let entry = found.entry(get(row, "namespace")?);
-        let policy = parsed(row, "policy")?;
-        let (_, subscriptions) = entry.or_insert_with(|| (policy, BTreeMap::new()));
-        subscriptions.insert(get(row, "subscription")?, parsed(row, "overrides")?);
-    }
-    let rules = |(namespace, (policy, subscriptions))| (namespace, Rules::new(policy, subscriptions));
-    let version = rows.first().map_or(Ok(0), |row| get(row, "version"))?;
-    Ok(AllRules { of: found.into_iter().map(rules).collect(), version })
-}
-
-fn parsed<T: serde::de::DeserializeOwned>(row: &PgRow, column: &'static str) -> Result<T> {
-    let text: String = get(row, column)?;
-    serde_json::from_str(&text).map_err(|error| Error::Database { detail: format!("stored {column}: {error}") })
-}
 
 const MARKS: &str =
     "SELECT keep_ms, rules, at, id, subscription_id FROM windlass.retention_marks WHERE namespace = $1 AND walk = $2";
 
-pub(super) async fn marks(store: &PgStore, namespace: &str, walk: Walk) -> Result<Vec<Mark>> {
-    let mut connection = store.maintenance.get().await?;
-    let query = sqlx::query(MARKS).bind(namespace).bind(walk.as_str());
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let mark = |row: &PgRow| {
-        Ok(Mark {
-            keep_ms: get::<i64>(row, "keep_ms")?.unsigned_abs(),
-            rules: get(row, "rules")?,
-            place: place(row, "at")?,
-        })
-    };
-    rows.iter().map(mark).collect()
-}
-
-fn place(row: &PgRow, at: &'static str) -> Result<WalkPosition> {
-    let (at, id, subscription_id) =
-        (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "subscription_id")?);
-    Ok(WalkPosition { at, id, subscription_id })
-}
-
-// The first condition on the instant lets the index begin there, which a comparison of pairs would not.
+// The separate condition on the time lets the index scan start there; a comparison of pairs would not.
 pub(super) const ATTEMPTS: &str = "
 SELECT a.event_id, a.subscription_id AS of_subscription, a.subscription, a.event_type, NULL::text AS status,
        a.finished_at AS at, a.id, 0::bigint AS subscription_id
@@ -85,39 +47,6 @@ WHERE d.namespace = $1 AND d.failed_at >= $2 AND (d.failed_at, d.event_id, d.sub
   AND d.failed_at < $5
 ORDER BY d.failed_at, d.event_id, d.subscription_id LIMIT $6";
 
-pub(super) async fn ended(
-    store: &PgStore,
-    namespace: &str,
-    walk: Walk,
-    from: WalkPosition,
-    until: Timestamp,
-    limit: usize,
-) -> Result<EndedPage> {
-    let sql = match walk {
-        Walk::Attempts => ATTEMPTS,
-        Walk::DeadLetters => DEAD_LETTERS,
-    };
-    let mut connection = store.maintenance.get().await?;
-    let query = sqlx::query(sql).bind(namespace).bind(from_micros(from.at)).bind(from.id).bind(from.subscription_id);
-    let query = query.bind(until).bind(limit as i64);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let next = rows.last().map_or(Ok(from), |row| place(row, "at"))?;
-    Ok(EndedPage { ended: rows.iter().map(end).collect::<Result<_>>()?, next, more: rows.len() == limit })
-}
-
-fn end(row: &PgRow) -> Result<Ended> {
-    let status: Option<String> = get(row, "status")?;
-    Ok(Ended {
-        event_id: get(row, "event_id")?,
-        subscription_id: get(row, "of_subscription")?,
-        subscription: get(row, "subscription")?,
-        event_type: get(row, "event_type")?,
-        status: status.map(|status| status.parse()).transpose()?,
-        at: get(row, "at")?,
-    })
-}
-
 pub(super) const LEFTOVERS: &str = "
 (SELECT event_id, subscription, since FROM windlass.retention_leftovers
  WHERE namespace = $1 AND rules = $2 AND look_at <= $3 LIMIT $4)
@@ -127,38 +56,108 @@ UNION ALL
 (SELECT event_id, subscription, since FROM windlass.retention_leftovers WHERE namespace = $1 AND rules > $2 LIMIT $4)
 LIMIT $4";
 
-pub(super) async fn leftovers(
-    store: &PgStore,
-    namespace: &str,
-    rules: i64,
-    limit: usize,
-    now: Timestamp,
-) -> Result<Vec<Leftover>> {
-    let mut connection = store.maintenance.get().await?;
-    let query = sqlx::query(LEFTOVERS).bind(namespace).bind(rules).bind(now).bind(limit as i64);
-    let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    let leftover = |row: &PgRow| {
-        let (event_id, subscription, since) = (get(row, "event_id")?, get(row, "subscription")?, get(row, "since")?);
-        Ok(Leftover { event_id, subscription, since })
-    };
-    rows.iter().map(leftover).collect()
+#[async_trait]
+impl RetentionStore for PgStore {
+    fn retain_batch(&self) -> usize {
+        BATCH
+    }
+
+    fn by_months(&self) -> Option<&dyn MonthStore> {
+        Some(self)
+    }
+
+    async fn marks(&self, namespace: &str, walk: RetentionWalk) -> Result<Vec<RetentionMark>> {
+        let mut connection = self.maintenance.get().await?;
+        let query = sqlx::query(MARKS).bind(namespace).bind(walk.as_str());
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let mark = |row: &PgRow| {
+            Ok(RetentionMark {
+                keep_ms: get::<i64>(row, "keep_ms")?.unsigned_abs(),
+                rules: get(row, "rules")?,
+                position: position(row, "at")?,
+            })
+        };
+        rows.iter().map(mark).collect()
+    }
+
+    async fn ended(
+        &self,
+        namespace: &str,
+        walk: RetentionWalk,
+        from: WalkPosition,
+        until: Timestamp,
+        limit: usize,
+        _now: Timestamp,
+    ) -> Result<EndedPage> {
+        let sql = match walk {
+            RetentionWalk::Attempts => ATTEMPTS,
+            RetentionWalk::DeadLetters => DEAD_LETTERS,
+        };
+        let mut connection = self.maintenance.get().await?;
+        let query =
+            sqlx::query(sql).bind(namespace).bind(from_micros(from.at)).bind(from.id).bind(from.subscription_id);
+        let query = query.bind(until).bind(limit as i64);
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let next = rows.last().map_or(Ok(from), |row| position(row, "at"))?;
+        Ok(EndedPage { ended: rows.iter().map(end).collect::<Result<_>>()?, next, more: rows.len() == limit })
+    }
+
+    async fn leftovers(
+        &self,
+        namespace: &str,
+        rules: i64,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<RetentionLeftover>> {
+        let mut connection = self.maintenance.get().await?;
+        let query = sqlx::query(LEFTOVERS).bind(namespace).bind(rules).bind(now).bind(limit as i64);
+        let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        let leftover = |row: &PgRow| {
+            let (event_id, subscription, since) =
+                (get(row, "event_id")?, get(row, "subscription")?, get(row, "since")?);
+            Ok(RetentionLeftover { event_id, subscription, since })
+        };
+        rows.iter().map(leftover).collect()
+    }
+
+    async fn retain(&self, namespace: &str, retain: &Retain) -> Result<Option<DeletedHistory>> {
+        retry_deadlocks!(async {
+            let mut connection = self.writes.get().await?;
+            let mut tx = connection.begin().await.map_err(from_sqlx)?;
+            let current = topology::lock_shared(&mut tx, namespace, Some(retain.version)).await?;
+            let taken = if current && move_mark(&mut tx, namespace, retain.step.as_ref()).await? {
+                let taken = take(&mut tx, namespace, retain).await?;
+                tx.commit().await.map_err(from_sqlx)?;
+                Some(taken)
+            } else {
+                tx.rollback().await.map_err(from_sqlx)?;
+                None
+            };
+            connection.done();
+            Ok(taken)
+        })
+    }
 }
 
-pub(super) async fn retain(store: &PgStore, namespace: &str, retain: &Retain) -> Result<Option<DeletedHistory>> {
-    let mut connection = store.writes.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let current = topology::hold(&mut tx, namespace, Some(retain.version)).await?;
-    let taken = if current && go_on(&mut tx, namespace, retain.step.as_ref()).await? {
-        let taken = take(&mut tx, namespace, retain).await?;
-        tx.commit().await.map_err(from_sqlx)?;
-        Some(taken)
-    } else {
-        tx.rollback().await.map_err(from_sqlx)?;
-        None
-    };
-    connection.done();
-    Ok(taken)
+fn position(row: &PgRow, at: &'static str) -> Result<WalkPosition> {
+    let (at, id, subscription_id) =
+        (get::<Timestamp>(row, at)?.timestamp_micros(), get(row, "id")?, get(row, "subscription_id")?);
+    Ok(WalkPosition { at, id, subscription_id })
+}
+
+fn end(row: &PgRow) -> Result<EndedDelivery> {
+    let status: Option<String> = get(row, "status")?;
+    Ok(EndedDelivery {
+        event_id: get(row, "event_id")?,
+        subscription_id: get(row, "of_subscription")?,
+        subscription: get(row, "subscription")?,
+        event_type: get(row, "event_type")?,
+        status: status.map(|status| status.parse()).transpose()?,
+        at: get(row, "at")?,
+    })
 }
 
 const FIRST_STEP: &str = "
@@ -169,14 +168,14 @@ const STEP: &str = "
 UPDATE windlass.retention_marks SET rules = $4, at = $5, id = $6, subscription_id = $7
 WHERE namespace = $1 AND walk = $2 AND keep_ms = $3 AND rules = $8 AND at = $9 AND id = $10 AND subscription_id = $11";
 
-/// Whether the mark stood where it was thought to; now it stands where the step goes.
-async fn go_on(connection: &mut PgConnection, namespace: &str, step: Option<&MarkStep>) -> Result<bool> {
+/// Moves the mark. Returns `false` if it is not the expected one.
+async fn move_mark(connection: &mut PgConnection, namespace: &str, step: Option<&MarkStep>) -> Result<bool> {
     let Some(MarkStep { walk, from, to }) = step else { return Ok(true) };
     let query = sqlx::query(if from.is_some() { STEP } else { FIRST_STEP });
     let query = query.bind(namespace).bind(walk.as_str()).bind(to.keep_ms as i64).bind(to.rules);
-    let mut query = query.bind(from_micros(to.place.at)).bind(to.place.id).bind(to.place.subscription_id);
-    if let Some(Mark { rules, place, .. }) = from {
-        query = query.bind(rules).bind(from_micros(place.at)).bind(place.id).bind(place.subscription_id);
+    let mut query = query.bind(from_micros(to.position.at)).bind(to.position.id).bind(to.position.subscription_id);
+    if let Some(RetentionMark { rules, position, .. }) = from {
+        query = query.bind(rules).bind(from_micros(position.at)).bind(position.id).bind(position.subscription_id);
     }
     Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() == 1)
 }
@@ -195,13 +194,13 @@ async fn take(connection: &mut PgConnection, namespace: &str, retain: &Retain) -
     Ok(taken)
 }
 
-// Who adds a delivery to a stored event holds that, and so does whoever takes away another delivery of it: the
-// statements after this one see what they did.
+// Transactions that add or delete a delivery of a stored event take this lock, so the statements after it see their
+// changes.
 pub(super) const LOCK: &str = "
 SELECT 1 FROM unnest($2::bigint[]) AS i(id)
 CROSS JOIN LATERAL (SELECT 1 FROM windlass.events e WHERE e.id = i.id AND e.namespace = $1 LIMIT 1 FOR UPDATE) AS e";
 
-/// In one order, by id.
+/// Locks in the order of ids.
 pub(super) async fn lock(connection: &mut PgConnection, namespace: &str, event_ids: &[i64]) -> Result<()> {
     let lock = sqlx::query(LOCK).bind(namespace).bind(event_ids);
     lock.execute(connection).await.map_err(from_sqlx).map(drop)
@@ -227,8 +226,8 @@ WITH found AS MATERIALIZED (
 )
 SELECT FROM gone";
 
-async fn delete_letters(connection: &mut PgConnection, namespace: &str, due: &[Ended]) -> Result<usize> {
-    let letters: Vec<&Ended> = due.iter().filter(|due| due.status.is_some()).collect();
+async fn delete_letters(connection: &mut PgConnection, namespace: &str, due: &[EndedDelivery]) -> Result<usize> {
+    let letters: Vec<&EndedDelivery> = due.iter().filter(|due| due.status.is_some()).collect();
     if letters.is_empty() {
         return Ok(0);
     }
@@ -240,9 +239,9 @@ async fn delete_letters(connection: &mut PgConnection, namespace: &str, due: &[E
     Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() as usize)
 }
 
-// A row of a partitioned table is found again by its partition and its place in it; that its namespace is the right one is
-// asked in words that no index serves, or a month that seems empty would be gone through for it. Asking for the order of the
-// event's id, which is but one, leaves no other index to go by than that on it.
+// Rows of a partitioned table are identified by partition and ctid. The namespace is compared `IS TRUE` so that the
+// planner cannot use an index for it, or it might scan all entries of a month that statistics call empty. The ORDER BY
+// on the event id, of which there is one, leaves only the index on it.
 pub(super) const DELETE_ATTEMPTS: &str = "
 WITH over AS MATERIALIZED (
     SELECT i.event_id, i.subscription
@@ -269,7 +268,7 @@ WITH over AS MATERIALIZED (
 )
 SELECT FROM over";
 
-async fn delete_attempts(connection: &mut PgConnection, namespace: &str, due: &[Ended]) -> Result<usize> {
+async fn delete_attempts(connection: &mut PgConnection, namespace: &str, due: &[EndedDelivery]) -> Result<usize> {
     let query = sqlx::query(DELETE_ATTEMPTS)
         .bind(namespace)
         .bind(column(due, |due| due.event_id))
@@ -297,13 +296,13 @@ WITH found AS MATERIALIZED (
 DELETE FROM windlass.events e USING found
 WHERE e.ctid = found.tid AND e.tableoid = found.part AND (e.namespace = $1) IS TRUE";
 
-/// Those of these events, which are locked, that nothing refers to.
+/// Deletes those of these events, which are locked, that nothing refers to. Returns how many.
 pub(super) async fn delete_events(connection: &mut PgConnection, namespace: &str, event_ids: &[i64]) -> Result<usize> {
     let query = sqlx::query(DELETE_EVENTS).bind(namespace).bind(event_ids);
     Ok(query.execute(connection).await.map_err(from_sqlx)?.rows_affected() as usize)
 }
 
-// Not one that has ended again meanwhile.
+// Skips leftovers that have ended again meanwhile.
 pub(super) const SETTLE: &str = "
 DELETE FROM windlass.retention_leftovers l
 USING unnest($2::bigint[], $3::text[], $4::timestamptz[]) AS i(event_id, subscription, since)

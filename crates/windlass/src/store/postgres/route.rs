@@ -1,4 +1,4 @@
-//! Turning arrivals into deliveries, after the commit of the transactions that published them.
+//! Routing: turns arrivals into deliveries after the transactions that published them have committed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -7,26 +7,25 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::PgStore;
-use super::again::despite_deadlocks;
 use super::claim::runs;
 use super::enqueue::{Row, column, insert, signed};
 use super::error::from_sqlx;
-use super::group;
 use super::lanes::insert_lanes;
 use super::publish::{KeyClaim, claim};
+use super::retry::retry_deadlocks;
 use super::row::{count_or_none, get};
+use super::{PgStore, group};
 use crate::clock::{Timestamp, after, micros};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::queue::wake::ReadyLane;
 use crate::store::{
-    Arrival, ArrivalsLook, Plan, PreparedEvent, PublishOutcome, Rejection, RoutePosition, RouteRequest, RouteStore,
+    Arrival, ArrivalsPoll, Plan, PreparedEvent, PublishOutcome, Rejection, RoutePosition, RouteRequest, RouteStore,
     Routed, Routing, Snapshot,
 };
 use crate::topology::lanes::LaneKey;
 
-// A crash that undoes a batch brings its arrivals back, so it need not be synced.
+// Not synced: if a crash undoes a batch, its arrivals come back.
 const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";
 
 const START: &str = "
@@ -49,12 +48,12 @@ async fn route(store: &PgStore, request: &RouteRequest, now: Option<Timestamp>) 
     tx.commit().await.map_err(from_sqlx)?;
     connection.done();
     if let Routing::Routed(routed) = &routing {
-        store.notify(&request.namespace, routed.freed.clone());
+        store.notify(&request.namespace, routed.ready_lanes.clone());
     }
     Ok(routing)
 }
 
-/// Routes the first arrivals, in a transaction that keeps the topology as it is. `None`: there are none.
+/// Routes the first arrivals. The transaction must hold the topology lock. `None`: there are none.
 pub(super) async fn route_batch(
     connection: &mut PgConnection,
     request: &RouteRequest,
@@ -74,16 +73,16 @@ pub(super) async fn route_batch(
     for arrival in batch.arrivals.into_iter().filter(|arrival| !duplicates.contains(&arrival.event_id)) {
         if arrival.rejected.is_some() { rejected.push(arrival) } else { delivered.push(arrival) }
     }
-    let mut freed = deliver(connection, namespace, &delivered, now).await?;
-    freed.extend(delivered.iter().flat_map(|arrival| &arrival.prepared.deliveries).map(|to| to.ready_lane()));
+    let mut ready_lanes = deliver(connection, namespace, &delivered, now).await?;
+    ready_lanes.extend(delivered.iter().flat_map(|arrival| &arrival.prepared.deliveries).map(|to| to.ready_lane()));
     set_deadlines(connection, namespace, &delivered).await?;
     reject(connection, request, &rejected, now).await?;
     remove(connection, namespace, &done).await?;
-    Ok(Some(Routed { delivered, duplicates: duplicates.len(), rejected, lanes, freed, last_id, snapshot }))
+    Ok(Some(Routed { delivered, duplicates: duplicates.len(), rejected, lanes, ready_lanes, last_id, snapshot }))
 }
 
-// From the start if one of the open transactions has ended. The snapshot is that of the statement, so what was published
-// after such a commit is never read without what was committed.
+// Reads from the start if one of the open transactions has ended. The snapshot is that of the statement, so events
+// published after such a commit are never read without the committed ones.
 pub(super) const ARRIVALS: &str = "
 SELECT a.event_id, a.created_at, a.max_retries, (SELECT pg_current_snapshot()::text) AS snapshot FROM windlass.arrivals a
 WHERE a.namespace = $1 AND a.event_id > (
@@ -91,7 +90,7 @@ WHERE a.namespace = $1 AND a.event_id > (
     FROM unnest($3::bigint[]) AS o(id))
 ORDER BY a.event_id LIMIT $4";
 
-// In ranges of ids, and without the partitions of other months: see `claim::EVENTS`.
+// Reads ranges of ids and excludes the partitions of other months: see `claim::EVENTS`.
 pub(super) const HEADS: &str = "
 SELECT e.* FROM unnest($2::bigint[], $3::bigint[]) AS r(first, last)
 CROSS JOIN LATERAL (
@@ -102,13 +101,13 @@ CROSS JOIN LATERAL (
 #[derive(Default)]
 struct Batch {
     arrivals: Vec<Arrival>,
-    /// Arrivals whose event is gone.
+    /// Arrivals whose event was deleted.
     without_event: Vec<i64>,
     /// See [`Routed::snapshot`].
     snapshot: Option<Snapshot>,
 }
 
-/// The first arrivals by id, up to one whose key another one of the batch has.
+/// The first arrivals by id, up to the first whose key repeats in the batch.
 async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePosition, limit: usize) -> Result<Batch> {
     let query = sqlx::query(ARRIVALS).bind(namespace).bind(position.after).bind(&position.open).bind(limit as i64);
     let rows = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
@@ -138,7 +137,7 @@ async fn read(connection: &mut PgConnection, namespace: &str, position: &RoutePo
             continue;
         };
         let event = NewEvent { max_retries, ..new_event(&head)? };
-        // Keys are claimed for the whole batch at once.
+        // The batch claims its keys with one statement, so each key may occur once.
         if event.key.as_ref().is_some_and(|key| !keys.insert(key.clone())) {
             batch.snapshot = None;
             break;
@@ -165,7 +164,7 @@ fn new_event(head: &PgRow) -> Result<NewEvent> {
     Ok(event)
 }
 
-/// Gives the arrivals their deliveries; the lanes that were created for them.
+/// Assigns deliveries to the arrivals. Returns the lanes that were created for them.
 async fn plan(
     connection: &mut PgConnection,
     namespace: &str,
@@ -177,7 +176,7 @@ async fn plan(
     if missing.is_empty() {
         return Ok(Vec::new());
     }
-    // Lanes are remembered, so they must survive a crash.
+    // Processes cache lanes, so their creation must survive a crash.
     connection.execute("SET LOCAL synchronous_commit TO DEFAULT").await.map_err(from_sqlx)?;
     let ids = insert_lanes(connection, namespace, &missing, now).await?;
     let created: HashMap<LaneKey, i64> = missing.into_iter().zip(ids).collect();
@@ -197,8 +196,8 @@ const DROP: &str = "
 DELETE FROM windlass.events e USING unnest($2::bigint[], $3::timestamptz[]) AS i(event_id, created_at)
 WHERE e.namespace = $1 AND e.id = i.event_id AND e.created_at = i.created_at";
 
-/// Claims the keys, and drops the events whose key is known: their ids. One with another type or payload than the first is
-/// rejected instead.
+/// Claims the keys, and drops events whose key is known. Returns their ids. An event with another type or payload than
+/// the first one is rejected instead.
 async fn claim_keys(connection: &mut PgConnection, namespace: &str, arrivals: &mut [Arrival]) -> Result<HashSet<i64>> {
     let mut by_key: BTreeMap<String, usize> = BTreeMap::new();
     for (at, arrival) in arrivals.iter().enumerate() {
@@ -246,14 +245,14 @@ async fn claim_keys(connection: &mut PgConnection, namespace: &str, arrivals: &m
     Ok(dropped.into_iter().collect())
 }
 
-/// When it may first be claimed, and when it expires.
+/// The earliest start and the deadline.
 fn times(arrival: &Arrival) -> (Timestamp, Option<Timestamp>) {
     let PreparedEvent { event, expires_in, .. } = &arrival.prepared;
     let due_at = event.run_at.map_or(arrival.created_at, |run_at| run_at.max(arrival.created_at));
     (due_at, event.expires_at.or(expires_in.map(|expires_in| after(due_at, expires_in))))
 }
 
-/// Adds the deliveries; the lanes in which groups made one ready.
+/// Adds the deliveries. Returns the lanes in which groups made one ready.
 async fn deliver(
     connection: &mut PgConnection,
     namespace: &str,
@@ -289,7 +288,7 @@ UPDATE windlass.events e SET expires_at = i.expires_at
 FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS i(event_id, created_at, expires_at)
 WHERE e.namespace = $1 AND e.id = i.event_id AND e.created_at = i.created_at";
 
-/// Stores the deadlines that the policy gives.
+/// Stores the deadlines that result from the policy.
 async fn set_deadlines(connection: &mut PgConnection, namespace: &str, arrivals: &[Arrival]) -> Result<()> {
     let with_policy = |arrival: &&Arrival| arrival.prepared.event.expires_at.is_none() && times(arrival).1.is_some();
     let with_policy: Vec<&Arrival> = arrivals.iter().filter(with_policy).collect();
@@ -318,7 +317,7 @@ INSERT INTO windlass.dead_letters (event_id, subscription_id, event_type, namesp
 SELECT event_id, $3, event_type, $1, 'main', 'FAILED', reason, error, 0, 0, max_retries, coalesce($2, now()), created_at
 FROM rejected";
 
-/// Keeps what cannot be delivered as dead letters of `main`.
+/// Stores rejected arrivals as dead letters of `main`.
 async fn reject(
     connection: &mut PgConnection,
     request: &RouteRequest,
@@ -360,7 +359,7 @@ SELECT (SELECT a.event_id FROM windlass.arrivals a
 
 const ARRIVED_AT: &str = "SELECT created_at FROM windlass.arrivals WHERE namespace = $1 AND event_id = $2";
 
-// By jumps from one namespace to the next.
+// Jumps from one namespace to the next by index.
 const NAMESPACES: &str = "
 WITH RECURSIVE found AS (
     (SELECT a.namespace FROM windlass.arrivals a ORDER BY a.namespace LIMIT 1)
@@ -375,7 +374,7 @@ WITH RECURSIVE found AS (
 )
 SELECT namespace FROM found WHERE namespace IS NOT NULL UNION SELECT namespace FROM departed WHERE namespace IS NOT NULL";
 
-// By the clock of the database, which publishers compare it with. If two routers become active at once, both look.
+// By the database's clock, which publishers also use. If two routers become active concurrently, both poll.
 const ANNOUNCE_ACTIVE: &str = "
 WITH unsynced AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE windlass.routers r SET active_until = clock_timestamp() + interval '2 seconds',
@@ -396,7 +395,7 @@ ON CONFLICT (namespace, router) DO UPDATE SET listens_until = excluded.listens_u
 
 const REMOVE_ROUTER: &str = "DELETE FROM windlass.routers WHERE namespace = $1 AND router = $2";
 
-// Takes an id: a snapshot only tells the ids of transactions that have ended.
+// Allocates a transaction id: a snapshot contains only ids that were allocated before.
 const NEXT_TRANSACTION: &str = "SELECT pg_current_xact_id()::text::bigint";
 
 const NOTIFY: &str = "SELECT pg_notify('windlass', '0 ' || $1 || ' +')::text";
@@ -407,19 +406,14 @@ impl RouteStore for PgStore {
         true
     }
 
-    async fn look_for_arrivals(
-        &self,
-        namespace: &str,
-        position: &RoutePosition,
-        departures: bool,
-    ) -> Result<ArrivalsLook> {
+    async fn poll_arrivals(&self, namespace: &str, position: &RoutePosition, departures: bool) -> Result<ArrivalsPoll> {
         let mut connection = self.routes.get().await?;
         let look = sqlx::query(LOOK).bind(namespace).bind(position.after).bind(&position.open).bind(departures);
         let row = look.fetch_one(&mut *connection).await.map_err(from_sqlx)?;
         let connects = self.routes.connects();
         connection.done();
         let (first, newest, departed) = (get(&row, "first")?, get(&row, "newest")?, get(&row, "departed")?);
-        Ok(ArrivalsLook { first, newest, departed, snapshot: snapshot(&row)?, connects })
+        Ok(ArrivalsPoll { first, newest, departed, snapshot: snapshot(&row)?, connects })
     }
 
     async fn settle_departures(
@@ -428,7 +422,7 @@ impl RouteStore for PgStore {
         groups: Option<&[(String, String)]>,
         now: Option<Timestamp>,
     ) -> Result<Vec<ReadyLane>> {
-        despite_deadlocks!(group::settle_departures(self, namespace, groups, now))
+        retry_deadlocks!(group::settle_departures(self, namespace, groups, now))
     }
 
     async fn arrived_at(&self, namespace: &str, event_id: i64) -> Result<Option<Timestamp>> {
@@ -447,7 +441,7 @@ impl RouteStore for PgStore {
     }
 
     async fn route(&self, request: &RouteRequest, now: Option<Timestamp>) -> Result<Routing> {
-        despite_deadlocks!(route(self, request, now))
+        retry_deadlocks!(route(self, request, now))
     }
 
     async fn announce_active_router(&self, namespace: &str, router: &str) -> Result<bool> {

@@ -1,4 +1,4 @@
-//! Rows as values.
+//! Conversion of rows to values.
 
 use serde_json::value::RawValue;
 use sqlx::postgres::PgRow;
@@ -18,7 +18,7 @@ where
     row.try_get(column).map_err(from_sqlx)
 }
 
-/// The columns of a row, one after the other: where there are many rows, looking each up by its name counts.
+/// Reads the columns of a row in order: faster than by name if there are many rows.
 pub(super) struct Columns<'r> {
     row: &'r PgRow,
     next: usize,
@@ -29,7 +29,7 @@ impl<'r> Columns<'r> {
         Columns { row, next: 0 }
     }
 
-    /// The statement says of which type it is: that is not looked up for each.
+    /// The next column, without checking its type: the statement determines it.
     pub fn next<T: sqlx::Decode<'r, sqlx::Postgres>>(&mut self) -> Result<T> {
         self.next += 1;
         self.row.try_get_unchecked(self.next - 1).map_err(from_sqlx)
@@ -39,7 +39,7 @@ impl<'r> Columns<'r> {
         self.next += columns;
     }
 
-    /// Whether the next one is.
+    /// Whether the next column is null.
     pub fn is_null(&self) -> bool {
         self.row.try_get_raw(self.next).is_ok_and(|value| value.is_null())
     }
@@ -53,7 +53,7 @@ impl<'r> Columns<'r> {
     }
 }
 
-/// A count, which no table holds below zero.
+/// A count. No table stores negative ones.
 pub(super) fn count(row: &PgRow, column: &'static str) -> Result<u32> {
     get::<i32>(row, column).map(i32::unsigned_abs)
 }
@@ -88,7 +88,7 @@ pub(super) fn event(row: &PgRow) -> Result<Event> {
     })
 }
 
-/// Needs the columns of `event_queue` that decisions depend on.
+/// Needs the columns of `event_queue` that are in `LiveDelivery`.
 pub(super) fn live(row: &PgRow) -> Result<LiveDelivery> {
     Ok(LiveDelivery {
         event_id: get(row, "event_id")?,
@@ -106,7 +106,7 @@ pub(super) fn live(row: &PgRow) -> Result<LiveDelivery> {
     })
 }
 
-/// Needs the columns of `event_attempts` that are shown.
+/// Needs the columns of `event_attempts` that are in `Attempt`.
 pub(super) fn attempt(row: &PgRow) -> Result<Attempt> {
     Ok(Attempt {
         event_id: get(row, "event_id")?,

@@ -1,4 +1,4 @@
-//! Runs: the deliveries of a group that follow a claimed one, under the same lease.
+//! Runs: claims the next deliveries of a group under the lease of the first one.
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -14,8 +14,8 @@ use crate::store::{Claim, ClaimSource, RunHead};
 // Like a claim, it need not survive a crash of the server.
 const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";
 
-// A group that another transaction is changing gets no run. Its members are read by the next statement, which sees what
-// those before have committed.
+// A group that another transaction has locked gets no run. The next statement reads the members, and sees the changes
+// of earlier transactions.
 pub(super) const LOCK_GROUPS: &str = "
 SELECT i.n FROM unnest($3::text[]) WITH ORDINALITY AS i(group_id, n)
 CROSS JOIN LATERAL (
@@ -23,7 +23,7 @@ CROSS JOIN LATERAL (
     WHERE g.group_id = i.group_id AND g.subscription = $2 AND g.namespace = $1 AND g.depth > 1
     FOR UPDATE SKIP LOCKED) AS locked";
 
-// Takes the first waiting deliveries of each group, up to one that cannot be part of the run: it is not due, was tried
+// Claims the first waiting deliveries of each group, up to one that cannot be part of the run: it is not due, was tried
 // before, has expired or is not among the claim's lanes. The first delivery of the run must still have its lease.
 pub(super) const CLAIM_RUNS: &str = "
 WITH picked AS MATERIALIZED (
@@ -76,7 +76,7 @@ SELECT t.n, coalesce($3, now()) AS now, t.due_at, t.event_id, t.lane_id, t.prior
        t.expires_at, t.created_at, t.lease, t.attempts, t.retry_count, t.max_retries, t.attempts_limit, t.lease_expires_at
 FROM taken t";
 
-/// Claims what follows these deliveries in their groups, if the requests want runs. Each run is in order.
+/// Claims the deliveries that follow these in their groups, if the requests want runs. Each run is in order.
 pub(super) async fn claim_runs(
     connection: &mut PgConnection,
     claim: &Claim,

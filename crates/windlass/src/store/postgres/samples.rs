@@ -1,19 +1,22 @@
-//! Samples. None of the connections that events go through is used.
+//! Samples. They use no connections of the hot path.
 
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, Executor, PgConnection};
 
 use super::PgStore;
 use super::error::from_sqlx;
+use super::retry::retry_deadlocks;
 use super::row::get;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::observe::samples::counter::Counter;
 use crate::observe::samples::histogram::Histogram;
-use crate::observe::samples::thin::{LEVELS, Level, merged};
-use crate::observe::samples::{Points, SampleRow};
+use crate::observe::samples::thin::{THINNING_LEVELS, ThinningLevel, merge_samples};
+use crate::observe::samples::{SampleRow, SampleSeries};
+use crate::store::SampleStore;
 
-// An array of arrays cannot be unnested by one level, so histograms come as text.
+// `unnest` flattens arrays of arrays, so histograms are passed as text.
 const ADD: &str = "
 INSERT INTO windlass.samples AS s (namespace, span_s, at, event_type, published, completed, failed, retried, expired,
     cancelled, depth, oldest_ms, wait, run)
@@ -29,14 +32,99 @@ ON CONFLICT (namespace, span_s, at, event_type) DO UPDATE SET
     depth = greatest(s.depth, excluded.depth), oldest_ms = greatest(s.oldest_ms, excluded.oldest_ms),
     wait = windlass._add_counts(s.wait, excluded.wait), run = windlass._add_counts(s.run, excluded.run)";
 
-pub(super) async fn add(store: &PgStore, namespace: &str, rows: &[SampleRow]) -> Result<()> {
-    let mut connection = store.reads.get().await?;
-    add_on(&mut connection, namespace, rows).await?;
-    connection.done();
-    Ok(())
+const SAMPLED_LATELY: &str = "
+SELECT DISTINCT s.event_type
+FROM windlass.samples s
+WHERE s.namespace = $1 AND s.span_s = 60 AND s.at > coalesce($2, now()) - interval '2 minutes'
+  AND (s.depth > 0 OR s.published + s.completed + s.failed + s.retried + s.expired + s.cancelled > 0)";
+
+const TAKE: &str = "
+DELETE FROM windlass.samples WHERE ctid = ANY(ARRAY(
+    SELECT s.ctid FROM windlass.samples s
+    WHERE s.namespace = $1 AND s.span_s = $2 AND s.at < $3
+    ORDER BY s.at, s.event_type LIMIT $4 FOR UPDATE SKIP LOCKED)) AND namespace = $1
+RETURNING span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait,
+    run";
+
+/// The page size.
+const PAGE: usize = 5_000;
+
+/// One snapshot, so that a sample that is merged meanwhile is read once.
+const ONE_MOMENT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+// Types are not empty, so the first page begins with the first timestamp.
+const SAMPLES: &str = "
+SELECT span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run
+FROM windlass.samples
+WHERE namespace = $1 AND span_s = $2 AND at < $4 AND (at, event_type) > ($3, $5)
+ORDER BY at, event_type LIMIT $6";
+
+#[async_trait]
+impl SampleStore for PgStore {
+    async fn add_samples(&self, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+        retry_deadlocks!(async {
+            let mut connection = self.reads.get().await?;
+            add_on(&mut connection, namespace, rows).await?;
+            connection.done();
+            Ok(())
+        })
+    }
+
+    async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
+        let mut connection = self.reads.get().await?;
+        let query = sqlx::query_scalar(SAMPLED_LATELY).bind(namespace).bind(now);
+        let types = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(types)
+    }
+
+    async fn thin_samples(
+        &self,
+        namespace: &str,
+        level: &ThinningLevel,
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<usize> {
+        retry_deadlocks!(async {
+            let mut connection = self.reads.get().await?;
+            let mut tx = connection.begin().await.map_err(from_sqlx)?;
+            let take = sqlx::query(TAKE).bind(namespace).bind(level.span_s as i32).bind(before).bind(limit as i64);
+            let old = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+            if let Some(into_s) = level.into_s {
+                let rows = old.iter().map(sample).collect::<Result<_>>()?;
+                add_on(&mut tx, namespace, &merge_samples(rows, into_s)).await?;
+            }
+            tx.commit().await.map_err(from_sqlx)?;
+            connection.done();
+            Ok(old.len())
+        })
+    }
+
+    async fn samples(&self, namespace: &str, mut points: SampleSeries) -> Result<SampleSeries> {
+        let mut connection = self.reads.get().await?;
+        let mut tx = connection.begin().await.map_err(from_sqlx)?;
+        tx.execute(ONE_MOMENT).await.map_err(from_sqlx)?;
+        let until = points.query.until;
+        for level in THINNING_LEVELS {
+            let (mut from, mut after_type) = (points.query.from, String::new());
+            loop {
+                let page = sqlx::query(SAMPLES).bind(namespace).bind(level.span_s as i32).bind(from).bind(until);
+                let page = page.bind(&after_type).bind(PAGE as i64);
+                let rows = page.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
+                for row in &rows {
+                    points.add(sample(row)?)?;
+                }
+                let Some(last) = rows.last().filter(|_| rows.len() == PAGE) else { break };
+                (from, after_type) = (get(last, "at")?, get(last, "event_type")?);
+            }
+        }
+        tx.commit().await.map_err(from_sqlx)?;
+        connection.done();
+        Ok(points)
+    }
 }
 
-/// Everyone locks rows in one order.
+/// Rows are locked in one order.
 async fn add_on(connection: &mut PgConnection, namespace: &str, rows: &[SampleRow]) -> Result<()> {
     let mut rows: Vec<&SampleRow> = rows.iter().collect();
     rows.sort_by(|a, b| (a.span_s, a.at, &a.event_type).cmp(&(b.span_s, b.at, &b.event_type)));
@@ -89,82 +177,4 @@ fn sample(row: &PgRow) -> Result<SampleRow> {
     };
     let span_s = get::<i32>(row, "span_s")?.unsigned_abs();
     Ok(SampleRow { span_s, at: get(row, "at")?, event_type: get(row, "event_type")?, counter })
-}
-
-const SAMPLED_LATELY: &str = "
-SELECT DISTINCT s.event_type
-FROM windlass.samples s
-WHERE s.namespace = $1 AND s.span_s = 60 AND s.at > coalesce($2, now()) - interval '2 minutes'
-  AND (s.depth > 0 OR s.published + s.completed + s.failed + s.retried + s.expired + s.cancelled > 0)";
-
-pub(super) async fn sampled_lately(store: &PgStore, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
-    let mut connection = store.reads.get().await?;
-    let query = sqlx::query_scalar(SAMPLED_LATELY).bind(namespace).bind(now);
-    let types = query.fetch_all(&mut *connection).await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(types)
-}
-
-const TAKE: &str = "
-DELETE FROM windlass.samples WHERE ctid = ANY(ARRAY(
-    SELECT s.ctid FROM windlass.samples s
-    WHERE s.namespace = $1 AND s.span_s = $2 AND s.at < $3
-    ORDER BY s.at, s.event_type LIMIT $4 FOR UPDATE SKIP LOCKED)) AND namespace = $1
-RETURNING span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait,
-    run";
-
-pub(super) async fn thin(
-    store: &PgStore,
-    namespace: &str,
-    level: &Level,
-    before: Timestamp,
-    limit: usize,
-) -> Result<usize> {
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    let take = sqlx::query(TAKE).bind(namespace).bind(level.span_s as i32).bind(before).bind(limit as i64);
-    let old = take.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-    if let Some(into_s) = level.into_s {
-        let rows = old.iter().map(sample).collect::<Result<_>>()?;
-        add_on(&mut tx, namespace, &merged(rows, into_s)).await?;
-    }
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(old.len())
-}
-
-/// How many rows are read at once.
-const PAGE: usize = 5_000;
-
-/// So that what is put together meanwhile is seen once.
-const ONE_MOMENT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
-
-// No type is the empty text, so the first page begins with the first instant.
-const SAMPLES: &str = "
-SELECT span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run
-FROM windlass.samples
-WHERE namespace = $1 AND span_s = $2 AND at < $4 AND (at, event_type) > ($3, $5)
-ORDER BY at, event_type LIMIT $6";
-
-pub(super) async fn samples(store: &PgStore, namespace: &str, mut points: Points) -> Result<Points> {
-    let mut connection = store.reads.get().await?;
-    let mut tx = connection.begin().await.map_err(from_sqlx)?;
-    tx.execute(ONE_MOMENT).await.map_err(from_sqlx)?;
-    let until = points.wanted.until;
-    for level in LEVELS {
-        let (mut from, mut after_type) = (points.wanted.from, String::new());
-        loop {
-            let page = sqlx::query(SAMPLES).bind(namespace).bind(level.span_s as i32).bind(from).bind(until);
-            let page = page.bind(&after_type).bind(PAGE as i64);
-            let rows = page.fetch_all(&mut *tx).await.map_err(from_sqlx)?;
-            for row in &rows {
-                points.add(sample(row)?)?;
-            }
-            let Some(last) = rows.last().filter(|_| rows.len() == PAGE) else { break };
-            (from, after_type) = (get(last, "at")?, get(last, "event_type")?);
-        }
-    }
-    tx.commit().await.map_err(from_sqlx)?;
-    connection.done();
-    Ok(points)
 }

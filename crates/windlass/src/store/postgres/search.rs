@@ -1,4 +1,4 @@
-//! Finding events. Walks go by index from the newest event on, whatever the statistics say.
+//! Searching events. Walks use indexes from the newest event on, whatever the statistics say.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,11 +22,11 @@ macro_rules! events_below {
     };
 }
 
-pub(super) const ALL: &str = concat!("SELECT e.id AS event_id, true AS meant FROM ", events_below!());
+pub(super) const ALL: &str = concat!("SELECT e.id AS event_id, true AS matches FROM ", events_below!());
 
-// Asked for between an id and itself, in its order, rows can come by one index only.
-pub(super) const TOLD: &str = concat!(
-    "SELECT e.id AS event_id, q.found IS NOT NULL OR a.found IS NOT NULL AS meant FROM ",
+// `BETWEEN` an id and itself with its ORDER BY leaves the planner one index.
+pub(super) const MATCHED: &str = concat!(
+    "SELECT e.id AS event_id, q.found IS NOT NULL OR a.found IS NOT NULL AS matches FROM ",
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
@@ -40,7 +40,7 @@ ORDER BY e.id DESC"
 );
 
 pub(super) const LIVE: &str = concat!(
-    "SELECT e.id AS event_id, q.found IS NOT NULL AS meant FROM ",
+    "SELECT e.id AS event_id, q.found IS NOT NULL AS matches FROM ",
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_queue q
@@ -53,7 +53,7 @@ ORDER BY e.id DESC"
 
 // No delivery ends twice in one of these states.
 pub(super) const ENDED: &str = concat!(
-    "SELECT e.id AS event_id, a.found IS NOT NULL AS meant FROM ",
+    "SELECT e.id AS event_id, a.found IS NOT NULL AS matches FROM ",
     events_below!(),
     "
 LEFT JOIN LATERAL (SELECT true AS found FROM windlass.event_attempts a
@@ -63,18 +63,18 @@ ORDER BY e.id DESC"
 );
 
 pub(super) const DEAD: &str = "
-SELECT d.event_id, d.status = $5 AS meant FROM windlass.dead_letters d
+SELECT d.event_id, d.status = $5 AS matches FROM windlass.dead_letters d
 WHERE d.namespace = $1 AND d.subscription = $4 AND d.event_id < $2 ORDER BY d.event_id DESC LIMIT $3";
 
-// No more rows are read than are asked for; leased rows among them are sorted out by the caller.
-pub(super) const FREE_IDS: &str = "
-SELECT q.event_id, q.lease IS NULL AS meant FROM windlass.event_queue q
+// Reads no more rows than requested. The caller filters leased rows.
+pub(super) const PENDING_IDS: &str = "
+SELECT q.event_id, q.lease IS NULL AS matches FROM windlass.event_queue q
 WHERE q.subscription_id = (SELECT s.subscription_id FROM windlass.subscriptions s
                            WHERE s.namespace = $1 AND s.subscription = $2)
 ORDER BY q.event_id LIMIT $3";
 
-pub(super) const LEASED_IDS: &str = "
-SELECT q.event_id, true AS meant
+const LEASED_IDS: &str = "
+SELECT q.event_id, true AS matches
 FROM (SELECT s.subscription_id FROM windlass.subscriptions s WHERE s.namespace = $1 AND s.subscription = $2) AS s
 CROSS JOIN LATERAL (
     SELECT l.lease, l.first_id, l.last_id FROM windlass.leases l
@@ -104,7 +104,7 @@ const HEADS: &str = "
 SELECT e.id, e.event_type, e.title, e.tags, e.group_id, e.created_at
 FROM windlass.events e WHERE e.namespace = $1 AND e.id = ANY($2)";
 
-/// The text as a pattern in which nothing stands for anything else.
+/// Escapes the text as a LIKE pattern.
 fn pattern(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 2);
     pattern.push('%');
@@ -129,11 +129,11 @@ async fn by_index(store: &PgStore, query: Query<'_>) -> Result<Vec<PgRow>> {
     Ok(rows)
 }
 
-/// Those of the rows that are in the state asked for.
-fn meant(rows: &[PgRow]) -> Result<Vec<i64>> {
+/// The ids of the rows in the requested state.
+fn requested_ids(rows: &[PgRow]) -> Result<Vec<i64>> {
     let mut ids = Vec::with_capacity(rows.len());
     for row in rows {
-        if get(row, "meant")? {
+        if get(row, "matches")? {
             ids.push(get(row, "event_id")?);
         }
     }
@@ -146,7 +146,7 @@ impl SearchStore for PgStore {
         let query = |sql| sqlx::query(sql).bind(namespace).bind(before).bind(rows as i64);
         let query = match source {
             Source::All => query(ALL),
-            Source::Told { subscription } => query(TOLD).bind(subscription),
+            Source::Matched { subscription } => query(MATCHED).bind(subscription),
             Source::Live { subscription, held: false } => query(LIVE).bind(subscription).bind("PENDING"),
             Source::Live { subscription, held: true } => query(LIVE).bind(subscription).bind("PROCESSING"),
             Source::Dead { subscription, status } => query(DEAD).bind(subscription).bind(status.as_str()),
@@ -155,17 +155,17 @@ impl SearchStore for PgStore {
         let found = by_index(self, query).await?;
         let last = found.last().filter(|_| found.len() == rows);
         let next = last.map(|row| get(row, "event_id")).transpose()?;
-        Ok(SearchStep { ids: meant(&found)?, looked_at: found.len(), next })
+        Ok(SearchStep { ids: requested_ids(&found)?, looked_at: found.len(), next })
     }
 
     async fn live_ids(&self, namespace: &str, subscription: &str, held: bool, most: usize) -> Result<Option<Vec<i64>>> {
-        let sql = if held { LEASED_IDS } else { FREE_IDS };
+        let sql = if held { LEASED_IDS } else { PENDING_IDS };
         let query = sqlx::query(sql).bind(namespace).bind(subscription).bind(most as i64 + 1);
         let found = by_index(self, query).await?;
         if found.len() > most {
             return Ok(None);
         }
-        Ok(Some(meant(&found)?))
+        Ok(Some(requested_ids(&found)?))
     }
 
     async fn event_of_key(&self, namespace: &str, key: &str) -> Result<Option<i64>> {
@@ -188,8 +188,8 @@ impl SearchStore for PgStore {
             .bind(contents.created_before)
             .bind(contents.text.as_deref().map(pattern));
         let rows = by_index(self, query).await?;
-        let meant: HashSet<i64> = rows.iter().map(|row| get(row, "id")).collect::<Result<_>>()?;
-        ids.retain(|id| meant.contains(id));
+        let requested_ids: HashSet<i64> = rows.iter().map(|row| get(row, "id")).collect::<Result<_>>()?;
+        ids.retain(|id| requested_ids.contains(id));
         Ok(ids)
     }
 
@@ -237,7 +237,7 @@ mod tests {
     use super::pattern;
 
     #[test]
-    fn nothing_in_a_text_stands_for_anything_else() {
+    fn search_text_is_matched_literally() {
         assert_eq!(pattern("a"), "%a%");
         assert_eq!(pattern(r"50%_\"), r"%50\%\_\\%");
     }

@@ -1,38 +1,41 @@
-//! Applying what was decided: one statement for each kind of change, in one transaction.
+//! Applying changes to deliveries: one statement for each kind of change, in one transaction.
 
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection};
 
-use super::PgStore;
-use super::again::{self, despite_deadlocks, fill, missed};
 use super::complete::{by_subscription, complete, is_plain};
 use super::enqueue::{column, flags, optional};
 use super::error::from_sqlx;
-use super::group::{self, GroupChange, Groups, Stop};
-use super::results;
+use super::group::{self, GroupChange, Groups, RunStop};
+use super::retry::{self, fill, missed, retry_deadlocks};
 use super::row::Columns;
+use super::{PgStore, results};
 use crate::clock::{Timestamp, micros};
 use crate::error::Result;
-use crate::queue::decide::{Transition, When};
+use crate::queue::decide::{RequeueTime, Transition};
 use crate::queue::outcome::Attempt;
 use crate::queue::wake::ReadyLane;
-use crate::store::{AppliedChanges, ChangeGuard, DeliveryChange};
+use crate::store::{AppliedChanges, ChangeGuard, DeliveryChange, TransitionStore};
 
-pub(super) async fn transition(
-    store: &PgStore,
-    namespace: &str,
-    changes: &[DeliveryChange],
-    now: Option<Timestamp>,
-) -> Result<AppliedChanges> {
-    let mut applied = despite_deadlocks!(once(store, namespace, changes, false, now))?;
-    // Passed over, or lost.
-    let missed = missed(changes, &applied.attempts);
-    if !missed.is_empty() {
-        let second = despite_deadlocks!(once(store, namespace, &missed, true, now))?;
-        fill(&mut applied.attempts, second.attempts);
-        applied.freed.extend(second.freed);
+#[async_trait]
+impl TransitionStore for PgStore {
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[DeliveryChange],
+        now: Option<Timestamp>,
+    ) -> Result<AppliedChanges> {
+        let mut applied = retry_deadlocks!(once(self, namespace, changes, false, now))?;
+        // Skipped because of a concurrent change, or lost.
+        let missed = missed(changes, &applied.attempts);
+        if !missed.is_empty() {
+            let second = retry_deadlocks!(once(self, namespace, &missed, true, now))?;
+            fill(&mut applied.attempts, second.attempts);
+            applied.ready_lanes.extend(second.ready_lanes);
+        }
+        Ok(applied)
     }
-    Ok(applied)
 }
 
 async fn once(
@@ -43,10 +46,10 @@ async fn once(
     now: Option<Timestamp>,
 ) -> Result<AppliedChanges> {
     let (mut connection, kinds) = (store.writes.get().await?, Kinds::of(changes));
-    let (attempts, freed) = if is_one_statement(changes, &kinds) && !locking {
+    let (attempts, ready_lanes) = if is_one_statement(changes, &kinds) && !locking {
         let done = kinds.apply(&mut connection, namespace, now).await?;
-        let freed = requeued(&done);
-        (in_order(changes, done), freed)
+        let ready_lanes = requeued(&done);
+        (in_order(changes, done), ready_lanes)
     } else {
         let mut tx = connection.begin().await.map_err(from_sqlx)?;
         let applied = apply(&mut tx, namespace, changes, locking, now).await?;
@@ -54,19 +57,19 @@ async fn once(
         applied
     };
     connection.done();
-    store.notify(namespace, freed.clone());
+    store.notify(namespace, ready_lanes.clone());
     store.note_finished_leases(changes.iter());
-    Ok(AppliedChanges { attempts, freed })
+    Ok(AppliedChanges { attempts, ready_lanes })
 }
 
-/// Whether one statement, which needs no transaction around it, does all.
+/// Whether one statement, without a transaction around it, can apply all changes.
 fn is_one_statement(changes: &[DeliveryChange], kinds: &Kinds<'_>) -> bool {
     let alone = |change: &DeliveryChange| change.live.group_id.is_none() && !change.concerns_results();
     changes.iter().all(alone) && kinds.is_one_statement()
 }
 
-/// Applies changes in the caller's transaction; where something became ready.
-pub(super) async fn apply(
+/// Applies changes in the caller's transaction. Returns the attempts, and the lanes in which deliveries became ready.
+async fn apply(
     connection: &mut PgConnection,
     namespace: &str,
     changes: &[DeliveryChange],
@@ -79,14 +82,14 @@ pub(super) async fn apply(
         group::release_runs(connection, namespace, &stops(changes), now).await?;
     }
     if locking {
-        again::lock(connection, namespace, changes.iter().map(|change| &change.live)).await?;
+        retry::lock(connection, namespace, changes.iter().map(|change| &change.live)).await?;
     }
     let done = Kinds::of(changes).apply(connection, namespace, now).await?;
     forget(connection, namespace, &done).await?;
     results::write(connection, namespace, &column(&done, |done| done.change), now).await?;
     let moved = group::apply(connection, namespace, &group_changes(&done), now).await?;
-    let freed = requeued(&done).into_iter().chain(moved).collect();
-    Ok((in_order(changes, done), freed))
+    let ready_lanes = requeued(&done).into_iter().chain(moved).collect();
+    Ok((in_order(changes, done), ready_lanes))
 }
 
 const DEPART: &str = "
@@ -100,7 +103,7 @@ pub(super) async fn apply_in_tx(
     now: Option<Timestamp>,
 ) -> Result<Option<Attempt>> {
     let changes = std::slice::from_ref(change);
-    again::lock(connection, namespace, std::iter::once(&change.live)).await?;
+    retry::lock(connection, namespace, std::iter::once(&change.live)).await?;
     let done = Kinds::of(changes).apply(connection, namespace, now).await?;
     if let (Some(group_id), Some(lease), [_]) = (&change.live.group_id, lease_of(change), &done[..]) {
         let depart = sqlx::query(DEPART).bind(namespace).bind(&change.live.subscription).bind(group_id).bind(lease);
@@ -115,11 +118,11 @@ fn group_of(change: &DeliveryChange) -> Option<group::Group> {
     change.live.group_id.as_ref().map(|group_id| (change.live.subscription.clone(), group_id.clone()))
 }
 
-/// A change, and its place among all that were asked for.
-pub(super) type Asked<'a> = (usize, &'a DeliveryChange);
+/// A change with its index in the call.
+pub(super) type IndexedChange<'a> = (usize, &'a DeliveryChange);
 
-/// A change whose guard held, and what only its row could tell.
-struct Done<'a> {
+/// An applied change, with the values that only its row knows.
+struct AppliedChange<'a> {
     at: usize,
     change: &'a DeliveryChange,
     attempt: u32,
@@ -128,13 +131,13 @@ struct Done<'a> {
     max_retries: Option<u32>,
     finished_at: Timestamp,
     next_retry_at: Option<Timestamp>,
-    /// Known of what is forgotten.
+    /// Set if the history of the delivery is deleted.
     created_at: Option<Timestamp>,
 }
 
-impl<'a> Done<'a> {
-    /// All kinds of changes tell the same, in this order: one row for all.
-    fn read_all(row: &PgRow, asked: &[Asked<'a>]) -> Result<Vec<Done<'a>>> {
+impl<'a> AppliedChange<'a> {
+    /// Reads one row with all results. All kinds of changes return the same columns.
+    fn read_all(row: &PgRow, asked: &[IndexedChange<'a>]) -> Result<Vec<AppliedChange<'a>>> {
         let mut columns = Columns::of(row);
         let finished_at = columns.next()?;
         let Some(numbers) = columns.next::<Option<Vec<i64>>>()? else { return Ok(Vec::new()) };
@@ -145,7 +148,7 @@ impl<'a> Done<'a> {
         let instant = |of: &Option<Vec<Option<Timestamp>>>, at: usize| of.as_ref().and_then(|of| of[at]);
         let done = numbers.into_iter().zip(workers).enumerate().map(|(row, (n, worker_id))| {
             let (at, change) = asked[n as usize - 1];
-            Done {
+            AppliedChange {
                 at,
                 change,
                 attempt: attempts[row].unsigned_abs(),
@@ -165,10 +168,10 @@ impl<'a> Done<'a> {
 #[derive(Default)]
 struct Kinds<'a> {
     /// By subscription.
-    completions: Vec<Vec<Asked<'a>>>,
-    ends: Vec<Asked<'a>>,
-    requeues: Vec<Asked<'a>>,
-    burials: Vec<Asked<'a>>,
+    completions: Vec<Vec<IndexedChange<'a>>>,
+    ends: Vec<IndexedChange<'a>>,
+    requeues: Vec<IndexedChange<'a>>,
+    burials: Vec<IndexedChange<'a>>,
 }
 
 impl<'a> Kinds<'a> {
@@ -179,7 +182,7 @@ impl<'a> Kinds<'a> {
                 Transition::End { .. } if is_plain(asked.1) => &mut plain,
                 Transition::End { .. } => &mut kinds.ends,
                 Transition::Requeue { .. } => &mut kinds.requeues,
-                Transition::Bury { .. } => &mut kinds.burials,
+                Transition::DeadLetter { .. } => &mut kinds.burials,
             };
             kind.push(asked);
         }
@@ -187,10 +190,11 @@ impl<'a> Kinds<'a> {
         kinds
     }
 
-    /// What each statement is asked for.
-    fn statements(&self) -> impl Iterator<Item = (&[Asked<'a>], Ask)> {
-        let others: [(&[Asked<'a>], Ask); 3] = [(&self.ends, end), (&self.requeues, requeue), (&self.burials, bury)];
-        let completions = self.completions.iter().map(|layer| (&layer[..], complete as Ask));
+    /// The changes of each statement.
+    fn statements(&self) -> impl Iterator<Item = (&[IndexedChange<'a>], BuildStatement)> {
+        let others: [(&[IndexedChange<'a>], BuildStatement); 3] =
+            [(&self.ends, end), (&self.requeues, requeue), (&self.burials, bury)];
+        let completions = self.completions.iter().map(|layer| (&layer[..], complete as BuildStatement));
         completions.chain(others).filter(|(asked, _)| !asked.is_empty())
     }
 
@@ -203,35 +207,40 @@ impl<'a> Kinds<'a> {
         connection: &mut PgConnection,
         namespace: &str,
         now: Option<Timestamp>,
-    ) -> Result<Vec<Done<'a>>> {
+    ) -> Result<Vec<AppliedChange<'a>>> {
         let mut done = Vec::new();
         for (asked, ask) in self.statements() {
             let row = ask(namespace, now, asked).fetch_one(&mut *connection).await.map_err(from_sqlx)?;
-            done.extend(Done::read_all(&row, asked)?);
+            done.extend(AppliedChange::read_all(&row, asked)?);
         }
         Ok(done)
     }
 }
 
-fn forgets((_, change): &Asked<'_>) -> bool {
+fn forgets((_, change): &IndexedChange<'_>) -> bool {
     matches!(change.transition, Transition::End { forget: true })
 }
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// The statement for changes of one kind.
-type Ask = for<'q> fn(&'q str, Option<Timestamp>, &[Asked<'q>]) -> Query<'q>;
+type BuildStatement = for<'q> fn(&'q str, Option<Timestamp>, &[IndexedChange<'q>]) -> Query<'q>;
 
-/// The lease that its guard asks for.
+/// The lease that the guard requires.
 pub(super) fn lease_of(change: &DeliveryChange) -> Option<i64> {
     match change.guard {
         ChangeGuard::Lease(lease) | ChangeGuard::ExpiredLease(lease) => Some(lease.0),
-        ChangeGuard::Free => None,
+        ChangeGuard::Pending => None,
     }
 }
 
-/// Binds $1 to $11: what every kind of change has.
-fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
+/// Binds $1 to $11, which every kind of change has.
+fn with_changes<'q>(
+    sql: &'static str,
+    namespace: &'q str,
+    now: Option<Timestamp>,
+    asked: &[IndexedChange<'q>],
+) -> Query<'q> {
     sqlx::query(sql)
         .bind(namespace)
         .bind(now)
@@ -246,10 +255,9 @@ fn with_changes<'q>(sql: &'static str, namespace: &'q str, now: Option<Timestamp
         .bind(optional(asked, |(_, change)| change.record.detail.as_deref().map(|detail| detail.get())))
 }
 
-// Each row is looked up on its own (a subquery, or below a LIMIT, keeps the planner from turning the join around, which
-// after an ANALYZE of an empty queue would read all of it), then changed by ctid. The range that is one
-// event and its order leave the planner the primary key alone: to a queue that it takes for empty, going
-// through the lane for each event seems to cost no more.
+// Each row is looked up on its own and changed by ctid. A subquery with LIMIT keeps the planner from turning the join
+// around, which after an ANALYZE of an empty queue would read the whole table. The range of one event with its ORDER BY
+// leaves only the primary key: if the planner takes the queue for empty, an index on the lane seems as cheap.
 pub(super) const END: &str = "
 WITH gone AS (
     DELETE FROM windlass.event_queue q
@@ -282,12 +290,12 @@ SELECT coalesce($2, now()), array_agg(n), array_agg(attempt), array_agg(worker_i
        CASE WHEN bool_or(forget) THEN array_agg(CASE WHEN forget THEN created_at END) END
 FROM gone";
 
-fn end<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
+fn end<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[IndexedChange<'q>]) -> Query<'q> {
     with_changes(END, namespace, now, asked).bind(flags(asked, forgets))
 }
 
-// worker_id, picked_at and started_at stay in the row: they say nothing while nobody holds it, and
-// reading them here saves a second pass.
+// worker_id, picked_at and started_at stay in the row. They mean nothing while the delivery is pending, and RETURNING
+// them here saves a second pass.
 pub(super) const REQUEUE: &str = "
 WITH found AS MATERIALIZED (
     SELECT q.tid, i.* FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[],
@@ -332,7 +340,7 @@ SELECT coalesce($2, now()), array_agg(n), array_agg(attempt), array_agg(worker_i
        array_agg(max_retries), array_agg(next_retry_at), NULL::timestamptz[]
 FROM changed";
 
-/// How a delivery is put back.
+/// How a delivery is requeued.
 struct Requeue {
     delay_us: Option<i64>,
     failed: bool,
@@ -341,17 +349,17 @@ struct Requeue {
 }
 
 impl Requeue {
-    fn of((_, change): &Asked<'_>) -> Option<Requeue> {
-        let Transition::Requeue { when, failed, free, pass_group } = &change.transition else { return None };
+    fn of((_, change): &IndexedChange<'_>) -> Option<Requeue> {
+        let Transition::Requeue { when, failed, refund_attempt, pass_group } = &change.transition else { return None };
         let delay_us = match when {
-            When::Unchanged => None,
-            When::After(delay) => Some(micros(*delay)),
+            RequeueTime::Unchanged => None,
+            RequeueTime::After(delay) => Some(micros(*delay)),
         };
-        Some(Requeue { delay_us, failed: *failed, free: *free, pass_group: *pass_group })
+        Some(Requeue { delay_us, failed: *failed, free: *refund_attempt, pass_group: *pass_group })
     }
 }
 
-fn requeue<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
+fn requeue<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[IndexedChange<'q>]) -> Query<'q> {
     let requeues: Vec<Requeue> = asked.iter().filter_map(Requeue::of).collect();
     with_changes(REQUEUE, namespace, now, asked)
         .bind(column(&requeues, |requeue| requeue.delay_us))
@@ -401,9 +409,9 @@ SELECT coalesce($2, now()), array_agg(n), array_agg(attempt), array_agg(worker_i
        array_agg(max_retries), NULL::timestamptz[], NULL::timestamptz[]
 FROM gone";
 
-fn bury<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[Asked<'q>]) -> Query<'q> {
-    let burial = |(_, change): &Asked<'q>| match &change.transition {
-        Transition::Bury { status, reason, failed } => Some((status.as_str(), reason.as_str(), *failed)),
+fn bury<'q>(namespace: &'q str, now: Option<Timestamp>, asked: &[IndexedChange<'q>]) -> Query<'q> {
+    let burial = |(_, change): &IndexedChange<'q>| match &change.transition {
+        Transition::DeadLetter { status, reason, failed } => Some((status.as_str(), reason.as_str(), *failed)),
         _ => None,
     };
     let burials: Vec<(&str, &str, bool)> = asked.iter().filter_map(burial).collect();
@@ -425,7 +433,7 @@ WITH attempts AS MATERIALIZED (
 DELETE FROM windlass.event_attempts a USING attempts
 WHERE a.ctid = attempts.tid AND a.tableoid = attempts.part AND (a.namespace = $1) IS TRUE";
 
-// A statement of its own, so that it sees which attempts the one before has left.
+// A separate statement, so that it sees which attempts the previous one has left.
 pub(super) const FORGET_EVENTS: &str = "
 WITH events AS MATERIALIZED (
     SELECT e.part, e.tid FROM unnest($2::bigint[], $3::timestamptz[]) AS i(id, created_at)
@@ -445,18 +453,19 @@ WITH events AS MATERIALIZED (
 DELETE FROM windlass.events e USING events
 WHERE e.ctid = events.tid AND e.tableoid = events.part AND (e.namespace = $1) IS TRUE";
 
-// Who adds a delivery to a stored event holds that, and so does whoever forgets another delivery of it: the statement after
-// this one sees what they did.
+// Transactions that add a delivery of a stored event, or delete the history of another one, take this lock, so the next
+// statement sees their changes.
 pub(super) const HOLD_EVENTS: &str = "
 SELECT 1 FROM unnest($2::bigint[], $3::timestamptz[]) AS i(id, created_at)
 CROSS JOIN LATERAL (
     SELECT 1 FROM windlass.events e WHERE e.id = i.id AND e.created_at = i.created_at AND e.namespace = $1
     LIMIT 1 FOR UPDATE) AS e";
 
-/// Deletes the history of these deliveries and, unless another one is live, dead or kept, their events.
-async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>]) -> Result<()> {
+/// Deletes the history of these deliveries and, unless another delivery is in the queue, a dead letter or kept, their
+/// events.
+async fn forget(connection: &mut PgConnection, namespace: &str, done: &[AppliedChange<'_>]) -> Result<()> {
     let mut forgotten: Vec<(i64, Timestamp, &str)> = Vec::new();
-    for Done { at, change, created_at, .. } in done {
+    for AppliedChange { at, change, created_at, .. } in done {
         if let (true, Some(created_at)) = (forgets(&(*at, *change)), created_at) {
             forgotten.push((change.live.event_id, *created_at, &change.live.subscription));
         }
@@ -464,7 +473,7 @@ async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>
     if forgotten.is_empty() {
         return Ok(());
     }
-    // Everybody locks in the order of ids.
+    // All transactions lock in the order of ids.
     forgotten.sort();
     let (ids, created) = (column(&forgotten, |(id, ..)| *id), column(&forgotten, |(_, created, _)| *created));
     let hold = sqlx::query(HOLD_EVENTS).bind(namespace).bind(&ids).bind(&created);
@@ -476,12 +485,12 @@ async fn forget(connection: &mut PgConnection, namespace: &str, done: &[Done<'_>
     events.execute(connection).await.map_err(from_sqlx).map(drop)
 }
 
-/// The deliveries in progress that do not succeed. Only first attempts are claimed in runs.
-fn stops(changes: &[DeliveryChange]) -> Vec<Stop<'_>> {
+/// The deliveries in progress that did not succeed. Only first attempts are claimed in runs.
+fn stops(changes: &[DeliveryChange]) -> Vec<RunStop<'_>> {
     let mut stops = Vec::new();
     for change in changes.iter().filter(|change| change.live.attempts <= 1 && !change.succeeded) {
         if let (Some(group_id), Some(lease)) = (&change.live.group_id, lease_of(change)) {
-            stops.push(Stop {
+            stops.push(RunStop {
                 subscription: &change.live.subscription,
                 group_id,
                 event_id: change.live.event_id,
@@ -494,15 +503,15 @@ fn stops(changes: &[DeliveryChange]) -> Vec<Stop<'_>> {
     stops
 }
 
-/// What was done to the deliveries of each group.
-fn group_changes(done: &[Done<'_>]) -> Groups<GroupChange> {
+/// The changes of each group.
+fn group_changes(done: &[AppliedChange<'_>]) -> Groups<GroupChange> {
     let mut changes: Groups<GroupChange> = Groups::new();
     for change in done.iter().map(|done| done.change) {
         let Some(group) = group_of(change) else { continue };
         let of_group = changes.entry(group).or_default();
         match change.transition {
             Transition::Requeue { .. } => of_group.requeued += 1,
-            Transition::End { .. } | Transition::Bury { .. } => of_group.ended += 1,
+            Transition::End { .. } | Transition::DeadLetter { .. } => of_group.ended += 1,
         }
         if let Some(lease) = lease_of(change) {
             of_group.lease = Some(lease);
@@ -512,7 +521,7 @@ fn group_changes(done: &[Done<'_>]) -> Groups<GroupChange> {
     changes
 }
 
-fn in_order(changes: &[DeliveryChange], done: Vec<Done<'_>>) -> Vec<Option<Attempt>> {
+fn in_order(changes: &[DeliveryChange], done: Vec<AppliedChange<'_>>) -> Vec<Option<Attempt>> {
     let mut attempts = vec![None; changes.len()];
     for done in done {
         let at = done.at;
@@ -521,8 +530,8 @@ fn in_order(changes: &[DeliveryChange], done: Vec<Done<'_>>) -> Vec<Option<Attem
     attempts
 }
 
-impl Done<'_> {
-    /// The record of a change: what was asked for, and what only the row could tell.
+impl AppliedChange<'_> {
+    /// The attempt: the requested values, and those that only the row knows.
     fn into_attempt(self) -> Attempt {
         let change = self.change;
         Attempt {
@@ -542,8 +551,8 @@ impl Done<'_> {
     }
 }
 
-/// The lanes that got a delivery back.
-fn requeued(done: &[Done<'_>]) -> Vec<ReadyLane> {
+/// The lanes of the requeued deliveries.
+fn requeued(done: &[AppliedChange<'_>]) -> Vec<ReadyLane> {
     let requeued = done.iter().filter(|done| done.next_retry_at.is_some());
     requeued.map(|done| done.change.live.ready_lane(done.change.keeps_ready_time())).collect()
 }

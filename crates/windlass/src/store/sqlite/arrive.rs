@@ -1,4 +1,5 @@
-//! Storing events in transactions of the application: each event with its arrival, and nothing else.
+//! Publishing in transactions of the application. Stores each event with an arrival and nothing else; the router
+//! creates the deliveries after the commit.
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -9,14 +10,14 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::store::{PreparedEvent, PublishOutcome};
 
-/// A transaction that the application began, and will end.
+/// A transaction that the application has begun and will end.
 pub(crate) struct Transaction<'a> {
     store: &'a SqliteStore,
     conn: &'a Connection,
 }
 
 impl SqliteStore {
-    /// Refuses a connection to another file, and one without a transaction.
+    /// Returns an error for a connection to another file, and for one without a transaction.
     pub fn within<'a>(&'a self, conn: &'a Connection) -> Result<Transaction<'a>> {
         let of = |path: &std::path::Path| std::fs::canonicalize(path).ok();
         if conn.path().and_then(|path| of(path.as_ref())) != of(&self.file) {
@@ -29,11 +30,11 @@ impl SqliteStore {
     }
 }
 
-// Changes nothing, and needs the write lock for it. SQLite waits for that only as long as nothing was read.
+// Changes nothing, but takes the write lock. SQLite waits for the lock only if the transaction has not read yet.
 const LOCK: &str = "UPDATE namespaces SET version = version WHERE false";
 
 impl Transaction<'_> {
-    /// Stores all events. If that fails, the transaction goes on as if this had not been called.
+    /// Stores all events. If that fails, the transaction is as it was before the call.
     pub fn publish(
         &self,
         namespace: &str,
@@ -52,7 +53,7 @@ impl Transaction<'_> {
     fn attempt<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.conn.execute_batch("SAVEPOINT windlass_publish")?;
         let done = self.conn.execute(LOCK, []).map_err(Error::from).and_then(|_| work());
-        // After some errors, such as a full disk, SQLite has undone everything.
+        // After some errors, such as a full disk, SQLite has rolled back the whole transaction.
         if done.is_err() && !self.conn.is_autocommit() {
             self.conn.execute_batch("ROLLBACK TO windlass_publish; RELEASE windlass_publish")?;
         } else if done.is_ok() {
@@ -77,7 +78,7 @@ fn publish(conn: &Connection, namespace: &str, prepared: &PreparedEvent, now: i6
 const ARRIVE: &str = "
 INSERT INTO arrivals (namespace, event_id, max_retries, group_id, key) VALUES (?1, ?2, ?3, ?4, ?5)";
 
-/// Stores an event for the router, which also sees to a deadline that the policy gives.
+/// Stores an event as an arrival. The router also sets the deadline that results from the policy.
 pub(super) fn arrive(conn: &Connection, namespace: &str, prepared: &PreparedEvent, now: i64) -> Result<PublishOutcome> {
     let event = &prepared.event;
     let stored = insert_event(conn, namespace, event, event.expires_in, now)?;
@@ -88,7 +89,7 @@ pub(super) fn arrive(conn: &Connection, namespace: &str, prepared: &PreparedEven
 
 const HAS_ARRIVALS: &str = "SELECT 1 FROM arrivals WHERE namespace = ?1 AND group_id = ?2 LIMIT 1";
 
-/// Whether events of the group wait for the router: a new one goes behind them.
+/// Whether the group has arrivals: a new event of the group must follow them.
 pub(super) fn has_arrivals(conn: &Connection, namespace: &str, group_id: &str) -> Result<bool> {
     Ok(conn.prepare_cached(HAS_ARRIVALS)?.exists((namespace, group_id))?)
 }
@@ -97,10 +98,10 @@ const FIRST_OF_KEY: &str = "
 SELECT e.id, e.created_at FROM arrivals a JOIN events e ON e.id = a.event_id
 WHERE a.namespace = ?1 AND a.key = ?2 ORDER BY a.event_id LIMIT 1";
 
-/// The first event with this key that waits for the router.
+/// The first arrival with this key.
 pub(super) fn first_with_key(conn: &Connection, namespace: &str, key: &str) -> Result<Option<PublishOutcome>> {
     let mut select = conn.prepare_cached(FIRST_OF_KEY)?;
-    let found =
-        select.query_row((namespace, key), |row| Ok(PublishOutcome::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
+    let found = select
+        .query_row((namespace, key), |row| Ok(PublishOutcome::duplicate_of(row.get(0)?, row::timestamp(row, 1)?)));
     Ok(found.optional()?)
 }

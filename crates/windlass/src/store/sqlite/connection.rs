@@ -1,4 +1,4 @@
-//! Connections: one that writes, and a few that read.
+//! Opening connections: one writer, and a few readers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -12,13 +12,13 @@ use crate::queue::wake::lock;
 
 /// How long a statement waits for another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// More than there are statements in this store.
+/// More than the number of statements of this store.
 const STATEMENTS_MAX: usize = 256;
-/// Reading connections that are kept open while nobody reads.
+/// The number of idle readers to keep open.
 const IDLE_MAX: usize = 4;
 
-/// Synced means on the disk, also on macOS. Sub-journals of savepoints stay in memory; the write-ahead
-/// log is copied back every 16 MiB. There is no mmap: a failing disk shall be an error, not a signal.
+/// A synced write is on the disk, also on macOS. Sub-journals of savepoints stay in memory; a checkpoint runs every 16
+/// MiB. Memory mapping is not used: with it, a failing disk raises a signal instead of an error.
 const WRITER_SETTINGS: &str = "
 PRAGMA synchronous = FULL;
 PRAGMA fullfsync = ON;
@@ -29,7 +29,7 @@ PRAGMA wal_autocheckpoint = 4096;
 PRAGMA journal_size_limit = 67108864;
 ";
 
-/// What the write-ahead log is cut back to when it starts over: `journal_size_limit`.
+/// `journal_size_limit`: the size to which the write-ahead log is truncated when it restarts.
 pub(super) const WAL_BYTES_MAX: u64 = 67_108_864;
 
 const READER_SETTINGS: &str = "
@@ -38,7 +38,7 @@ PRAGMA temp_store = MEMORY;
 PRAGMA cache_size = -16384;
 ";
 
-/// The connection that writes.
+/// Opens the writer's connection.
 pub(super) fn open_writer(path: &Path, create: bool) -> Result<Connection> {
     let flags = if create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let conn = open(path, flags)?;
@@ -55,10 +55,10 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Databases in memory, which all connections of this process can share.
+/// The prefix of in-memory databases, which all connections of this process can share.
 const IN_MEMORY: &str = "file:/windlass-in-memory-";
 
-/// The place of a new database in memory. It is gone with its last connection.
+/// The path of a new in-memory database. It is deleted with its last connection.
 pub(super) fn in_memory() -> PathBuf {
     PathBuf::from(format!("{IN_MEMORY}{:016x}?vfs=memdb", fastrand::u64(..)))
 }
@@ -72,7 +72,7 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection> {
     let flags = flags | uri | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    // Else a claim is planned anew whenever it is bound to other values, in case these prove that an index will do.
+    // Otherwise SQLite prepares a statement again if other values are bound, because they might allow another index.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(conn)
@@ -80,7 +80,7 @@ fn open(path: &Path, flags: OpenFlags) -> Result<Connection> {
 
 const USE_WAL: &str = "PRAGMA journal_mode = WAL";
 
-/// SQLite does not wait by itself where two processes switch a new file over at once.
+/// SQLite does not wait if two processes switch a new file to WAL concurrently.
 fn use_wal(conn: &Connection) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -99,7 +99,7 @@ fn use_wal(conn: &Connection) -> Result<()> {
     }
 }
 
-/// Reading connections, opened on demand and kept for the next reader.
+/// Reader connections, opened on demand and kept for the next reader.
 pub(super) struct Readers {
     path: PathBuf,
     /// `None` once closed.
@@ -111,7 +111,7 @@ impl Readers {
         Readers { path, idle: Mutex::new(Some(Vec::new())) }
     }
 
-    /// Runs `work` on one state of the database, however many statements it makes.
+    /// Runs `work` on one snapshot of the database.
     pub fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let idle = lock(&self.idle).as_mut().ok_or(Error::Closed)?.pop();
         let conn = match idle {
@@ -121,7 +121,7 @@ impl Readers {
         let snapshot = conn.unchecked_transaction()?;
         let result = work(&snapshot);
         snapshot.finish()?;
-        // One that failed is not used again: the next reader starts afresh.
+        // After an error the connection is closed: the next reader opens a new one.
         if result.is_ok() {
             self.keep(conn);
         }
@@ -134,7 +134,7 @@ impl Readers {
         }
     }
 
-    /// Forgets the connections that are open; the next reader opens a new one.
+    /// Closes the idle connections; the next reader opens a new one.
     pub fn clear(&self) {
         if let Some(idle) = lock(&self.idle).as_mut() {
             idle.clear();
@@ -151,13 +151,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_the_log_is_the_one_that_is_set() {
+    fn wal_limit_matches_the_writer_settings() {
         assert!(WRITER_SETTINGS.contains(&format!("journal_size_limit = {WAL_BYTES_MAX};")));
     }
 
-    /// As `.cargo/config.toml` has it.
+    /// The flags are set in `.cargo/config.toml`.
     #[test]
-    fn here_connections_share_no_page_cache() {
+    fn connections_share_no_page_cache() {
         let conn = open_writer(&in_memory(), true).unwrap();
         let mut options = conn.prepare("PRAGMA compile_options").unwrap();
         let options =

@@ -1,19 +1,23 @@
-//! Dead letters: finding them, bringing them back, throwing them away.
+//! Dead letters: listing, redriving and purging them.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
+use super::attempts::{self, EndedAttempt};
 use super::enqueue::{Entry, enqueue};
 use super::error::from_json;
 use super::lanes::existing_lane;
-use super::record::{self, Ended};
-use super::{results, row};
+use super::{SqliteStore, results, row};
+use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
 use crate::observe::inspect::{DeadLetter, DeadLetterFilter, DeadLetterGroup, Page};
 use crate::queue::handler_results::Clear;
 use crate::queue::outcome::Action;
-use crate::store::NewDelivery;
+use crate::store::{DeadLetterStore, NewDelivery};
 
 /// Patterns are compared by length, not with LIKE or GLOB: types may contain `%`, `_`, `?` and `[`.
 macro_rules! matching {
@@ -37,13 +41,6 @@ macro_rules! matching {
     };
 }
 
-/// How many there are, and their keys in either order.
-struct Source {
-    total: &'static str,
-    newest: &'static str,
-    oldest: &'static str,
-}
-
 macro_rules! source {
     ($meant:literal) => {
         Source {
@@ -58,13 +55,67 @@ macro_rules! source {
     };
 }
 
+const GROUPS: &str = "
+SELECT reason, event_type, count(*), max(failed_at)
+FROM (
+    SELECT reason, event_type, failed_at FROM dead_letters
+    WHERE namespace = ?1 ORDER BY failed_at DESC, event_id DESC LIMIT ?2)
+GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT ?3";
+
+#[async_trait]
+impl DeadLetterStore for SqliteStore {
+    async fn dead_letters(&self, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.read(move |conn| list(conn, &namespace, &filter)).await
+    }
+
+    async fn dead_letter_groups(&self, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| {
+            let mut select = conn.prepare_cached(GROUPS)?;
+            let groups = select.query_map((&namespace, rows as i64, limit as i64), |row| {
+                Ok(DeadLetterGroup {
+                    reason: row.get(0)?,
+                    event_type: row.get(1)?,
+                    count: row::count(row, 2)?,
+                    newest_at: row::timestamp(row, 3)?,
+                })
+            })?;
+            Ok(groups.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    async fn redrive(
+        &self,
+        namespace: &str,
+        letters: Arc<[(DeadLetter, NewDelivery)]>,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, now| redrive(conn, &namespace, &letters, now)).await
+    }
+
+    async fn purge(&self, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
+        let (namespace, filter) = (namespace.to_owned(), filter.clone());
+        self.write(None, move |conn, _| purge(conn, &namespace, &filter, limit)).await
+    }
+}
+
+/// The statements that count dead letters and list their keys in either order.
+struct Source {
+    total: &'static str,
+    newest: &'static str,
+    oldest: &'static str,
+}
+
 const ALL: Source = source!("WHERE namespace = ?1 AND ?2 IS NULL");
 
-/// Reasons are in no index; all else is in one.
+/// No index has the reason; the other columns are in one.
 const COUNT_WITHOUT_REASON: &str =
     matching!("count(*)", "INDEXED BY dead_letters_by_event WHERE namespace = ?1 AND ?2 IS NULL", "?5 IS NULL", "");
 
-/// The plus keeps SQLite from going through the whole namespace.
+/// The plus keeps SQLite from reading the whole namespace.
 const NAMED: Source = source!("WHERE event_id IN (SELECT value FROM json_each(?2)) AND +namespace = ?1");
 
 fn source(filter: &DeadLetterFilter) -> Source {
@@ -89,26 +140,6 @@ fn values(namespace: &str, filter: &DeadLetterFilter) -> Result<Vec<Value>> {
     ])
 }
 
-const GROUPS: &str = "
-SELECT reason, event_type, count(*), max(failed_at)
-FROM (
-    SELECT reason, event_type, failed_at FROM dead_letters
-    WHERE namespace = ?1 ORDER BY failed_at DESC, event_id DESC LIMIT ?2)
-GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT ?3";
-
-pub(super) fn groups(conn: &Connection, namespace: &str, rows: usize, limit: usize) -> Result<Vec<DeadLetterGroup>> {
-    let mut select = conn.prepare_cached(GROUPS)?;
-    let groups = select.query_map((namespace, rows as i64, limit as i64), |row| {
-        Ok(DeadLetterGroup {
-            reason: row.get(0)?,
-            event_type: row.get(1)?,
-            count: row::count(row, 2)?,
-            newest_at: row::instant(row, 3)?,
-        })
-    })?;
-    Ok(groups.collect::<rusqlite::Result<_>>()?)
-}
-
 fn matching(
     conn: &Connection,
     namespace: &str,
@@ -124,7 +155,7 @@ fn matching(
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
-pub(super) fn list(conn: &Connection, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
+fn list(conn: &Connection, namespace: &str, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>> {
     let values = params_from_iter(values(namespace, filter)?);
     let by_index = filter.event_ids.is_empty() && filter.reason.is_none();
     let total = if by_index { COUNT_WITHOUT_REASON } else { source(filter).total };
@@ -154,24 +185,19 @@ fn letter(
         Ok(DeadLetter {
             event,
             subscription: row.get(0)?,
-            status: row::word(row, 1)?,
+            status: row::parse_text(row, 1)?,
             reason: row.get(2)?,
             error: row.get(3)?,
             attempts: row.get(4)?,
             retry_count: row.get(5)?,
             max_retries: row.get(6)?,
-            failed_at: row::instant(row, 7)?,
+            failed_at: row::timestamp(row, 7)?,
         })
     });
     Ok(found.optional()?)
 }
 
-pub(super) fn redrive(
-    conn: &Connection,
-    namespace: &str,
-    letters: &[(DeadLetter, NewDelivery)],
-    now: i64,
-) -> Result<usize> {
+fn redrive(conn: &Connection, namespace: &str, letters: &[(DeadLetter, NewDelivery)], now: i64) -> Result<usize> {
     let mut redriven = 0;
     for (letter, delivery) in letters {
         redriven += usize::from(redrive_one(conn, namespace, letter, delivery, now)?);
@@ -179,7 +205,7 @@ pub(super) fn redrive(
     Ok(redriven)
 }
 
-const EXHUME: &str = "
+const TAKE: &str = "
 DELETE FROM dead_letters WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3
 RETURNING attempts, created_at";
 
@@ -191,15 +217,15 @@ fn redrive_one(
     now: i64,
 ) -> Result<bool> {
     let event = &letter.event;
-    let mut exhume = conn.prepare_cached(EXHUME)?;
-    let found = exhume.query_row((event.id, namespace, &letter.subscription), |row| Ok((row.get(0)?, row.get(1)?)));
+    let mut take = conn.prepare_cached(TAKE)?;
+    let found = take.query_row((event.id, namespace, &letter.subscription), |row| Ok((row.get(0)?, row.get(1)?)));
     let Some((attempts, created_at)) = found.optional()? else { return Ok(false) };
     let entry = Entry {
         event_id: event.id,
         event_type: &event.event_type,
         priority: event.priority,
         group_id: event.group_id.as_deref(),
-        // A deadline that has passed would only bury it again.
+        // Drop a deadline that has passed: it would expire the delivery again.
         expires_at: row::micros(event.expires_at).filter(|expires_at| *expires_at > now),
         due_at: now,
         attempts,
@@ -209,13 +235,13 @@ fn redrive_one(
     };
     let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
     enqueue(conn, namespace, &entry, &delivery, now)?;
-    let mut insert = conn.prepare_cached(record::INSERT)?;
-    record::insert(&mut insert, namespace, &redriven(event, &delivery, attempts, now))?;
+    let mut insert = conn.prepare_cached(attempts::INSERT)?;
+    attempts::insert(&mut insert, namespace, &redriven(event, &delivery, attempts, now))?;
     Ok(true)
 }
 
-fn redriven<'a>(event: &'a Event, delivery: &'a NewDelivery, attempts: u32, now: i64) -> Ended<'a> {
-    Ended {
+fn redriven<'a>(event: &'a Event, delivery: &'a NewDelivery, attempts: u32, now: i64) -> EndedAttempt<'a> {
+    EndedAttempt {
         event_id: event.id,
         subscription_id: delivery.subscription_id,
         subscription: &delivery.subscription,
@@ -237,15 +263,16 @@ fn redriven<'a>(event: &'a Event, delivery: &'a NewDelivery, attempts: u32, now:
     }
 }
 
-/// Its event stays, and retention must look at it again.
+/// The event stays; retention must check it again.
 const LEAVE: &str = "
 INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
 SELECT event_id, subscription, namespace, failed_at, failed_at FROM dead_letters
 WHERE event_id = ?1 AND subscription_id = ?2
 ON CONFLICT DO UPDATE SET since = excluded.since, rules = 0, look_at = excluded.look_at";
+
 const DELETE: &str = "DELETE FROM dead_letters WHERE event_id = ?1 AND subscription_id = ?2";
 
-pub(super) fn purge(conn: &Connection, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
+fn purge(conn: &Connection, namespace: &str, filter: &DeadLetterFilter, limit: usize) -> Result<usize> {
     let found = matching(conn, namespace, filter, limit, 0)?;
     let (mut leave, mut delete) = (conn.prepare_cached(LEAVE)?, conn.prepare_cached(DELETE)?);
     for (event_id, subscription_id) in &found {

@@ -1,16 +1,13 @@
-//! New rows of the queue: for what is published, and for what was published before.
+//! Adding deliveries to the queue: for new events, redrives, backfills and arrivals.
 
 use rusqlite::{Connection, params};
 
 use super::group::{self, Group};
-use super::lanes::existing_lane;
-use super::row::{self, INFINITY};
+use super::row::INFINITY;
 use crate::error::Result;
-use crate::event::Event;
-use crate::store::{NewDelivery, PastEvents};
-use crate::topology::Subscription;
+use crate::store::NewDelivery;
 
-/// What a delivery has from its event.
+/// The fields of a delivery that come from its event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Entry<'a> {
     pub event_id: i64,
@@ -18,9 +15,9 @@ pub(super) struct Entry<'a> {
     pub priority: i16,
     pub group_id: Option<&'a str>,
     pub expires_at: Option<i64>,
-    /// When it may be taken, but for its group.
+    /// The earliest claim time, apart from its group.
     pub due_at: i64,
-    /// Acquisitions in an earlier life.
+    /// Attempts before a redrive.
     pub attempts: u32,
     /// When the event was published.
     pub created_at: i64,
@@ -30,7 +27,7 @@ pub(super) struct Entry<'a> {
     pub is_past: bool,
 }
 
-/// Adds the deliveries of one batch. Deliveries of consecutive events that differ in nothing else are added by one statement.
+/// Adds the deliveries of one batch. One statement adds deliveries of consecutive events that differ in nothing else.
 pub(super) fn enqueue_all(
     conn: &Connection,
     namespace: &str,
@@ -113,80 +110,4 @@ fn enqueue_run(
         Some((group, member)) if member.overtakes => group::advance(conn, group, now).map(drop),
         _ => Ok(()),
     }
-}
-
-const PAST: &str = "
-SELECT id FROM events INDEXED BY events_by_namespace
-WHERE namespace = ?1 AND id >= ?2 AND created_at BETWEEN ?3 AND ?4 ORDER BY id LIMIT ?5";
-
-pub(super) fn past_events(
-    conn: &Connection,
-    namespace: &str,
-    of: &Subscription,
-    from: i64,
-    limit: usize,
-) -> Result<PastEvents> {
-    let mut select = conn.prepare_cached(PAST)?;
-    let (since, until) = (of.starts_at.timestamp_micros(), of.created_at.timestamp_micros());
-    let ids = select.query_map((namespace, from, since, until, limit as i64), |row| row.get(0))?;
-    let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;
-    let mut events = Vec::with_capacity(ids.len());
-    for event_id in &ids {
-        events.extend(row::event(conn, namespace, *event_id)?);
-    }
-    let next = ids.last().filter(|_| ids.len() >= limit).map(|last| last + 1);
-    Ok(PastEvents { events, next })
-}
-
-const NOTE_PLACE: &str = "
-UPDATE subscriptions SET backfill_from = ?4
-WHERE namespace = ?1 AND subscription = ?2 AND backfill_from = ?3 AND (?5 IS NULL OR subscription_id = ?5)";
-
-pub(super) fn backfill(
-    conn: &Connection,
-    namespace: &str,
-    subscription: &str,
-    deliveries: &[(Event, NewDelivery)],
-    from: i64,
-    next: Option<i64>,
-    now: i64,
-) -> Result<bool> {
-    let subscription_id = deliveries.first().map(|(_, delivery)| delivery.subscription_id);
-    if conn.prepare_cached(NOTE_PLACE)?.execute((namespace, subscription, from, next, subscription_id))? == 0 {
-        return Ok(false);
-    }
-    for (event, delivery) in deliveries {
-        if has_no_delivery(conn, event, delivery)? {
-            let created_at = event.created_at.timestamp_micros();
-            let entry = Entry {
-                event_id: event.id,
-                event_type: &event.event_type,
-                priority: event.priority,
-                group_id: event.group_id.as_deref(),
-                expires_at: row::micros(event.expires_at),
-                due_at: row::micros(event.run_at).map_or(created_at, |run_at| run_at.max(created_at)),
-                attempts: 0,
-                created_at,
-                is_new: false,
-                is_past: true,
-            };
-            let delivery = NewDelivery { lane_id: existing_lane(conn, event, delivery, now)?, ..delivery.clone() };
-            enqueue(conn, namespace, &entry, &delivery, now)?;
-        }
-    }
-    Ok(true)
-}
-
-const HAS_NO_DELIVERY: &str = "
-SELECT EXISTS (SELECT 1 FROM events WHERE id = ?1)
-   AND NOT EXISTS (SELECT 1 FROM arrivals WHERE namespace = ?4 AND event_id = ?1)
-   AND NOT EXISTS (SELECT 1 FROM event_queue WHERE subscription_id = ?3 AND event_id = ?1)
-   AND NOT EXISTS (SELECT 1 FROM event_attempts WHERE event_id = ?1 AND subscription = ?2)
-   AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE event_id = ?1 AND subscription = ?2)";
-
-/// The event still exists, the router need not deliver it, and the subscription has not, and had not, a delivery of it.
-fn has_no_delivery(conn: &Connection, event: &Event, delivery: &NewDelivery) -> Result<bool> {
-    let mut select = conn.prepare_cached(HAS_NO_DELIVERY)?;
-    let values = (event.id, &delivery.subscription, delivery.subscription_id, &event.namespace);
-    Ok(select.query_row(values, |row| row.get(0))?)
 }

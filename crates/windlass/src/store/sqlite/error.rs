@@ -1,4 +1,4 @@
-//! What SQLite says, in our words.
+//! Translates SQLite errors into the library's errors.
 
 use rusqlite::ErrorCode;
 
@@ -20,7 +20,7 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
-/// Whether a connection that failed so has to be opened anew: its file may have gone or been replaced.
+/// Whether the connection must be reopened after this error: the file may have been deleted or replaced.
 pub(super) fn breaks_connection(error: &Error) -> bool {
     matches!(error, Error::DatabaseUnavailable { .. } | Error::DatabaseReadOnly { .. })
 }

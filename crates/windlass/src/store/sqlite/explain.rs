@@ -1,4 +1,4 @@
-//! What is known of one delivery, and who asks for deliveries.
+//! Explaining one delivery, and recording the consumers that request deliveries.
 
 use std::time::Duration;
 
@@ -16,19 +16,22 @@ use crate::store::{DeliveryState, ExplainStore, GroupHead};
 use crate::topology::lanes::split_tags;
 
 const HEAD: &str = "SELECT event_type, tags FROM events WHERE id = ?1 AND namespace = ?2";
+
 const LIVE: &str = "
 SELECT expires_at, group_id, due_at FROM event_queue
 WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?2 AND subscription = ?3)
   AND event_id = ?1";
+
 const DEAD: &str = "SELECT reason FROM dead_letters WHERE event_id = ?1 AND namespace = ?2 AND subscription = ?3";
-/// The index has the delivery that is ready or in progress before those that wait.
+
+/// The index has the delivery that is ready or in progress before the waiting ones.
 const AHEAD: &str = "
 SELECT event_id, CASE WHEN lease IS NOT NULL THEN worker_id END, nullif(ready_at, ?4)
 FROM event_queue INDEXED BY event_queue_group
 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3
 ORDER BY ready_at = 9223372036854775807, due_at, event_id LIMIT 1";
 
-fn standing(
+fn delivery_state(
     conn: &Connection,
     namespace: &str,
     subscription: &str,
@@ -40,8 +43,9 @@ fn standing(
     let delivery = inspect::deliveries(conn, namespace, event_id)?.remove(subscription);
     let (Some((event_type, tags)), Some(delivery)) = (found, delivery) else { return Ok(None) };
     let of_it = (event_id, namespace, subscription);
-    let live =
-        |row: &Row| Ok((row::instant_if_any(row, 0)?, row.get::<_, Option<String>>(1)?, row::instant_if_any(row, 2)?));
+    let live = |row: &Row| {
+        Ok((row::timestamp_or_null(row, 0)?, row.get::<_, Option<String>>(1)?, row::timestamp_or_null(row, 2)?))
+    };
     let live = conn.prepare_cached(LIVE)?.query_row(of_it, live).optional()?;
     let (expires_at, group_id, due_at) = live.unwrap_or_default();
     let ahead = match group_id {
@@ -63,7 +67,7 @@ fn standing(
 fn ahead(conn: &Connection, namespace: &str, subscription: &str, group_id: &str) -> Result<Option<GroupHead>> {
     let mut select = conn.prepare_cached(AHEAD)?;
     let first = select.query_row((group_id, subscription, namespace, INFINITY), |row| {
-        Ok(GroupHead { event_id: row.get(0)?, worker_id: row.get(1)?, ready_at: row::instant_if_any(row, 2)? })
+        Ok(GroupHead { event_id: row.get(0)?, worker_id: row.get(1)?, ready_at: row::timestamp_or_null(row, 2)? })
     });
     Ok(first.optional()?)
 }
@@ -94,10 +98,10 @@ fn consumers(conn: &Connection, namespace: &str) -> Result<Vec<ConsumerView>> {
             process: row.get(0)?,
             worker_id: row.get(1)?,
             subscription: row.get(2)?,
-            types: row::parsed(row, 3)?,
-            except_types: row::parsed(row, 4)?,
-            tags: row::parsed(row, 5)?,
-            seen_at: row::instant(row, 6)?,
+            types: row::parse_json(row, 3)?,
+            except_types: row::parse_json(row, 4)?,
+            tags: row::parse_json(row, 5)?,
+            seen_at: row::timestamp(row, 6)?,
         })
     })?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
@@ -109,7 +113,7 @@ DELETE FROM consumers WHERE namespace = ?1 AND (process, filter_id) IN (
 
 #[async_trait]
 impl ExplainStore for SqliteStore {
-    async fn standing(
+    async fn delivery_state(
         &self,
         namespace: &str,
         subscription: &str,
@@ -117,7 +121,7 @@ impl ExplainStore for SqliteStore {
         now: Option<Timestamp>,
     ) -> Result<Option<DeliveryState>> {
         let (namespace, subscription, now) = (namespace.to_owned(), subscription.to_owned(), self.now(now));
-        self.read(move |conn| standing(conn, &namespace, &subscription, event_id, now)).await
+        self.read(move |conn| delivery_state(conn, &namespace, &subscription, event_id, now)).await
     }
 
     async fn record_consumers(
@@ -129,7 +133,7 @@ impl ExplainStore for SqliteStore {
     ) -> Result<()> {
         let (namespace, process, consumers) = (namespace.to_owned(), process.to_owned(), consumers.to_vec());
         let work = move |conn: &Connection, now| note(conn, &namespace, &process, &consumers, now);
-        // What is lost in a power cut is noted again.
+        // A record that is lost in a power failure is written again by the next request.
         self.writer.write(Durability::Relaxed, row::micros(now), work).await
     }
 

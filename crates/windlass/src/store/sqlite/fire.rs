@@ -1,14 +1,32 @@
-//! Ticks of schedules: recorded, published and moved on in one transaction.
+//! Firing schedules: records ticks, publishes their events and sets the next tick, in one transaction.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::publish;
-use super::row;
-use crate::clock::from_micros;
+use super::{SqliteStore, publish, row};
+use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
-use crate::store::{FireOutcome, FireOutcomes, Firing, PreparedEvent, PublishOutcome, Tick};
+use crate::store::{FireOutcome, FireOutcomes, FireStore, Firing, PreparedEvent, PublishOutcome, Tick};
 
-pub(super) fn fire(
+#[async_trait]
+impl FireStore for SqliteStore {
+    async fn fire(
+        &self,
+        namespace: &str,
+        version: i64,
+        firings: &[Firing],
+        events: Arc<Vec<PreparedEvent>>,
+        manual: bool,
+        now: Option<Timestamp>,
+    ) -> Result<FireOutcomes> {
+        let (namespace, firings) = (namespace.to_owned(), firings.to_vec());
+        self.write(now, move |conn, now| fire(conn, &namespace, version, &firings, &events, manual, now)).await
+    }
+}
+
+fn fire(
     conn: &Connection,
     namespace: &str,
     version: i64,
@@ -70,7 +88,8 @@ impl Fire<'_> {
         Ok(updated_at.map(|updated_at| FireOutcome { stored, updated_at: from_micros(updated_at) }))
     }
 
-    /// Records a tick; its event, and the place of that, unless it was on record.
+    /// Records a tick and stores its event. Returns the index and the outcome of the event; `None` if the tick was
+    /// recorded before.
     fn tick(&self, id: &str, tick: &Tick) -> Result<Option<(usize, PublishOutcome)>> {
         let at = tick.at.timestamp_micros();
         if self.conn.prepare_cached(ON_RECORD)?.exists((id, at, self.manual))? {

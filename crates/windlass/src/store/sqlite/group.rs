@@ -1,7 +1,8 @@
 //! Groups: at most one delivery in progress at a time, or one run of deliveries under one lease.
 //!
-//! At most one delivery of a group has a finite `ready_at`: the one in progress, or the first by due time and event id. The
-//! others wait at infinity. Deliveries of a run are leased while they wait, so that claims need to know nothing of groups.
+//! At most one delivery of a group has a finite `ready_at`: the one in progress, or the first by due time and event id.
+//! The others wait at infinity. Deliveries of a run are leased while they wait, so that claims need no knowledge of
+//! groups.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -24,7 +25,7 @@ struct Member {
     lane: ReadyLane,
     due_at: i64,
     leased: bool,
-    /// It waits for its retry, and blocks its group.
+    /// The delivery waits for its retry and blocks its group.
     is_retry: bool,
 }
 
@@ -32,7 +33,7 @@ struct Member {
 #[derive(Debug, Clone, Copy)]
 struct State {
     depth: i64,
-    /// New deliveries are not due before this.
+    /// The earliest due time of new deliveries.
     last_at: i64,
     delayed_until: Option<i64>,
     run_lease: Option<i64>,
@@ -65,20 +66,22 @@ fn state(conn: &Connection, group: Group) -> Result<Option<State>> {
 const ENTER: &str = "
 INSERT INTO event_groups (group_id, subscription, namespace, depth, last_at) VALUES (?1, ?2, ?3, 1, ?4)
 ON CONFLICT DO UPDATE SET depth = depth + 1, last_at = max(last_at, excluded.last_at)";
+
 const MARK_DELAYED: &str = "
 UPDATE event_groups SET delayed_until = ?4 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 
 /// How a new delivery is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// It waits for its group.
+    /// The delivery waits for its group.
     pub waits: bool,
     pub due_at: i64,
-    /// It is due before the first delivery, which is delayed: call [`advance`] after it was stored.
+    /// The delivery is due before the first one, which is delayed: call [`advance`] after it is stored.
     pub overtakes: bool,
 }
 
-/// Counts a new delivery. `is_past`: it was published before the group's other deliveries, and is due then.
+/// Adds a new delivery to the depth of its group. `is_past`: the event was published before other deliveries of the
+/// group were added, and keeps its due time.
 pub(super) fn enter(conn: &Connection, group: Group, run_at: i64, is_past: bool, now: i64) -> Result<Entry> {
     let (group_id, subscription, namespace) = group.key();
     conn.prepare_cached(ENTER)?.execute((group_id, subscription, namespace, now))?;
@@ -97,25 +100,26 @@ fn mark_delayed(conn: &Connection, group: Group, until: i64) -> Result<()> {
     Ok(())
 }
 
-/// What a change did to a delivery of the group.
+/// A change of a delivery of the group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupChange {
     pub event_id: i64,
-    /// When it was due before the change.
+    /// When the delivery was due before the change.
     pub due_at: i64,
-    /// It left the queue.
+    /// The delivery left the queue.
     pub ended: bool,
     /// The lease under which it was in progress.
     pub lease: Option<i64>,
-    /// If not, the later deliveries of its run are released with it.
+    /// If `false`, the later deliveries of its run are released.
     pub succeeded: bool,
 }
 
 const LEAVE: &str = "
 UPDATE event_groups SET depth = ?4, run_left = ?5 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
+
 const END: &str = "DELETE FROM event_groups WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 
-/// Takes the change of a delivery into account, and lets the next delivery become ready; its lane.
+/// Applies the change of a delivery to its group and makes the next delivery ready. Returns its lane.
 pub(super) fn apply(conn: &Connection, group: Group, change: GroupChange, now: i64) -> Result<Option<ReadyLane>> {
     let Some(state) = state(conn, group)? else { return Ok(None) };
     let mut run_left = state.run_left;
@@ -146,7 +150,7 @@ pub(super) fn apply(conn: &Connection, group: Group, change: GroupChange, now: i
     Ok(None)
 }
 
-// They are returned as if they had not been claimed: their attempts had not begun.
+// Releases deliveries as if they had not been claimed: their attempts had not begun.
 const RELEASE_LATER: &str = "
 UPDATE event_queue
 SET lease = NULL, worker_id = NULL, picked_at = NULL, started_at = NULL, lease_expires_at = NULL, attempts = attempts - 1,
@@ -158,7 +162,7 @@ WHERE (subscription_id, event_id) IN (
                        WHERE g.group_id = ?1 AND g.subscription = ?2 AND g.namespace = ?3)
       AND (q.due_at, q.event_id) > (?5, ?6) AND q.lease = ?4)";
 
-/// Releases what comes after this delivery in its run; how many.
+/// Releases the deliveries after this one in its run. Returns how many.
 fn release_later(conn: &Connection, group: Group, after: GroupChange, now: i64) -> Result<i64> {
     let (group_id, subscription, namespace) = group.key();
     let values = (group_id, subscription, namespace, after.lease, after.due_at, after.event_id, now);
@@ -175,15 +179,16 @@ WHERE (subscription_id, event_id) IN (
                          AND g.run_lease = ?4 AND g.run_left > 0)
       AND q.lease = ?4)";
 
-/// Extends the lease of the other deliveries of a run with that of one.
+/// Extends the leases of all deliveries of a run.
 pub(super) fn extend_run(conn: &Connection, group: Group, lease: Option<i64>, expires_at: i64) -> Result<()> {
     let (group_id, subscription, namespace) = group.key();
     conn.prepare_cached(EXTEND_RUN)?.execute((group_id, subscription, namespace, lease, expires_at))?;
     Ok(())
 }
 
-/// Makes the first delivery by due time ready, unless one is in progress or waits for its retry; its lane. Another one that is ready but due later
-/// waits again. What is due by the group's own time is ready now, even if the clock was set back.
+/// Makes the first delivery ready, by due time, unless one is in progress or waits for its retry. Returns its lane.
+/// Another one that is ready but due later waits again. Deliveries that are due by the time of the group are ready now,
+/// even if the clock was set back.
 pub(super) fn advance(conn: &Connection, group: Group, now: i64) -> Result<Option<ReadyLane>> {
     let Some(state) = state(conn, group)?.filter(|state| state.run_left == 0) else { return Ok(None) };
     let ready = ready(conn, group)?;
@@ -211,6 +216,7 @@ const READY: &str = "
 SELECT event_id, subscription_id, lane_id, due_at, lease IS NOT NULL, ready_at > due_at
 FROM event_queue INDEXED BY event_queue_group
 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND (ready_at = 9223372036854775807) = 0";
+
 const FIRST_WAITING: &str = "
 SELECT event_id, subscription_id, lane_id, due_at, lease IS NOT NULL, false
 FROM event_queue INDEXED BY event_queue_group

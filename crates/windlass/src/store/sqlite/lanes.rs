@@ -1,15 +1,49 @@
-//! Lanes: created when they are first needed, and removed when they are empty.
+//! Lanes: creating, listing and removing them.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 
+use super::SqliteStore;
 use super::topology::grow_version;
+use crate::clock::{Timestamp, micros};
 use crate::error::Result;
 use crate::event::Event;
-use crate::store::NewDelivery;
-use crate::topology::lanes::{Lane, LaneKey, join_tags, split_tags};
+use crate::store::{LaneStore, NewDelivery};
+use crate::topology::lanes::{EMPTY_LANES_MIN, Lane, LaneKey, join_tags, split_tags};
+
+#[async_trait]
+impl LaneStore for SqliteStore {
+    async fn add_lanes(&self, namespace: &str, lanes: &[LaneKey]) -> Result<Vec<i64>> {
+        let (namespace, lanes) = (namespace.to_owned(), lanes.to_vec());
+        self.write(None, move |conn, now| add_lanes(conn, &namespace, &lanes, now)).await
+    }
+
+    async fn lanes_after(&self, namespace: &str, lane_id: i64) -> Result<Vec<Lane>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| lanes_after(conn, &namespace, lane_id)).await
+    }
+
+    /// Finds the lanes outside of the write transaction, which checks them again.
+    async fn remove_empty_lanes(
+        &self,
+        namespace: &str,
+        min_age: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let (reading, created_until) = (namespace.to_owned(), self.now(now).saturating_sub(micros(min_age)));
+        let empty = self.read(move |conn| empty_lanes(conn, &reading, created_until, limit)).await?;
+        if empty.len() < EMPTY_LANES_MIN {
+            return Ok(0);
+        }
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, _| remove_lanes(conn, &namespace, &empty)).await
+    }
+}
 
 const LANE_ID: &str = "
 SELECT lane_id FROM lanes WHERE subscription_id = ?1 AND event_type = ?2 AND tags = ?3 AND priority = ?4";
@@ -19,8 +53,8 @@ INSERT INTO lanes (namespace, subscription_id, subscription, event_type, tags, p
 SELECT namespace, subscription_id, subscription, ?3, ?4, ?5, ?6 FROM subscriptions
 WHERE subscription_id = ?2 AND namespace = ?1";
 
-/// The ids of the lanes, in order; those that are missing are created. The id is 0 if the subscription was removed: then
-/// the caller's version of the namespace is old, and nothing can be stored with it.
+/// The ids of the lanes, in order; creates missing ones. The id is 0 if the subscription was removed: then the caller's
+/// version of the namespace is outdated, and nothing can be stored with it.
 pub(super) fn add_lanes(conn: &Connection, namespace: &str, lanes: &[LaneKey], now: i64) -> Result<Vec<i64>> {
     let (mut select, mut insert) = (conn.prepare_cached(LANE_ID)?, conn.prepare_cached(ADD_LANE)?);
     let mut ids = Vec::with_capacity(lanes.len());
@@ -40,7 +74,7 @@ pub(super) fn add_lanes(conn: &Connection, namespace: &str, lanes: &[LaneKey], n
 
 const EXISTS: &str = "SELECT 1 FROM lanes WHERE lane_id = ?1";
 
-/// The lane of a stored event's new delivery. It is created again if it was removed after the delivery was routed.
+/// The lane for a delivery of a stored event. Creates the lane again if it was removed after routing.
 pub(super) fn existing_lane(conn: &Connection, event: &Event, delivery: &NewDelivery, now: i64) -> Result<i64> {
     if conn.prepare_cached(EXISTS)?.exists([delivery.lane_id])? {
         return Ok(delivery.lane_id);
@@ -105,7 +139,7 @@ const REMOVE_LANE: &str = "
 DELETE FROM lanes WHERE lane_id = ?1 AND namespace = ?2
   AND NOT EXISTS (SELECT 1 FROM event_queue INDEXED BY event_queue_lane WHERE lane_id = ?1 AND lease IS NULL)";
 
-/// Removes those of the lanes that are still empty, and increments the version if there are any; how many.
+/// Removes the lanes that are still empty, and increments the version if there are any. Returns how many.
 pub(super) fn remove_lanes(conn: &Connection, namespace: &str, lanes: &[i64]) -> Result<usize> {
     let mut select = conn.prepare_cached(LEASED_LANES)?;
     let leased: HashSet<i64> = select.query_map([namespace], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;

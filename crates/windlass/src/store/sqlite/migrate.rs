@@ -1,4 +1,4 @@
-//! Bringing the schema up to date.
+//! Schema migrations.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::topology;
 use crate::error::{Error, Result};
 use crate::topology::DEFAULT_NAMESPACE;
 
-/// In the order of their versions, which begin with 1.
+/// In the order of their versions, which start at 1.
 const MIGRATIONS: [(&str, &str); 2] = [
     ("schema", include_str!("migrations/0001_schema.sql")),
     ("functions", include_str!("migrations/0002_functions.sql")),
@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS windlass_migrations (
     applied_at INTEGER NOT NULL
 )";
 
-/// Applies what is missing, if that is allowed, and makes sure that `default` exists.
+/// Applies missing migrations if `migrate`, and creates the namespace `default`.
 pub(super) fn prepare(conn: &mut Connection, migrate: bool, now: i64) -> Result<()> {
     if found(conn)? < KNOWN {
         if !migrate {
@@ -42,7 +42,7 @@ pub(super) fn prepare(conn: &mut Connection, migrate: bool, now: i64) -> Result<
 fn apply_missing(conn: &mut Connection, now: i64) -> Result<()> {
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(REGISTRY)?;
-    // Another process may have been faster.
+    // Another process may have migrated it first.
     let found = found(&transaction)?;
     for ((name, sql), version) in MIGRATIONS.into_iter().zip(1..).filter(|(_, version)| *version > found) {
         transaction.execute_batch(sql)?;
@@ -70,6 +70,7 @@ fn add_default_namespace(conn: &mut Connection, now: i64) -> Result<()> {
 }
 
 const HAS_REGISTRY: &str = "SELECT 1 FROM sqlite_schema WHERE name = 'windlass_migrations'";
+
 const FOUND: &str = "SELECT coalesce(max(version), 0) FROM windlass_migrations";
 
 pub(super) fn found(conn: &Connection) -> Result<i64> {
@@ -79,7 +80,7 @@ pub(super) fn found(conn: &Connection) -> Result<i64> {
     Ok(conn.query_row(FOUND, [], |row| row.get(0))?)
 }
 
-/// The version of the database in this file, which is left as it is; 0 where there is none.
+/// The schema version of the database in this file; 0 if there is no database. Does not change the file.
 pub(super) fn version_of(path: &Path) -> Result<i64> {
     if !path.exists() {
         return Ok(0);

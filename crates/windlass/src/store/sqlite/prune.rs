@@ -1,11 +1,42 @@
-//! Deleting what nobody needs any more.
+//! Deleting rows that nothing refers to any more.
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rusqlite::Connection;
 
-use crate::clock::micros;
+use super::SqliteStore;
+use crate::clock::{Timestamp, micros};
 use crate::error::Result;
+use crate::store::PruneStore;
+
+const FIRES: &str = "
+DELETE FROM schedule_fires WHERE (schedule_id, tick_at, manual) IN (
+    SELECT schedule_id, tick_at, manual FROM schedule_fires INDEXED BY schedule_fires_by_time
+    WHERE namespace = ?1 AND fired_at < ?3 ORDER BY fired_at LIMIT ?2)";
+
+#[async_trait]
+impl PruneStore for SqliteStore {
+    async fn prune(&self, namespace: &str, node_kept: Duration, limit: usize, now: Option<Timestamp>) -> Result<usize> {
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, now| prune(conn, &namespace, node_kept, limit, now)).await
+    }
+
+    async fn prune_fires(
+        &self,
+        namespace: &str,
+        kept: Duration,
+        limit: usize,
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, now| {
+            let before = now.saturating_sub(micros(kept));
+            Ok(conn.prepare_cached(FIRES)?.execute((&namespace, limit as i64, before))?)
+        })
+        .await
+    }
+}
 
 const RESULTS: &str = "
 DELETE FROM handler_results WHERE (event_id, subscription_id, handler) IN (
@@ -25,20 +56,10 @@ const KEYS: &str = "
 DELETE FROM event_keys WHERE namespace = ?1 AND key IN (
     SELECT key FROM event_keys WHERE namespace = ?1 AND expires_at <= ?3 ORDER BY expires_at LIMIT ?2)";
 
-pub(super) fn prune(conn: &Connection, namespace: &str, node_kept: Duration, limit: usize, now: i64) -> Result<usize> {
+fn prune(conn: &Connection, namespace: &str, node_kept: Duration, limit: usize, now: i64) -> Result<usize> {
     let limit = limit as i64;
     let results = conn.prepare_cached(RESULTS)?.execute((namespace, limit))?;
     let nodes = conn.prepare_cached(NODES)?.execute((namespace, limit, now.saturating_sub(micros(node_kept))))?;
     let keys = conn.prepare_cached(KEYS)?.execute((namespace, limit, now))?;
     Ok(results + nodes + keys)
-}
-
-const FIRES: &str = "
-DELETE FROM schedule_fires WHERE (schedule_id, tick_at, manual) IN (
-    SELECT schedule_id, tick_at, manual FROM schedule_fires INDEXED BY schedule_fires_by_time
-    WHERE namespace = ?1 AND fired_at < ?3 ORDER BY fired_at LIMIT ?2)";
-
-pub(super) fn fires(conn: &Connection, namespace: &str, kept: Duration, limit: usize, now: i64) -> Result<usize> {
-    let before = now.saturating_sub(micros(kept));
-    Ok(conn.prepare_cached(FIRES)?.execute((namespace, limit as i64, before))?)
 }

@@ -1,15 +1,31 @@
 //! Storing events with their deliveries.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Statement};
 
 use super::enqueue::{Entry, enqueue_all};
-use super::{arrive, row};
-use crate::clock::{from_micros, micros};
+use super::{SqliteStore, arrive, row};
+use crate::clock::{Timestamp, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, same_json};
-use crate::store::{PreparedEvent, PublishOutcome};
+use crate::store::{PreparedEvent, PublishOutcome, PublishStore};
+
+#[async_trait]
+impl PublishStore for SqliteStore {
+    async fn publish(
+        &self,
+        namespace: &str,
+        version: i64,
+        events: Arc<Vec<PreparedEvent>>,
+        now: Option<Timestamp>,
+    ) -> Result<Option<Vec<PublishOutcome>>> {
+        let namespace = namespace.to_owned();
+        self.write(now, move |conn, now| publish(conn, &namespace, version, &events, now)).await
+    }
+}
 
 pub(super) fn publish(
     conn: &Connection,
@@ -24,8 +40,8 @@ pub(super) fn publish(
     store_all(conn, namespace, events, now).map(Some)
 }
 
-/// Stores all events, and then their deliveries. Those of groups that have arrivals are left to the router, which keeps their
-/// order.
+/// Stores all events, and then their deliveries. Events of groups with arrivals are stored as arrivals, so that the
+/// router keeps the order.
 pub(super) fn store_all(
     conn: &Connection,
     namespace: &str,
@@ -58,7 +74,7 @@ pub(super) fn store_all(
     Ok(stored)
 }
 
-/// When it may first be claimed, as it is stored and in fact, and when it expires.
+/// `run_at` as stored, the earliest claim time, and the deadline.
 fn times(event: &NewEvent, expires_in: Option<Duration>, now: i64) -> (Option<i64>, i64, Option<i64>) {
     let run_at = row::micros(event.run_at).or(event.delay.map(|delay| now.saturating_add(micros(delay))));
     let due_at = run_at.map_or(now, |run_at| run_at.max(now));
@@ -66,7 +82,7 @@ fn times(event: &NewEvent, expires_in: Option<Duration>, now: i64) -> (Option<i6
     (run_at, due_at, row::micros(event.expires_at).or(expires_in))
 }
 
-/// What the deliveries of an event that was published at this time have from it.
+/// The queue fields of the deliveries of an event that was published at this time.
 pub(super) fn entry(event_id: i64, event: &NewEvent, expires_in: Option<Duration>, created_at: i64) -> Entry<'_> {
     let (_, due_at, expires_at) = times(event, expires_in, created_at);
     Entry {
@@ -85,10 +101,11 @@ pub(super) fn entry(event_id: i64, event: &NewEvent, expires_in: Option<Duration
 
 const FIRST_OF_KEY: &str = "
 SELECT event_id, created_at FROM event_keys WHERE namespace = ?1 AND key = ?2 AND expires_at > ?3";
+
 const PUT_KEY: &str = "
 INSERT OR REPLACE INTO event_keys (namespace, key, event_id, created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)";
 
-/// The first event with the same key, if there is one. Refuses an event with another type or payload.
+/// The first event with the same key, if any. Returns an error if it has another type or payload.
 pub(super) fn first_of_key(
     conn: &Connection,
     namespace: &str,
@@ -107,7 +124,7 @@ pub(super) fn first_of_key(
     Ok(Some(first))
 }
 
-/// Whether an event has this type and payload. What its policy did not keep counts as the same.
+/// Whether an event has this type and payload. Contents that its policy did not keep count as equal.
 pub(super) fn has_contents(
     conn: &Connection,
     namespace: &str,
@@ -122,7 +139,7 @@ pub(super) fn has_contents(
 pub(super) fn known_key(conn: &Connection, namespace: &str, key: &str, now: i64) -> Result<Option<PublishOutcome>> {
     let mut select = conn.prepare_cached(FIRST_OF_KEY)?;
     let found = select
-        .query_row((namespace, key, now), |row| Ok(PublishOutcome::duplicate_of(row.get(0)?, row::instant(row, 1)?)));
+        .query_row((namespace, key, now), |row| Ok(PublishOutcome::duplicate_of(row.get(0)?, row::timestamp(row, 1)?)));
     Ok(found.optional()?)
 }
 

@@ -1,14 +1,38 @@
-//! What the handlers of a delivery came to.
+//! Results of single handlers of a delivery.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 
+use super::SqliteStore;
+use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::delivery::LiveDelivery;
 use crate::queue::handler_results::{Clear, InterimResult};
 use crate::queue::outcome::HandlerResult;
-use crate::store::DeliveryChange;
+use crate::store::{DeliveryChange, ResultStore};
 
-/// For a change whose guard held.
+#[async_trait]
+impl ResultStore for SqliteStore {
+    async fn store_handler_results(
+        &self,
+        namespace: &str,
+        results: &[InterimResult],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<bool>> {
+        let (namespace, results) = (namespace.to_owned(), results.to_vec());
+        let store = move |conn: &Connection, now| {
+            results.iter().map(|result| store_interim(conn, &namespace, result, now)).collect()
+        };
+        self.write(now, store).await
+    }
+
+    async fn handler_results(&self, namespace: &str, live: &[LiveDelivery]) -> Result<Vec<Vec<HandlerResult>>> {
+        let (namespace, live) = (namespace.to_owned(), live.to_vec());
+        self.read(move |conn| live.iter().map(|live| of(conn, &namespace, live)).collect()).await
+    }
+}
+
+/// Stores or deletes the results of a change whose guard held.
 pub(super) fn write(conn: &Connection, namespace: &str, change: &DeliveryChange, now: i64) -> Result<()> {
     if !change.concerns_results() {
         return Ok(());
@@ -22,9 +46,9 @@ pub(super) fn write(conn: &Connection, namespace: &str, change: &DeliveryChange,
 const HOLDS: &str = "
 SELECT 1 FROM event_queue WHERE event_id = ?1 AND subscription_id = ?2 AND namespace = ?3 AND lease = ?4";
 
-/// Stores one result while its attempt is under way; `false`: the lease is lost, and nothing was stored. A first attempt
-/// must name the stored results in its report, or they are not deleted with it.
-pub(super) fn note(conn: &Connection, namespace: &str, interim: &InterimResult, now: i64) -> Result<bool> {
+/// Stores one result while its attempt is in progress. `false`: the lease is lost, and nothing was stored. A first
+/// attempt must name the stored results in its report, or they are not deleted with it.
+pub(super) fn store_interim(conn: &Connection, namespace: &str, interim: &InterimResult, now: i64) -> Result<bool> {
     let InterimResult { live, result } = interim;
     let key = (live.event_id, live.subscription_id, namespace, live.lease.map(|lease| lease.0));
     let holds = conn.prepare_cached(HOLDS)?.query_row(key, |_| Ok(())).optional()?.is_some();
@@ -70,7 +94,7 @@ const OF: &str = "
 SELECT handler, succeeded, error FROM handler_results
 WHERE event_id = ?1 AND subscription_id = ?2 AND namespace = ?3 ORDER BY handler";
 
-pub(super) fn of(conn: &Connection, namespace: &str, live: &LiveDelivery) -> Result<Vec<HandlerResult>> {
+fn of(conn: &Connection, namespace: &str, live: &LiveDelivery) -> Result<Vec<HandlerResult>> {
     let mut select = conn.prepare_cached(OF)?;
     let found = select.query_map((live.event_id, live.subscription_id, namespace), result)?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
@@ -112,16 +136,16 @@ mod tests {
 
     // Q12
     #[test]
-    fn a_result_is_noted_only_with_the_lease() {
+    fn result_is_stored_only_with_the_lease() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(SCHEMA).unwrap();
         let result = HandlerResult { handler: "h".into(), succeeded: true, error: None };
         let interim = |lease| InterimResult { live: held(lease), result: result.clone() };
-        assert_eq!(note(&conn, "default", &interim(8), 0), Ok(false));
-        assert_eq!(note(&conn, "other", &interim(7), 0), Ok(false));
+        assert_eq!(store_interim(&conn, "default", &interim(8), 0), Ok(false));
+        assert_eq!(store_interim(&conn, "other", &interim(7), 0), Ok(false));
         assert_eq!(of(&conn, "default", &held(7)), Ok(vec![]));
-        assert_eq!(note(&conn, "default", &interim(7), 0), Ok(true));
-        assert_eq!(note(&conn, "default", &interim(7), 0), Ok(true));
+        assert_eq!(store_interim(&conn, "default", &interim(7), 0), Ok(true));
+        assert_eq!(store_interim(&conn, "default", &interim(7), 0), Ok(true));
         assert_eq!(of(&conn, "default", &held(7)), Ok(vec![result]));
     }
 }

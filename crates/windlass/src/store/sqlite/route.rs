@@ -1,7 +1,6 @@
-//! Turning arrivals into deliveries, after the commit of the transactions that published them.
+//! Routing: turns arrivals into deliveries after the transactions that published them have committed.
 
 use std::collections::HashMap;
-
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +15,7 @@ use crate::error::Result;
 use crate::event::NewEvent;
 use crate::queue::wake::ReadyLane;
 use crate::store::{
-    Arrival, ArrivalsLook, PreparedEvent, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing, Snapshot,
+    Arrival, ArrivalsPoll, PreparedEvent, Rejection, RoutePosition, RouteRequest, RouteStore, Routed, Routing, Snapshot,
 };
 use crate::topology::MAIN;
 use crate::topology::lanes::LaneKey;
@@ -33,7 +32,7 @@ pub(super) fn route_batch(conn: &Connection, request: &RouteRequest, now: i64) -
     let namespace = request.namespace.as_str();
     let found = read(conn, namespace, request.limit)?;
     let Some(last_id) = found.last().map(|(event_id, _)| *event_id) else { return Ok(None) };
-    // There is one writer at a time, so nothing is published meanwhile.
+    // There is one writer at a time, so no event is published meanwhile.
     let snapshot = (found.len() < request.limit).then(Snapshot::default);
     for (event_id, _) in found.iter().filter(|(_, arrival)| arrival.is_none()) {
         conn.prepare_cached(REMOVE)?.execute((namespace, event_id))?;
@@ -64,7 +63,7 @@ pub(super) fn route_batch(conn: &Connection, request: &RouteRequest, now: i64) -
     }
     enqueue_all(conn, namespace, entries, now)?;
     let delivered = routed.delivered.iter().flat_map(|arrival| &arrival.prepared.deliveries);
-    routed.freed = delivered.map(|to| to.ready_lane()).collect();
+    routed.ready_lanes = delivered.map(|to| to.ready_lane()).collect();
     Ok(Some(routed))
 }
 
@@ -74,7 +73,8 @@ SELECT a.event_id, e.created_at, a.max_retries, e.event_type, e.tags, e.group_id
 FROM arrivals a LEFT JOIN events e ON e.id = a.event_id
 WHERE a.namespace = ?1 ORDER BY a.event_id LIMIT ?2";
 
-/// The first arrivals. `None`: the event is gone. Payloads are compared with those of events with the same key.
+/// The first arrivals; `None` if the event was deleted. Payloads are read to compare them with those of events with the
+/// same key.
 fn read(conn: &Connection, namespace: &str, limit: usize) -> Result<Vec<(i64, Option<Arrival>)>> {
     let mut select = conn.prepare_cached(READ)?;
     let rows = select.query_map((namespace, limit as i64), |row| {
@@ -90,14 +90,14 @@ fn arrival(row: &Row) -> rusqlite::Result<Arrival> {
     event.group_id = row.get(5)?;
     event.key = row.get(6)?;
     event.priority = row.get(7)?;
-    event.run_at = row::instant_if_any(row, 8)?;
-    event.expires_at = row::instant_if_any(row, 9)?;
+    event.run_at = row::timestamp_or_null(row, 8)?;
+    event.expires_at = row::timestamp_or_null(row, 9)?;
     event.payload = row::json(row, 10)?;
     let prepared = PreparedEvent { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() };
-    Ok(Arrival { event_id: row.get(0)?, created_at: row::instant(row, 1)?, prepared, rejected: None })
+    Ok(Arrival { event_id: row.get(0)?, created_at: row::timestamp(row, 1)?, prepared, rejected: None })
 }
 
-/// Gives the arrivals their deliveries; the lanes that were created for them.
+/// Assigns deliveries to the arrivals. Returns the lanes that were created for them.
 fn plan(conn: &Connection, request: &RouteRequest, arrivals: &mut [Arrival], now: i64) -> Result<Vec<(LaneKey, i64)>> {
     let missing = (request.plan)(arrivals, &|_| None)?;
     if missing.is_empty() {
@@ -129,19 +129,22 @@ fn claim_key(conn: &Connection, namespace: &str, arrival: &mut Arrival) -> Resul
 }
 
 const DROP: &str = "DELETE FROM events WHERE id = ?1";
+
 const REMOVE: &str = "DELETE FROM arrivals WHERE namespace = ?1 AND event_id = ?2";
+
 const SET_DEADLINE: &str = "UPDATE events SET expires_at = ?2 WHERE id = ?1";
 
 const LOG_REJECTED: &str = "
 INSERT INTO event_attempts (event_id, subscription_id, attempt, namespace, subscription, event_type, finished_at, action,
                             error_message, retry_count, max_retries)
 VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, 'FAILED', ?7, 0, ?8)";
+
 const REJECT: &str = "
 INSERT INTO dead_letters (event_id, subscription_id, namespace, subscription, event_type, status, reason, error, attempts,
                           retry_count, max_retries, failed_at, created_at)
 VALUES (?1, ?2, ?3, ?4, ?5, 'FAILED', ?6, ?7, 0, 0, ?8, ?9, ?10)";
 
-/// Keeps what cannot be delivered as a dead letter of `main`.
+/// Stores a rejected arrival as a dead letter of `main`.
 fn reject(conn: &Connection, request: &RouteRequest, arrival: &Arrival, now: i64) -> Result<()> {
     let Some(Rejection { reason, error }) = &arrival.rejected else { return Ok(()) };
     let (event, namespace) = (&arrival.prepared.event, &request.namespace);
@@ -157,29 +160,32 @@ fn reject(conn: &Connection, request: &RouteRequest, arrival: &Arrival, now: i64
 const LOOK: &str = "
 SELECT (SELECT event_id FROM arrivals WHERE namespace = ?1 ORDER BY event_id LIMIT 1),
        (SELECT seq FROM sqlite_sequence WHERE name = 'events')";
+
 const ARRIVED_AT: &str = "
 SELECT e.created_at FROM arrivals a JOIN events e ON e.id = a.event_id WHERE a.namespace = ?1 AND a.event_id = ?2";
+
 const NAMESPACES: &str = "SELECT DISTINCT namespace FROM arrivals ORDER BY namespace";
 
 #[async_trait]
 impl RouteStore for SqliteStore {
-    /// Commits of other processes are noticed, and a notification costs them nothing.
+    /// Routers notice all commits of other processes, so publishers need not know whether they are idle.
     fn announces_routers(&self) -> bool {
         false
     }
 
-    /// There are no dead rows, so nothing is gained by a position.
-    async fn look_for_arrivals(&self, namespace: &str, _: &RoutePosition, _: bool) -> Result<ArrivalsLook> {
+    /// SQLite leaves no dead rows, so a position would not help.
+    async fn poll_arrivals(&self, namespace: &str, _: &RoutePosition, _: bool) -> Result<ArrivalsPoll> {
         let namespace = namespace.to_owned();
         let look = move |conn: &Connection| {
             let ids = |row: &Row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?.unwrap_or_default()));
             Ok(conn.prepare_cached(LOOK)?.query_row([namespace], ids)?)
         };
         let (first, newest) = self.read(look).await?;
-        Ok(ArrivalsLook { first, newest, ..ArrivalsLook::default() })
+        Ok(ArrivalsPoll { first, newest, ..ArrivalsPoll::default() })
     }
 
-    /// Handlers' transactions change the group themselves: there is one writer at a time.
+    /// There are no departures: the transactions of handlers update the groups themselves, because there is one writer
+    /// at a time.
     async fn settle_departures(
         &self,
         _: &str,
@@ -193,7 +199,7 @@ impl RouteStore for SqliteStore {
         let namespace = namespace.to_owned();
         let find = move |conn: &Connection| {
             let mut select = conn.prepare_cached(ARRIVED_AT)?;
-            Ok(select.query_row((namespace, event_id), |row| row::instant(row, 0)).optional()?)
+            Ok(select.query_row((namespace, event_id), |row| row::timestamp(row, 0)).optional()?)
         };
         self.read(find).await
     }
@@ -220,7 +226,7 @@ impl RouteStore for SqliteStore {
         Ok(0)
     }
 
-    /// They notice the commit.
+    /// Other routers notice the commit.
     async fn remove_router(&self, _: &str, _: &str) -> Result<()> {
         Ok(())
     }

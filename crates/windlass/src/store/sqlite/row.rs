@@ -1,4 +1,4 @@
-//! Rows as our types. Instants are stored in microseconds.
+//! Conversion of rows to values. Times are stored in microseconds.
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -10,18 +10,18 @@ use crate::event::Event;
 use crate::event::delivery::{Lease, LiveDelivery};
 use crate::queue::outcome::Attempt;
 
-/// The instant that never comes: a delivery waits for its group.
+/// The ready time of a delivery that waits for its group.
 pub(super) const INFINITY: i64 = i64::MAX;
 
 pub(super) fn micros(at: Option<Timestamp>) -> Option<i64> {
     at.map(|at| at.timestamp_micros())
 }
 
-pub(super) fn instant(row: &Row, index: usize) -> rusqlite::Result<Timestamp> {
+pub(super) fn timestamp(row: &Row, index: usize) -> rusqlite::Result<Timestamp> {
     row.get(index).map(from_micros)
 }
 
-pub(super) fn instant_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<Timestamp>> {
+pub(super) fn timestamp_or_null(row: &Row, index: usize) -> rusqlite::Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(index)?.filter(|at| *at != INFINITY).map(from_micros))
 }
 
@@ -30,12 +30,12 @@ pub(super) fn count(row: &Row, index: usize) -> rusqlite::Result<u64> {
     row.get::<_, i64>(index).map(i64::unsigned_abs)
 }
 
-pub(super) fn count_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<u64>> {
+pub(super) fn count_or_null(row: &Row, index: usize) -> rusqlite::Result<Option<u64>> {
     row.get::<_, Option<i64>>(index).map(|count| count.map(i64::unsigned_abs))
 }
 
-/// A text that stands for one of our words.
-pub(super) fn word<T: std::str::FromStr<Err = crate::Error>>(row: &Row, index: usize) -> rusqlite::Result<T> {
+/// A text that is parse_json as an enum.
+pub(super) fn parse_text<T: std::str::FromStr<Err = crate::Error>>(row: &Row, index: usize) -> rusqlite::Result<T> {
     row.get_ref(index)?.as_str()?.parse().map_err(|error| unreadable(index, error))
 }
 
@@ -43,11 +43,11 @@ pub(super) fn json(row: &Row, index: usize) -> rusqlite::Result<Box<RawValue>> {
     RawValue::from_string(row.get(index)?).map_err(|error| unreadable(index, error))
 }
 
-pub(super) fn json_if_any(row: &Row, index: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
+pub(super) fn json_or_null(row: &Row, index: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
     if row.get_ref(index)?.data_type() == Type::Null { Ok(None) } else { json(row, index).map(Some) }
 }
 
-pub(super) fn parsed<T: serde::de::DeserializeOwned>(row: &Row, index: usize) -> rusqlite::Result<T> {
+pub(super) fn parse_json<T: serde::de::DeserializeOwned>(row: &Row, index: usize) -> rusqlite::Result<T> {
     serde_json::from_str(row.get_ref(index)?.as_str()?).map_err(|error| unreadable(index, error))
 }
 
@@ -92,10 +92,10 @@ pub(super) fn event_from(row: &Row) -> rusqlite::Result<Event> {
         priority: row.get(9)?,
         producer: row.get(10)?,
         scheduled_task_id: row.get(11)?,
-        run_at: instant_if_any(row, 12)?,
-        expires_at: instant_if_any(row, 13)?,
-        metadata: json_if_any(row, 14)?,
-        created_at: instant(row, 15)?,
+        run_at: timestamp_or_null(row, 12)?,
+        expires_at: timestamp_or_null(row, 13)?,
+        metadata: json_or_null(row, 14)?,
+        created_at: timestamp(row, 15)?,
     })
 }
 
@@ -132,13 +132,13 @@ pub(super) fn attempt(row: &Row, from: usize) -> rusqlite::Result<Attempt> {
         subscription: row.get(from + 1)?,
         attempt: row.get(from + 2)?,
         worker_id: row.get(from + 3)?,
-        action: word(row, from + 4)?,
+        action: parse_text(row, from + 4)?,
         status_code: row.get(from + 5)?,
         execution_time_ms: row.get::<_, Option<i64>>(from + 6)?.map(i64::unsigned_abs),
         error_message: row.get(from + 7)?,
-        next_retry_at: instant_if_any(row, from + 8)?,
+        next_retry_at: timestamp_or_null(row, from + 8)?,
         retry_count: row.get(from + 9)?,
         max_retries: row.get(from + 10)?,
-        finished_at: instant(row, from + 11)?,
+        finished_at: timestamp(row, from + 11)?,
     })
 }

@@ -1,4 +1,4 @@
-//! Runs: the deliveries of a group that follow a claimed one, under the same lease.
+//! Runs: claims the next deliveries of a group under the lease of the first one.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use super::claim::{LeaseTimesByLane, LeasedDelivery, consecutive, update_leases}
 use crate::error::Result;
 use crate::store::{Claim, ClaimSource, RunHead};
 
-// Only first attempts, as `Claim::run_heads` wants them.
+// Only first attempts, as `Claim::run_heads` requires.
 const IN_GROUPS: &str = "
 SELECT event_id, group_id FROM event_queue
 WHERE subscription_id = ?1 AND event_id BETWEEN ?2 AND ?3 AND group_id IS NOT NULL AND attempts = 1";
 
-/// Claims what follows these deliveries in their groups, if the requests want runs. Each run is in order.
+/// Claims the deliveries that follow these in their groups, if the requests want runs. Each run is in order.
 pub(super) fn claim_runs(
     conn: &Connection,
     claim: &Claim,
@@ -48,17 +48,19 @@ pub(super) fn claim_runs(
 
 const STATE: &str = "
 SELECT depth, last_at FROM event_groups WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
+
 const WAITING: &str = "
 SELECT event_id, lane_id, due_at, lease IS NOT NULL OR attempts > 0 OR expires_at <= ?4
 FROM event_queue INDEXED BY event_queue_group
 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3 AND (ready_at = 9223372036854775807) = 1
 ORDER BY due_at, event_id LIMIT ?5";
+
 const NOTE: &str = "
 UPDATE event_groups SET run_lease = ?4, run_left = ?5, run_to = ?6
 WHERE group_id = ?1 AND subscription = ?2 AND namespace = ?3";
 
-/// Takes the first waiting deliveries, up to one that cannot be part of the run: it is not due, was tried before, has expired
-/// or is not among the claim's lanes.
+/// Claims the first waiting deliveries, up to one that cannot be part of the run: it is not due, was tried before, has
+/// expired or is not among the claim's lanes.
 fn claim_run(
     conn: &Connection,
     claim: &Claim,

@@ -1,14 +1,67 @@
 //! Samples.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql};
 
-use super::row;
 use super::topology::to_json;
+use super::writer::Durability;
+use super::{SqliteStore, row};
+use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::observe::samples::counter::Counter;
 use crate::observe::samples::histogram::Histogram;
-use crate::observe::samples::thin::{Level, merged};
-use crate::observe::samples::{Points, SampleRow};
+use crate::observe::samples::thin::{ThinningLevel, merge_samples};
+use crate::observe::samples::{SampleRow, SampleSeries};
+use crate::store::SampleStore;
+
+const TAKE: &str = "
+DELETE FROM samples WHERE (namespace, span_s, at, event_type) IN (
+    SELECT namespace, span_s, at, event_type FROM samples
+    WHERE namespace = ?1 AND span_s = ?2 AND at < ?3 ORDER BY at, event_type LIMIT ?4)
+RETURNING span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait,
+    run";
+
+#[async_trait]
+impl SampleStore for SqliteStore {
+    async fn add_samples(&self, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+        let (namespace, rows) = (namespace.to_owned(), rows.to_vec());
+        let work = move |conn: &Connection, _| add(conn, &namespace, &rows);
+        // Relaxed: losing samples in a power failure is acceptable.
+        self.writer.write(Durability::Relaxed, None, work).await
+    }
+
+    /// Transactions of the application add to the samples themselves, because no other writer can run meanwhile.
+    async fn sampled_lately(&self, namespace: &str, now: Option<Timestamp>) -> Result<Vec<String>> {
+        let (namespace, now) = (namespace.to_owned(), self.now(now));
+        self.read(move |conn| sampled_lately(conn, &namespace, now)).await
+    }
+
+    async fn thin_samples(
+        &self,
+        namespace: &str,
+        level: &ThinningLevel,
+        before: Timestamp,
+        limit: usize,
+    ) -> Result<usize> {
+        let (namespace, level, before) = (namespace.to_owned(), *level, before.timestamp_micros());
+        self.write(None, move |conn, _| {
+            let mut take = conn.prepare_cached(TAKE)?;
+            let old = take.query_map((&namespace, level.span_s, before, limit as i64), sample)?;
+            let old: Vec<SampleRow> = old.collect::<rusqlite::Result<_>>()?;
+            let taken = old.len();
+            if let Some(into_s) = level.into_s {
+                add(conn, &namespace, &merge_samples(old, into_s))?;
+            }
+            Ok(taken)
+        })
+        .await
+    }
+
+    async fn samples(&self, namespace: &str, points: SampleSeries) -> Result<SampleSeries> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| samples(conn, &namespace, points)).await
+    }
+}
 
 const FIND: &str = "
 SELECT span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run
@@ -19,8 +72,8 @@ INSERT OR REPLACE INTO samples (namespace, span_s, at, event_type, published, co
     cancelled, depth, oldest_ms, wait, run)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
-/// Only one writes at a time: what was found is still so.
-pub(super) fn add(conn: &Connection, namespace: &str, rows: &[SampleRow]) -> Result<()> {
+/// There is one writer at a time, so the rows do not change between reading and writing.
+fn add(conn: &Connection, namespace: &str, rows: &[SampleRow]) -> Result<()> {
     let (mut find, mut put) = (conn.prepare_cached(FIND)?, conn.prepare_cached(PUT)?);
     for row in rows {
         let at = row.at.timestamp_micros();
@@ -48,12 +101,12 @@ fn sample(row: &Row) -> rusqlite::Result<SampleRow> {
         retried: row::count(row, 6)?,
         expired: row::count(row, 7)?,
         cancelled: row::count(row, 8)?,
-        depth: row::count_if_any(row, 9)?,
-        oldest_ms: row::count_if_any(row, 10)?,
-        wait: Histogram::from_counts(row::parsed(row, 11)?),
-        run: Histogram::from_counts(row::parsed(row, 12)?),
+        depth: row::count_or_null(row, 9)?,
+        oldest_ms: row::count_or_null(row, 10)?,
+        wait: Histogram::from_counts(row::parse_json(row, 11)?),
+        run: Histogram::from_counts(row::parse_json(row, 12)?),
     };
-    Ok(SampleRow { span_s: row.get(0)?, at: row::instant(row, 1)?, event_type: row.get(2)?, counter })
+    Ok(SampleRow { span_s: row.get(0)?, at: row::timestamp(row, 1)?, event_type: row.get(2)?, counter })
 }
 
 const SAMPLED_LATELY: &str = "
@@ -61,28 +114,10 @@ SELECT DISTINCT event_type FROM samples
 WHERE namespace = ?1 AND span_s = 60 AND at > ?2 - 120 * 1000000
   AND (depth > 0 OR published + completed + failed + retried + expired + cancelled > 0)";
 
-pub(super) fn sampled_lately(conn: &Connection, namespace: &str, now: i64) -> Result<Vec<String>> {
+fn sampled_lately(conn: &Connection, namespace: &str, now: i64) -> Result<Vec<String>> {
     let mut select = conn.prepare_cached(SAMPLED_LATELY)?;
     let types = select.query_map((namespace, now), |row| row.get(0))?;
     Ok(types.collect::<rusqlite::Result<_>>()?)
-}
-
-const TAKE: &str = "
-DELETE FROM samples WHERE (namespace, span_s, at, event_type) IN (
-    SELECT namespace, span_s, at, event_type FROM samples
-    WHERE namespace = ?1 AND span_s = ?2 AND at < ?3 ORDER BY at, event_type LIMIT ?4)
-RETURNING span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait,
-    run";
-
-pub(super) fn thin(conn: &Connection, namespace: &str, level: &Level, before: i64, limit: usize) -> Result<usize> {
-    let mut take = conn.prepare_cached(TAKE)?;
-    let old = take.query_map((namespace, level.span_s, before, limit as i64), sample)?;
-    let old: Vec<SampleRow> = old.collect::<rusqlite::Result<_>>()?;
-    let taken = old.len();
-    if let Some(into_s) = level.into_s {
-        add(conn, namespace, &merged(old, into_s))?;
-    }
-    Ok(taken)
 }
 
 // The primary key has them in this order.
@@ -90,8 +125,8 @@ const SAMPLES: &str = "
 SELECT span_s, at, event_type, published, completed, failed, retried, expired, cancelled, depth, oldest_ms, wait, run
 FROM samples WHERE namespace = ?1 AND span_s IN (60, 600, 3600) AND at >= ?2 AND at < ?3 ORDER BY span_s, at";
 
-pub(super) fn samples(conn: &Connection, namespace: &str, mut points: Points) -> Result<Points> {
-    let (from, until) = (points.wanted.from.timestamp_micros(), points.wanted.until.timestamp_micros());
+fn samples(conn: &Connection, namespace: &str, mut points: SampleSeries) -> Result<SampleSeries> {
+    let (from, until) = (points.query.from.timestamp_micros(), points.query.until.timestamp_micros());
     let mut select = conn.prepare_cached(SAMPLES)?;
     for row in select.query_map((namespace, from, until), sample)? {
         points.add(row?)?;

@@ -1,4 +1,4 @@
-//! Finding events: walks from the newest on, and what each is like.
+//! Searching events: walks from the newest on, and filters.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -22,24 +22,28 @@ macro_rules! events_below {
     };
 }
 
-// A parameter that is not needed is compared with itself: each statement has all of them.
+// Compares unused parameters with themselves, because all statements bind the same ones.
 const ALL: &str = events_below!("?4 IS ?4 AND ?5 IS ?5");
+
 const TOLD: &str = events_below!(
     "?5 IS ?5 AND (EXISTS (SELECT 1 FROM event_queue WHERE event_id = e.id AND subscription_id =
                            (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?4))
          OR EXISTS (SELECT 1 FROM event_attempts WHERE event_id = e.id AND subscription = ?4))"
 );
+
 const LIVE: &str = events_below!(
     "EXISTS (SELECT 1 FROM event_queue
              WHERE subscription_id =
                    (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?4)
                AND event_id = e.id AND (lease IS NOT NULL) = (?5 = 'PROCESSING'))"
 );
+
 /// No delivery ends twice in one of these states.
 const ENDED: &str = events_below!(
     "EXISTS (SELECT 1 FROM event_attempts INDEXED BY event_attempts_by_event
              WHERE event_id = e.id AND subscription = ?4 AND action = ?5)"
 );
+
 const DEAD: &str = "
 SELECT event_id, status = ?5 FROM dead_letters INDEXED BY dead_letters_by_event
 WHERE namespace = ?1 AND subscription = ?4 AND event_id < ?2 ORDER BY event_id DESC LIMIT ?3";
@@ -47,7 +51,7 @@ WHERE namespace = ?1 AND subscription = ?4 AND event_id < ?2 ORDER BY event_id D
 fn walk(conn: &Connection, namespace: &str, source: &Source, before: i64, rows: usize) -> Result<SearchStep> {
     let (sql, subscription, status) = match source {
         Source::All => (ALL, "", ""),
-        Source::Told { subscription } => (TOLD, subscription.as_str(), ""),
+        Source::Matched { subscription } => (TOLD, subscription.as_str(), ""),
         Source::Live { subscription, held: false } => (LIVE, subscription.as_str(), "PENDING"),
         Source::Live { subscription, held: true } => (LIVE, subscription.as_str(), "PROCESSING"),
         Source::Dead { subscription, status } => (DEAD, subscription.as_str(), status.as_str()),
@@ -71,17 +75,21 @@ const FREE_IDS: &str = "
 SELECT event_id FROM event_queue
 WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
   AND lease IS NULL LIMIT ?3";
+
 const HELD_IDS: &str = "
 SELECT event_id FROM event_queue INDEXED BY event_queue_leased
 WHERE subscription_id = (SELECT subscription_id FROM subscriptions WHERE namespace = ?1 AND subscription = ?2)
   AND lease IS NOT NULL LIMIT ?3";
+
 const EVENT_OF_KEY: &str = "SELECT event_id FROM event_keys WHERE namespace = ?1 AND key = ?2";
+
 const CONTENTS: &str = "
 SELECT event_type, tags, group_id, key, created_at, title, description, payload FROM events WHERE id = ?1 AND namespace = ?2";
+
 const HEAD: &str = "
 SELECT event_type, title, tags, group_id, created_at FROM events WHERE id = ?1 AND namespace = ?2";
 
-/// The text in small letters is given.
+/// `text` is in lower case.
 fn matches(row: &Row, wanted: &EventFilter, text: Option<&str>) -> rusqlite::Result<bool> {
     let (created_at, tags) = (from_micros(row.get(4)?), row.get_ref(1)?.as_str()?);
     let tags: Vec<String> = split_tags(tags).iter().map(|tag| tag.trim().to_owned()).collect();
@@ -127,7 +135,7 @@ fn found(conn: &Connection, namespace: &str, subscription: &str, ids: &[i64]) ->
                 title: row.get(1)?,
                 tags: row.get(2)?,
                 group_id: row.get(3)?,
-                created_at: row::instant(row, 4)?,
+                created_at: row::timestamp(row, 4)?,
                 delivery,
             })
         });

@@ -1,16 +1,75 @@
 //! Namespaces and subscriptions.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::error::from_json;
 use super::route::route_batch;
-use super::row;
-use crate::clock::from_micros;
+use super::{SqliteStore, row};
+use crate::clock::{Timestamp, from_micros};
 use crate::error::Result;
 use crate::policy::NamespacePolicy;
-use crate::store::{AddedSubscription, NewSubscription, RouteRequest};
+use crate::store::{AddedSubscription, NewSubscription, RouteRequest, TopologyStore};
 use crate::topology::{MAIN, Namespace, Subscription, Topology};
+
+#[async_trait]
+impl TopologyStore for SqliteStore {
+    async fn topology(&self, namespace: &str) -> Result<Option<Topology>> {
+        let namespace = namespace.to_owned();
+        self.read(move |conn| topology(conn, &namespace)).await
+    }
+
+    async fn namespaces(&self) -> Result<Vec<Namespace>> {
+        self.read(namespaces).await
+    }
+
+    async fn put_namespace(
+        &self,
+        namespace: &str,
+        metadata: Option<&RawValue>,
+        policy: Option<&NamespacePolicy>,
+        now: Option<Timestamp>,
+    ) -> Result<()> {
+        let (namespace, metadata, policy) = (namespace.to_owned(), metadata.map(ToOwned::to_owned), policy.cloned());
+        self.write(now, move |conn, now| {
+            let metadata = metadata.as_deref().map(RawValue::get);
+            put_namespace(conn, &namespace, metadata, policy.as_ref(), now)
+        })
+        .await
+    }
+
+    async fn pause_namespace(&self, namespace: &str, paused: bool) -> Result<()> {
+        let namespace = namespace.to_owned();
+        self.write(None, move |conn, _| pause_namespace(conn, &namespace, paused)).await
+    }
+
+    async fn pause_type(&self, namespace: &str, pattern: &str, paused: bool) -> Result<()> {
+        let (namespace, pattern) = (namespace.to_owned(), pattern.to_owned());
+        self.write(None, move |conn, _| pause_type(conn, &namespace, &pattern, paused)).await
+    }
+
+    async fn add_subscription(
+        &self,
+        route: &RouteRequest,
+        new: &NewSubscription,
+        now: Option<Timestamp>,
+    ) -> Result<AddedSubscription> {
+        let (route, new) = (route.clone(), new.clone());
+        self.write(now, move |conn, now| add_subscription(conn, &route, &new, now)).await
+    }
+
+    async fn pause_subscription(&self, namespace: &str, subscription: &str, paused: bool) -> Result<bool> {
+        let (namespace, name) = (namespace.to_owned(), subscription.to_owned());
+        self.write(None, move |conn, _| pause_subscription(conn, &namespace, &name, paused)).await
+    }
+
+    async fn remove_subscription(&self, namespace: &str, subscription: &str) -> Result<bool> {
+        let (namespace, name) = (namespace.to_owned(), subscription.to_owned());
+        self.write(None, move |conn, _| remove_subscription(conn, &namespace, &name)).await
+    }
+}
 
 const NAMESPACE: &str = "
 SELECT namespace, metadata, policy, paused, paused_types, created_at, version
@@ -27,17 +86,17 @@ fn namespace(row: &Row) -> rusqlite::Result<Namespace> {
     Ok(Namespace {
         namespace: row.get(0)?,
         metadata: row::json(row, 1)?,
-        policy: row::parsed(row, 2)?,
+        policy: row::parse_json(row, 2)?,
         paused: row.get(3)?,
-        paused_types: row::parsed(row, 4)?,
-        created_at: row::instant(row, 5)?,
+        paused_types: row::parse_json(row, 4)?,
+        created_at: row::timestamp(row, 5)?,
     })
 }
 
 const NAMESPACES: &str = "
 SELECT namespace, metadata, policy, paused, paused_types, created_at FROM namespaces ORDER BY namespace";
 
-pub(super) fn namespaces(conn: &Connection) -> Result<Vec<Namespace>> {
+fn namespaces(conn: &Connection) -> Result<Vec<Namespace>> {
     let mut select = conn.prepare_cached(NAMESPACES)?;
     Ok(select.query_map([], namespace)?.collect::<rusqlite::Result<_>>()?)
 }
@@ -56,13 +115,13 @@ fn subscriptions(conn: &Connection, namespace: &str) -> Result<Vec<Subscription>
         Ok(Subscription {
             subscription_id: row.get(0)?,
             subscription: row.get(1)?,
-            types: row::parsed(row, 2)?,
-            tags: row::parsed(row, 3)?,
-            policy: row::parsed(row, 4)?,
+            types: row::parse_json(row, 2)?,
+            tags: row::parse_json(row, 3)?,
+            policy: row::parse_json(row, 4)?,
             paused: row.get(5)?,
-            starts_at: row::instant(row, 6)?,
+            starts_at: row::timestamp(row, 6)?,
             backfill_from: row.get(7)?,
-            created_at: row::instant(row, 8)?,
+            created_at: row::timestamp(row, 8)?,
         })
     })?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
@@ -98,15 +157,16 @@ fn add_main(conn: &Connection, namespace: &str, now: i64) -> Result<()> {
 
 const PAUSE_NAMESPACE: &str = "UPDATE namespaces SET paused = ?2, version = version + 1 WHERE namespace = ?1";
 
-pub(super) fn pause_namespace(conn: &Connection, namespace: &str, paused: bool) -> Result<()> {
+fn pause_namespace(conn: &Connection, namespace: &str, paused: bool) -> Result<()> {
     conn.prepare_cached(PAUSE_NAMESPACE)?.execute((namespace, paused))?;
     Ok(())
 }
 
 const PAUSED_TYPES: &str = "SELECT paused_types FROM namespaces WHERE namespace = ?1";
+
 const SET_PAUSED_TYPES: &str = "UPDATE namespaces SET paused_types = ?2, version = version + 1 WHERE namespace = ?1";
 
-pub(super) fn pause_type(conn: &Connection, namespace: &str, pattern: &str, paused: bool) -> Result<()> {
+fn pause_type(conn: &Connection, namespace: &str, pattern: &str, paused: bool) -> Result<()> {
     let types: String = conn.prepare_cached(PAUSED_TYPES)?.query_row([namespace], |row| row.get(0))?;
     let mut types: Vec<String> = serde_json::from_str(&types).map_err(from_json)?;
     types.retain(|known| known != pattern);
@@ -122,7 +182,7 @@ INSERT INTO subscriptions (namespace, subscription, types, tags, policy, starts_
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT DO NOTHING";
 
-pub(super) fn add_subscription(
+fn add_subscription(
     conn: &Connection,
     request: &RouteRequest,
     new: &NewSubscription,
@@ -174,7 +234,7 @@ pub(super) fn grow_version(conn: &Connection, namespace: &str) -> Result<()> {
 const PAUSE_SUBSCRIPTION: &str = "
 UPDATE subscriptions SET paused = ?3 WHERE namespace = ?1 AND subscription = ?2";
 
-pub(super) fn pause_subscription(conn: &Connection, namespace: &str, name: &str, paused: bool) -> Result<bool> {
+fn pause_subscription(conn: &Connection, namespace: &str, name: &str, paused: bool) -> Result<bool> {
     let found = conn.prepare_cached(PAUSE_SUBSCRIPTION)?.execute((namespace, name, paused))? > 0;
     if found {
         grow_version(conn, namespace)?;
@@ -182,8 +242,8 @@ pub(super) fn pause_subscription(conn: &Connection, namespace: &str, name: &str,
     Ok(found)
 }
 
-/// Everything that belongs to a subscription, and last the subscription. Its history stays: retention must check the events
-/// whose live deliveries and dead letters are deleted here.
+/// Deletes everything that belongs to a subscription, and last the subscription. Its history stays: retention must
+/// check the events whose deliveries and dead letters are deleted here.
 const REMOVE: [&str; 8] = [
     "INSERT INTO retention_leftovers (event_id, subscription, namespace, since, look_at)
      SELECT event_id, ?2, ?1, updated_at, updated_at FROM event_queue
@@ -202,7 +262,7 @@ const REMOVE: [&str; 8] = [
     "DELETE FROM subscriptions WHERE namespace = ?1 AND subscription = ?2",
 ];
 
-pub(super) fn remove_subscription(conn: &Connection, namespace: &str, name: &str) -> Result<bool> {
+fn remove_subscription(conn: &Connection, namespace: &str, name: &str) -> Result<bool> {
     let mut found = false;
     for sql in REMOVE {
         found = conn.prepare_cached(sql)?.execute((namespace, name))? > 0;

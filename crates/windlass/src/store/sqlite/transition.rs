@@ -1,18 +1,32 @@
-//! Applying changes to live deliveries.
+//! Applying changes to deliveries.
 
+use async_trait::async_trait;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
 
+use super::attempts::{self, EndedAttempt};
 use super::group::{self, Group, GroupChange};
-use super::record::{self, Ended};
-use super::results;
 use super::row::INFINITY;
-use crate::clock::micros;
+use super::{SqliteStore, results};
+use crate::clock::{Timestamp, micros};
 use crate::error::Result;
 use crate::event::delivery::{LiveDelivery, Status};
-use crate::queue::decide::{Transition, When};
+use crate::queue::decide::{RequeueTime, Transition};
 use crate::queue::outcome::Attempt;
 use crate::queue::wake::ReadyLane;
-use crate::store::{AppliedChanges, ChangeGuard, DeliveryChange};
+use crate::store::{AppliedChanges, ChangeGuard, DeliveryChange, TransitionStore};
+
+#[async_trait]
+impl TransitionStore for SqliteStore {
+    async fn transition(
+        &self,
+        namespace: &str,
+        changes: &[DeliveryChange],
+        now: Option<Timestamp>,
+    ) -> Result<AppliedChanges> {
+        let (namespace, changes) = (namespace.to_owned(), changes.to_vec());
+        self.write(now, move |conn, now| transition(conn, &namespace, &changes, now)).await
+    }
+}
 
 pub(super) fn transition(
     conn: &Connection,
@@ -20,69 +34,69 @@ pub(super) fn transition(
     changes: &[DeliveryChange],
     now: i64,
 ) -> Result<AppliedChanges> {
-    let (mut applied, mut usual) = (AppliedChanges::default(), Usual::prepare(conn)?);
+    let (mut applied, mut statements) = (AppliedChanges::default(), CommonStatements::prepare(conn)?);
     for change in changes {
-        applied.attempts.push(apply(conn, &mut usual, namespace, change, &mut applied.freed, now)?);
+        applied.attempts.push(apply(conn, &mut statements, namespace, change, &mut applied.ready_lanes, now)?);
     }
     Ok(applied)
 }
 
-/// The statements that nearly every change needs: looked up once for all.
-struct Usual<'c> {
+/// The statements that nearly every change needs, prepared once per batch.
+struct CommonStatements<'c> {
     current: CachedStatement<'c>,
     remove: CachedStatement<'c>,
     record: CachedStatement<'c>,
 }
 
-impl Usual<'_> {
-    fn prepare(conn: &Connection) -> Result<Usual<'_>> {
+impl CommonStatements<'_> {
+    fn prepare(conn: &Connection) -> Result<CommonStatements<'_>> {
         let (current, remove) = (conn.prepare_cached(CURRENT)?, conn.prepare_cached(REMOVE)?);
-        Ok(Usual { current, remove, record: conn.prepare_cached(record::INSERT)? })
+        Ok(CommonStatements { current, remove, record: conn.prepare_cached(attempts::INSERT)? })
     }
 }
 
 fn apply(
     conn: &Connection,
-    usual: &mut Usual<'_>,
+    statements: &mut CommonStatements<'_>,
     namespace: &str,
     change: &DeliveryChange,
-    freed: &mut Vec<ReadyLane>,
+    ready_lanes: &mut Vec<ReadyLane>,
     now: i64,
 ) -> Result<Option<Attempt>> {
-    let current = current(&mut usual.current, namespace, &change.live)?;
+    let current = current(&mut statements.current, namespace, &change.live)?;
     let Some(row) = current.filter(|row| row.holds(change.guard, now)) else { return Ok(None) };
     let (mut failed, mut next_retry_at, mut kept) = (false, None, true);
     match &change.transition {
         Transition::End { forget } => {
-            freed.extend(remove(conn, &mut usual.remove, namespace, change, &row, now)?);
+            ready_lanes.extend(remove(conn, &mut statements.remove, namespace, change, &row, now)?);
             kept = !forget;
         }
-        Transition::Requeue { when, failed: fails, free, pass_group } => {
+        Transition::Requeue { when, failed: fails, refund_attempt, pass_group } => {
             failed = *fails;
             let (ready_at, due_at) = row.times_again(*when, *pass_group, now);
-            requeue(conn, change, (ready_at, due_at), (failed, *free), now)?;
-            freed.push(change.live.ready_lane(change.keeps_ready_time()));
-            freed.extend(change_group(conn, namespace, change, &row, now)?);
+            requeue(conn, change, (ready_at, due_at), (failed, *refund_attempt), now)?;
+            ready_lanes.push(change.live.ready_lane(change.keeps_ready_time()));
+            ready_lanes.extend(change_group(conn, namespace, change, &row, now)?);
             next_retry_at = if ready_at == INFINITY { due_at } else { Some(ready_at) };
         }
-        Transition::Bury { status, reason, failed: fails } => {
+        Transition::DeadLetter { status, reason, failed: fails } => {
             failed = *fails;
-            freed.extend(remove(conn, &mut usual.remove, namespace, change, &row, now)?);
+            ready_lanes.extend(remove(conn, &mut statements.remove, namespace, change, &row, now)?);
             bury(conn, namespace, change, &row, (*status, reason, failed), now)?;
         }
     }
     results::write(conn, namespace, change, now)?;
     let ended = row.ended(change, failed, next_retry_at, now);
     if kept {
-        record::insert(&mut usual.record, namespace, &ended)?;
+        attempts::insert(&mut statements.record, namespace, &ended)?;
     } else {
-        record::forget(conn, namespace, change.live.event_id, &row.subscription)?;
+        attempts::forget(conn, namespace, change.live.event_id, &row.subscription)?;
     }
     Ok(Some(ended.into_attempt()))
 }
 
-/// A row of the queue, as far as changes need it.
-struct Current {
+/// The fields of a row of the queue that changes need.
+struct QueueRow {
     subscription: String,
     group_id: Option<String>,
     ready_at: i64,
@@ -103,9 +117,9 @@ SELECT subscription, group_id, ready_at, due_at, attempts, retry_count, max_retr
        started_at, lease_expires_at, created_at
 FROM event_queue WHERE subscription_id = ?1 AND event_id = ?2 AND namespace = ?3";
 
-fn current(select: &mut Statement<'_>, namespace: &str, live: &LiveDelivery) -> Result<Option<Current>> {
+fn current(select: &mut Statement<'_>, namespace: &str, live: &LiveDelivery) -> Result<Option<QueueRow>> {
     let found = select.query_row((live.subscription_id, live.event_id, namespace), |row| {
-        Ok(Current {
+        Ok(QueueRow {
             subscription: row.get(0)?,
             group_id: row.get(1)?,
             ready_at: row.get(2)?,
@@ -124,14 +138,14 @@ fn current(select: &mut Statement<'_>, namespace: &str, live: &LiveDelivery) -> 
     Ok(found.optional()?)
 }
 
-impl Current {
+impl QueueRow {
     fn holds(&self, guard: ChangeGuard, now: i64) -> bool {
         match guard {
             ChangeGuard::Lease(lease) => self.lease == Some(lease.0),
             ChangeGuard::ExpiredLease(lease) => {
                 self.lease == Some(lease.0) && self.lease_expires_at.is_some_and(|end| end <= now)
             }
-            ChangeGuard::Free => self.lease.is_none(),
+            ChangeGuard::Pending => self.lease.is_none(),
         }
     }
 
@@ -140,13 +154,13 @@ impl Current {
         Some(Group { namespace, subscription: &self.subscription, group_id })
     }
 
-    /// When it may be claimed again, and when it is due in its group. With `pass_group` it waits until its group comes back
-    /// to it.
-    fn times_again(&self, when: When, pass_group: bool, now: i64) -> (i64, Option<i64>) {
+    /// The ready time after a requeue, and the due time in the group. With `pass_group`, the delivery waits until its
+    /// group reaches it again.
+    fn times_again(&self, when: RequeueTime, pass_group: bool, now: i64) -> (i64, Option<i64>) {
         match when {
-            When::Unchanged => (self.ready_at, self.due_at),
-            When::After(delay) if pass_group => (INFINITY, Some(now.saturating_add(micros(delay)))),
-            When::After(delay) => (now.saturating_add(micros(delay)), self.due_at),
+            RequeueTime::Unchanged => (self.ready_at, self.due_at),
+            RequeueTime::After(delay) if pass_group => (INFINITY, Some(now.saturating_add(micros(delay)))),
+            RequeueTime::After(delay) => (now.saturating_add(micros(delay)), self.due_at),
         }
     }
 
@@ -160,8 +174,8 @@ impl Current {
         failed: bool,
         next_retry_at: Option<i64>,
         now: i64,
-    ) -> Ended<'a> {
-        Ended {
+    ) -> EndedAttempt<'a> {
+        EndedAttempt {
             event_id: change.live.event_id,
             subscription_id: change.live.subscription_id,
             subscription: &self.subscription,
@@ -192,7 +206,7 @@ fn remove(
     delete: &mut Statement<'_>,
     namespace: &str,
     change: &DeliveryChange,
-    row: &Current,
+    row: &QueueRow,
     now: i64,
 ) -> Result<Option<ReadyLane>> {
     delete.execute((change.live.subscription_id, change.live.event_id))?;
@@ -204,7 +218,7 @@ fn change_group(
     conn: &Connection,
     namespace: &str,
     change: &DeliveryChange,
-    row: &Current,
+    row: &QueueRow,
     now: i64,
 ) -> Result<Option<ReadyLane>> {
     let Some(group) = row.group(namespace) else { return Ok(None) };
@@ -249,7 +263,7 @@ fn bury(
     conn: &Connection,
     namespace: &str,
     change: &DeliveryChange,
-    row: &Current,
+    row: &QueueRow,
     (status, reason, failed): (Status, &str, bool),
     now: i64,
 ) -> Result<()> {

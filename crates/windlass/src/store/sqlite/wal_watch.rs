@@ -11,7 +11,7 @@ use notify::{Error, Event, RecommendedWatcher, RecursiveMode, Watcher};
 /// transaction does not wake the watching thread once for every page.
 pub(super) struct Unchecked(#[allow(dead_code, reason = "dropped, and never read")] Sender<()>);
 
-/// DropOutcome it ends the watching thread.
+/// Dropping it ends the watching thread.
 pub(super) struct WalWatch(Option<RecommendedWatcher>);
 
 impl WalWatch {
@@ -46,7 +46,7 @@ impl Drop for WalWatch {
     }
 }
 
-/// SQLite keeps the log beside the file that a symbolic link leads to.
+/// If the path is a symbolic link, the log is next to its target.
 fn wal_path(database: &Path) -> Result<PathBuf, Error> {
     let mut path = OsString::from(database.canonicalize().map_err(Error::io_watch)?);
     path.push("-wal");

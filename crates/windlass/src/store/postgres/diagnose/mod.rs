@@ -1,5 +1,4 @@
-//! What is found when the health of the installation is looked into: of the work in all namespaces. See `server.rs` for
-//! the server itself.
+//! Facts about the work in all namespaces for `windlass diagnose`. `server.rs` has those about the server.
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgRow, Postgres};
@@ -7,21 +6,23 @@ use sqlx::query::Query;
 use sqlx::{Connection as _, Row as _};
 
 use super::error::from_sqlx;
-use super::partitions::is_refused;
+use super::months::is_refused;
 use super::row::{count, get};
 use super::{PgStore, fix_planner, maintenance_tasks, migrate};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::maintenance::task::MaintenanceTask;
 use crate::observe::diagnose::CheckFailure;
-use crate::observe::diagnose::schema::{Indexes, SchemaProblem, listed};
-use crate::observe::diagnose::upkeep::{FailedTick, LateSchedule, MaintenanceFact};
-use crate::observe::diagnose::work::{BlockedGroup, Minute, SilentDelivery, SilentNode, SilentWorker, Waiting};
+use crate::observe::diagnose::maintenance::{FailedTick, LateSchedule, MaintenanceTaskState};
+use crate::observe::diagnose::schema::{Indexes, NamedRemedy, parse_index_statements};
+use crate::observe::diagnose::work::{
+    BlockedGroup, MinuteSample, OldestReadyDelivery, SilentDelivery, SilentNode, SilentWorker,
+};
 use crate::store::{Checked, DiagnoseStore, ROWS_MAX};
 
 mod server;
 
-/// Whatever a statement finds, it is not worth more time, nor a plan that reads whole tables.
+/// Limits the time of a statement, and forbids plans that read whole tables.
 const BEGIN: &str = concat!(
     "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL statement_timeout = '5s'; ",
     fix_planner!("SET LOCAL")
@@ -29,7 +30,7 @@ const BEGIN: &str = concat!(
 
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
 
-/// What a statement finds.
+/// Runs a statement and returns its rows.
 async fn rows(store: &PgStore, statement: Statement<'_>) -> Checked<Vec<PgRow>> {
     let mut connection = store.reads.get().await?;
     let unseen = |error| unseen(store, error);
@@ -71,16 +72,16 @@ where
     Ok((row.try_get(0).map_err(from_sqlx)?, row.try_get(1).map_err(from_sqlx)?))
 }
 
-/// As a new database has them.
+/// The indexes of a new database.
 const EXPECTED: &str = include_str!("../indexes.sql");
 
-// Those of partitions come and go with them.
+// Indexes of partitions are created and dropped with them.
 const INDEXES: &str = "
 SELECT c.relname::text AS name, i.indisvalid AND i.indisready AS valid
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relnamespace = 'windlass'::regnamespace AND NOT c.relispartition";
 
-/// Without keeping anybody from writing, where the server can do that.
+/// Makes the statement concurrent, which does not block writers, if the server supports it.
 fn make(statement: &str) -> String {
     match statement.contains(" ON ONLY ") {
         true => statement.replace(" ON ONLY ", " ON "),
@@ -98,9 +99,9 @@ fn make_again(name: &str, statement: &str) -> String {
 async fn indexes(store: &PgStore) -> Checked<Indexes> {
     let found: Vec<(String, bool)> = all(&rows(store, sqlx::query(INDEXES)).await?, pair)?;
     let mut indexes = Indexes::default();
-    for (name, statement) in listed(EXPECTED) {
+    for (name, statement) in parse_index_statements(EXPECTED) {
         indexes.expected += 1;
-        let amiss = |remedy| SchemaProblem { name: name.to_owned(), remedy };
+        let amiss = |remedy| NamedRemedy { name: name.to_owned(), remedy };
         match found.iter().find(|(found, _)| found == name) {
             None => indexes.missing.push(amiss(make(statement))),
             Some((_, false)) => indexes.invalid.push(amiss(make_again(name, statement))),
@@ -110,7 +111,7 @@ async fn indexes(store: &PgStore) -> Checked<Indexes> {
     Ok(indexes)
 }
 
-// What is held was ready before what is not, as a rule: the beginning of each lane tells.
+// Leased deliveries were usually ready before pending ones, so the beginning of each lane suffices.
 const HELD: &str = "
 SELECT l.namespace, q.event_id, l.event_type, q.worker_id, q.updated_at, q.lease_expires_at
 FROM windlass.lanes l CROSS JOIN LATERAL (
@@ -142,7 +143,7 @@ FROM windlass.lanes l CROSS JOIN LATERAL (
     WHERE h.lease IS NULL ORDER BY h.ready_at LIMIT 1) AS q
 ORDER BY q.ready_at LIMIT $2";
 
-// Groups whose first delivery is not to be claimed yet, although others are due.
+// Groups whose first delivery cannot be claimed yet although others are due.
 const GROUPS: &str = "
 SELECT l.namespace, q.group_id, q.event_id, q.retry_count, q.ready_at, g.depth - 1 AS behind
 FROM windlass.lanes l CROSS JOIN LATERAL (
@@ -218,7 +219,7 @@ impl DiagnoseStore for PgStore {
         indexes(self).await
     }
 
-    async fn held_silently(
+    async fn silent_deliveries(
         &self,
         lease_expired_before: Timestamp,
         silent_before: Timestamp,
@@ -260,10 +261,10 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Checked<Vec<Waiting>> {
+    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Checked<Vec<OldestReadyDelivery>> {
         let query = sqlx::query(WAITING).bind(before).bind(limit as i64).bind(ROWS_MAX);
         all(&rows(self, query).await?, |row| {
-            Ok(Waiting {
+            Ok(OldestReadyDelivery {
                 namespace: get(row, "namespace")?,
                 subscription: get(row, "subscription")?,
                 event_type: get(row, "event_type")?,
@@ -292,9 +293,9 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn minutes(&self, since: Timestamp) -> Checked<Vec<Minute>> {
+    async fn minutes(&self, since: Timestamp) -> Checked<Vec<MinuteSample>> {
         all(&rows(self, sqlx::query(MINUTES).bind(since)).await?, |row| {
-            Ok(Minute {
+            Ok(MinuteSample {
                 namespace: get(row, "namespace")?,
                 published: number(row, "published")?,
                 ended: number(row, "ended")?,
@@ -303,13 +304,13 @@ impl DiagnoseStore for PgStore {
         })
     }
 
-    async fn all_maintenance_tasks(&self) -> Checked<Vec<MaintenanceFact>> {
+    async fn all_maintenance_tasks(&self) -> Checked<Vec<MaintenanceTaskState>> {
         let rows = rows(self, sqlx::query(DUTIES)).await?;
-        // Those that only a newer version knows are left out.
+        // Skips tasks that only a newer version knows.
         let known = |row: &&PgRow| get::<String>(row, "task").is_ok_and(|task| task.parse::<MaintenanceTask>().is_ok());
         let fact = |row: &PgRow| {
             let (namespace, held_until) = (get(row, "namespace")?, get(row, "held_until")?);
-            Ok(MaintenanceFact { namespace, task: maintenance_tasks::view(row)?, held_until })
+            Ok(MaintenanceTaskState { namespace, task: maintenance_tasks::view(row)?, held_until })
         };
         Ok(rows.iter().filter(known).map(fact).collect::<Result<_>>()?)
     }

@@ -1,4 +1,4 @@
-//! What is found of the server itself. The statements that put things right are here as well, for people to run.
+//! Facts about the server for `windlass diagnose`, and the statements that an administrator can run to fix problems.
 
 use std::time::Instant;
 
@@ -8,16 +8,17 @@ use sqlx::postgres::PgRow;
 use super::{all, number, row, rows, unseen};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Result;
-use crate::maintenance::months::Part;
-use crate::observe::diagnose::schema::SchemaProblem;
+use crate::maintenance::months::HistoryPartition;
+use crate::observe::diagnose::schema::NamedRemedy;
 use crate::observe::diagnose::server::{
-    Connected, Dirt, Durability, Freeze, Pin, Pins, Release, Sizes, Skew, TableDirt,
+    ClockSkew, ConnectionCounts, DeadRows, DurabilitySettings, QueueSizes, ServerVersion, TableDeadRows, WraparoundAge,
+    XminHolder, XminHolders,
 };
-use crate::store::Checked;
 use crate::store::postgres::row::get;
-use crate::store::postgres::{CLAIMS, MAINTENANCE, PgStore, READS, RENEWALS, WRITES, notify, partitions};
+use crate::store::postgres::{CLAIMS, MAINTENANCE, PgStore, READS, RENEWALS, WRITES, notify};
+use crate::store::{Checked, MonthStore};
 
-/// The listener has one, too.
+/// All connections of this store; one is the listener's.
 const OWN_MAX: usize = CLAIMS + WRITES + MAINTENANCE + RENEWALS + READS + 1;
 
 const RELEASE: &str = "
@@ -29,8 +30,9 @@ SELECT current_setting('fsync')::boolean AS fsync, current_setting('full_page_wr
        pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS read_only,
        pg_is_in_recovery() AS standby, quote_ident(current_database()) AS database";
 
-// What a session sees of others' transactions depends on its rights. A transaction that is idle keeps locks, if not rows.
-// Sessions and prepared transactions matter in their own database only; what standbys and slots need, everywhere.
+// The role's permissions decide what a session sees of other transactions. An idle transaction may keep locks without a
+// snapshot. Sessions and prepared transactions matter only in their own database; standbys and slots matter in every
+// database.
 const PINS: &str = "
 SELECT format('pid %s (%s, user %s%s)', a.pid, coalesce(nullif(a.application_name, ''), 'unnamed'), a.usename,
               CASE WHEN a.state LIKE 'idle in transaction%' THEN ', idle in its transaction' END) AS who,
@@ -58,7 +60,7 @@ const SEES_ALL: &str = "
 SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
        format('GRANT pg_read_all_stats TO %I', current_user) AS remedy";
 
-// Options of a table go before those of the server, as autovacuum has it.
+// Options of a table override those of the server, as for autovacuum.
 const DIRT: &str = "
 SELECT s.relname::text AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
        coalesce((o.o ->> 'autovacuum_vacuum_threshold')::float8,
@@ -88,7 +90,7 @@ FROM pg_stat_user_tables s WHERE s.relid = 'windlass.event_queue'::regclass";
 const SHRINK_TABLE: &str = "VACUUM FULL windlass.event_queue";
 const SHRINK_INDEX: &str = "REINDEX INDEX CONCURRENTLY windlass.event_queue_lane";
 
-// Limits of roles and databases do not hold for superusers. Some settings are not in every version.
+// Limits of roles and databases do not apply to superusers. Some settings do not exist in every version.
 const CONNECTED: &str = "
 SELECT (SELECT sum(numbackends) FROM pg_stat_database WHERE datid <> 0)::bigint AS all,
        current_setting('max_connections')::bigint AS max,
@@ -113,15 +115,15 @@ FROM pg_database d CROSS JOIN LATERAL (
 WHERE d.datname = current_database()";
 
 impl PgStore {
-    pub(crate) async fn release(&self) -> Checked<Release> {
+    pub(crate) async fn server_version(&self) -> Checked<ServerVersion> {
         let row = row(self, sqlx::query(RELEASE)).await?;
-        Ok(Release { number: get(&row, "number")?, text: get(&row, "text")? })
+        Ok(ServerVersion { number: get(&row, "number")?, text: get(&row, "text")? })
     }
 
-    pub(crate) async fn durability(&self) -> Checked<Durability> {
+    pub(crate) async fn durability(&self) -> Checked<DurabilitySettings> {
         let row = row(self, sqlx::query(DURABILITY)).await?;
         let database: String = get(&row, "database")?;
-        let system = |name: &str| SchemaProblem {
+        let system = |name: &str| NamedRemedy {
             name: name.to_owned(),
             remedy: format!("ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"),
         };
@@ -137,10 +139,10 @@ impl PgStore {
         let remedies = vec![
             system("fsync"),
             system("full_page_writes"),
-            SchemaProblem { name: "synchronous_commit".to_owned(), remedy: commits },
-            SchemaProblem { name: "default_transaction_read_only".to_owned(), remedy: writes },
+            NamedRemedy { name: "synchronous_commit".to_owned(), remedy: commits },
+            NamedRemedy { name: "default_transaction_read_only".to_owned(), remedy: writes },
         ];
-        Ok(Durability {
+        Ok(DurabilitySettings {
             fsync: get(&row, "fsync")?,
             full_page_writes: get(&row, "full_page_writes")?,
             synchronous_commit: get(&row, "synchronous_commit")?,
@@ -149,10 +151,10 @@ impl PgStore {
         })
     }
 
-    pub(crate) async fn pins(&self) -> Checked<Pins> {
+    pub(crate) async fn xmin_holders(&self) -> Checked<XminHolders> {
         let pins = all(&rows(self, sqlx::query(PINS)).await?, |row| {
-            Ok(Pin {
-                who: get(row, "who")?,
+            Ok(XminHolder {
+                description: get(row, "who")?,
                 since: get(row, "since")?,
                 xids: get(row, "xids")?,
                 remedy: get(row, "remedy")?,
@@ -160,15 +162,15 @@ impl PgStore {
         })?;
         let rights = row(self, sqlx::query(SEES_ALL)).await?;
         let sees_all: bool = get(&rights, "sees_all")?;
-        Ok(Pins { pins, grant: if sees_all { None } else { Some(get(&rights, "remedy")?) } })
+        Ok(XminHolders { holders: pins, grant: if sees_all { None } else { Some(get(&rights, "remedy")?) } })
     }
 
-    pub(crate) async fn dirt(&self) -> Checked<Dirt> {
+    pub(crate) async fn dead_rows(&self) -> Checked<DeadRows> {
         let on: bool = get(&row(self, sqlx::query(AUTOVACUUM)).await?, "on")?;
-        let table = |row: &PgRow| -> Result<TableDirt> {
+        let table = |row: &PgRow| -> Result<TableDeadRows> {
             let (off, clean, switch_on): (bool, String, String) =
                 (get(row, "off")?, get(row, "clean")?, get(row, "switch_on")?);
-            Ok(TableDirt {
+            Ok(TableDeadRows {
                 name: get(row, "name")?,
                 live: number(row, "live")?,
                 dead: number(row, "dead")?,
@@ -178,12 +180,12 @@ impl PgStore {
             })
         };
         let tables = all(&rows(self, sqlx::query(DIRT)).await?, table)?;
-        Ok(Dirt { tables, all_off: (!on).then(|| SWITCH_ON.trim().to_owned()) })
+        Ok(DeadRows { tables, all_off: (!on).then(|| SWITCH_ON.trim().to_owned()) })
     }
 
-    pub(crate) async fn sizes(&self) -> Checked<Sizes> {
+    pub(crate) async fn queue_sizes(&self) -> Checked<QueueSizes> {
         let row = row(self, sqlx::query(SIZES)).await?;
-        Ok(Sizes {
+        Ok(QueueSizes {
             live: number(&row, "live")?,
             table_bytes: number(&row, "table_bytes")?,
             index_bytes: number(&row, "index_bytes")?,
@@ -192,54 +194,54 @@ impl PgStore {
         })
     }
 
-    pub(crate) async fn connected(&self) -> Checked<Connected> {
+    pub(crate) async fn connection_counts(&self) -> Checked<ConnectionCounts> {
         let row = row(self, sqlx::query(CONNECTED)).await?;
-        Ok(Connected {
+        Ok(ConnectionCounts {
             all: get(&row, "all")?,
             max: get(&row, "max")?,
             reserved: get(&row, "reserved")?,
-            of_role: get(&row, "of_role")?,
+            role_used: get(&row, "of_role")?,
             role_max: get(&row, "role_max")?,
-            of_database: get(&row, "of_database")?,
+            database_used: get(&row, "of_database")?,
             database_max: get(&row, "database_max")?,
-            own_max: OWN_MAX as i64,
+            per_process_max: OWN_MAX as i64,
         })
     }
 
-    /// The shortest way there and back of several tells the most.
-    pub(crate) async fn skew(&self, clock: &Clock) -> Checked<Skew> {
+    /// Uses the fastest of several round trips.
+    pub(crate) async fn clock_skew(&self, clock: &Clock) -> Checked<ClockSkew> {
         let mut connection = self.reads.get().await?;
-        let mut best: Option<Skew> = None;
+        let mut best: Option<ClockSkew> = None;
         for _ in 0..5 {
             let (begun, local) = (Instant::now(), clock.now());
             let now = sqlx::query_scalar::<_, Timestamp>(CLOCK).fetch_one(&mut *connection).await;
             let round_trip = TimeDelta::from_std(begun.elapsed()).unwrap_or(TimeDelta::MAX);
             let ahead = now.map_err(|error| unseen(self, error))? - local - round_trip / 2;
             if best.as_ref().is_none_or(|best| round_trip < best.round_trip) {
-                best = Some(Skew { ahead, round_trip });
+                best = Some(ClockSkew { ahead, round_trip });
             }
         }
         connection.done();
-        Ok(best.unwrap_or(Skew { ahead: TimeDelta::zero(), round_trip: TimeDelta::MAX }))
+        Ok(best.unwrap_or(ClockSkew { ahead: TimeDelta::zero(), round_trip: TimeDelta::MAX }))
     }
 
     pub(crate) async fn notify_queue(&self) -> Checked<f64> {
         Ok(get(&row(self, sqlx::query(NOTIFY_QUEUE)).await?, "usage")?)
     }
 
-    /// How long a notification takes to come back; `None`: it does not.
+    /// How long a notification takes to come back; `None`: it does not arrive.
     pub(crate) async fn notified_after(&self) -> Checked<Option<TimeDelta>> {
-        let heard = notify::probe(&self.reads, &self.heard).await?;
+        let heard = notify::probe(&self.reads, &self.last_probe).await?;
         Ok(heard.and_then(|after| TimeDelta::from_std(after).ok()))
     }
 
-    pub(crate) async fn freeze(&self) -> Checked<Freeze> {
+    pub(crate) async fn wraparound_age(&self) -> Checked<WraparoundAge> {
         let row = row(self, sqlx::query(FREEZE)).await?;
-        let oldest = SchemaProblem { name: get(&row, "name")?, remedy: get(&row, "remedy")? };
-        Ok(Freeze { xids: get(&row, "xids")?, multixacts: get(&row, "multixacts")?, oldest })
+        let oldest = NamedRemedy { name: get(&row, "name")?, remedy: get(&row, "remedy")? };
+        Ok(WraparoundAge { xids: get(&row, "xids")?, multixacts: get(&row, "multixacts")?, oldest })
     }
 
-    pub(crate) async fn parts(&self) -> Checked<Vec<Part>> {
-        Ok(partitions::months(self).await?)
+    pub(crate) async fn parts(&self) -> Checked<Vec<HistoryPartition>> {
+        Ok(self.months().await?)
     }
 }

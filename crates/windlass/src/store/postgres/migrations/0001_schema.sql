@@ -24,9 +24,9 @@ CREATE TABLE windlass.subscriptions (
     PRIMARY KEY (namespace, subscription)
 );
 
--- Deliveries of one subscription with the same type, tag set and priority. Claims that filter by type or tag read
--- these lanes; maintenance removes lanes that are empty. Lanes are numbered when they are committed, one transaction at a
--- time: a process that has listed all lanes up to a number misses none below it.
+-- Deliveries of one subscription with the same type, tag set and priority. Claims that filter by type or tag read these
+-- lanes; maintenance removes empty lanes. Lanes are numbered at commit, one transaction at a time: a process that has
+-- listed all lanes up to a number misses none below it.
 CREATE TABLE windlass.lanes (
     lane_id         bigserial PRIMARY KEY,
     number          bigint,
@@ -51,7 +51,7 @@ BEGIN
     WHERE s.subscription_id = NEW.subscription_id AND NEW.priority <> 0 AND NOT s.priorities @> ARRAY[NEW.priority];
     RETURN NULL;
 END $$;
--- Without this, every role that may use the schema could attach it to a table of its own.
+-- Without this, every role with usage on the schema could attach the function to a table of its own.
 REVOKE EXECUTE ON FUNCTION windlass._number_lane FROM PUBLIC;
 COMMENT ON FUNCTION windlass._number_lane IS
     'Internal: numbers lanes in the order of their commits, and adds their priorities to the subscriptions.';
@@ -59,8 +59,8 @@ COMMENT ON FUNCTION windlass._number_lane IS
 CREATE CONSTRAINT TRIGGER lanes_number AFTER INSERT ON windlass.lanes DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION windlass._number_lane();
 
--- History is partitioned by month, so that it is dropped and not deleted. The default partitions take
--- what no month was made for: a late clock-jump never loses an event.
+-- History is partitioned by month, so that whole months can be dropped. The default partitions store rows of months
+-- without a partition: no event is lost if the clock jumps ahead.
 CREATE TABLE windlass.events (
     id                bigserial,
     namespace         text NOT NULL,
@@ -82,8 +82,8 @@ CREATE TABLE windlass.events (
 ) PARTITION BY RANGE (created_at);
 CREATE TABLE windlass.events_default PARTITION OF windlass.events DEFAULT;
 
--- Events that were published in transactions of the application and have no deliveries yet. After their commit a router
--- turns them into deliveries and removes them from here.
+-- Arrivals: events that were published in transactions of the application and have no deliveries yet. After their
+-- commit a router turns them into deliveries and deletes the rows here.
 CREATE TABLE windlass.arrivals (
     namespace   text NOT NULL,
     event_id    bigint NOT NULL,
@@ -94,13 +94,13 @@ CREATE TABLE windlass.arrivals (
     PRIMARY KEY (namespace, event_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 100000);
--- Without the namespace, and statements compare it `IS TRUE`: a condition on the namespace would let the planner read the
--- primary key, and with it all arrivals.
+-- Without the namespace, and statements compare the namespace `IS TRUE`: a plain condition on it would let the planner
+-- scan all arrivals by the primary key.
 CREATE INDEX arrivals_by_group ON windlass.arrivals (group_id) WHERE group_id IS NOT NULL;
 CREATE INDEX arrivals_by_key ON windlass.arrivals (key, event_id) WHERE key IS NOT NULL;
 
--- Deliveries of groups that were completed in transactions of the application, which do not lock the group. After their
--- commit they are subtracted from it, and its next delivery becomes ready.
+-- Departures: deliveries of groups that were completed in transactions of the application, which do not lock the group.
+-- After their commit they are subtracted from the group, and its next delivery becomes ready.
 CREATE TABLE windlass.departures (
     namespace    text NOT NULL,
     subscription text NOT NULL,
@@ -110,8 +110,8 @@ CREATE TABLE windlass.departures (
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 100000);
 CREATE INDEX departures_by_group ON windlass.departures (namespace, group_id, subscription);
 
--- The routers of each namespace. Publishers notify them until listens_until, unless one of them is busy: then it looks for
--- arrivals by itself until active_until.
+-- The routers of each namespace. Publishers notify them until listens_until, unless a router is active: an active
+-- router polls for arrivals until active_until.
 CREATE TABLE windlass.routers (
     namespace     text NOT NULL,
     router        text NOT NULL,
@@ -120,12 +120,12 @@ CREATE TABLE windlass.routers (
     PRIMARY KEY (namespace, router)
 ) WITH (fillfactor = 50);
 
--- A claim changes no indexed column, so it is a HOT update; the fill factor leaves room for it.
--- The columns that a claim changes come last, so that the WAL of a claim holds little more than them.
+-- A claim changes no indexed column, so it is a HOT update; the fill factor leaves room for it. The columns that a
+-- claim changes come last, so that the WAL of a claim contains little more than them.
 --
 -- The primary key is also the order of publishing within a subscription. out_of_order marks the rows that must be
 -- claimed by (priority, ready_at) instead: those with another priority than 0, and those that were delayed, retried,
--- released or freed by their group.
+-- released or made ready by their group.
 CREATE TABLE windlass.event_queue (
     subscription_id  bigint NOT NULL,
     event_id         bigint NOT NULL,
@@ -160,14 +160,14 @@ CREATE INDEX event_queue_deadline ON windlass.event_queue (subscription_id, expi
     WHERE expires_at IS NOT NULL;
 CREATE INDEX event_queue_lane_deadline ON windlass.event_queue (lane_id, expires_at, event_id, ready_at)
     WHERE expires_at IS NOT NULL;
--- isfinite(ready_at) tells the one delivery of a group that may be claimed or is in progress from those that wait.
+-- isfinite(ready_at) distinguishes the delivery of a group that may be claimed or is in progress from the waiting ones.
 CREATE INDEX event_queue_group ON windlass.event_queue
     (group_id, subscription, namespace, isfinite(ready_at), due_at, event_id) WHERE group_id IS NOT NULL;
 
--- Which deliveries a claim leased, so that expired leases and stuck deliveries are found by an index. An index on the
--- lease columns of event_queue would do the same but would make every claim write all indexes of its row.
--- A row stands for the deliveries with this lease among these events; a claim of scattered events has several rows.
--- check_at is when the lease expires unless it is renewed; maintenance then looks at the deliveries.
+-- The deliveries that a claim leased, so that expired leases and stuck deliveries are found by an index. An index on
+-- the lease columns of event_queue would do the same but would make every claim write all indexes of its row. A row
+-- covers the deliveries with this lease in this range of events; a claim of scattered events has several rows. check_at
+-- is when the lease expires unless it is renewed; maintenance then checks the deliveries.
 CREATE TABLE windlass.leases (
     subscription_id bigint NOT NULL,
     check_at        timestamptz NOT NULL,
@@ -180,7 +180,7 @@ CREATE TABLE windlass.leases (
 CREATE INDEX leases_by_check ON windlass.leases (subscription_id, check_at);
 CREATE INDEX leases_by_claim ON windlass.leases (subscription_id, claimed_at);
 
--- The id tells the order of entries that share an instant.
+-- The id orders attempts that ended at the same time.
 CREATE TABLE windlass.event_attempts (
     id                bigserial,
     event_id          bigint NOT NULL,
@@ -213,12 +213,13 @@ CREATE TABLE windlass.event_groups (
     namespace     text NOT NULL,
     subscription  text NOT NULL,
     group_id      text NOT NULL,
-    -- How many deliveries it has.
+    -- The number of deliveries.
     depth         bigint NOT NULL,
-    -- The latest due time of a delivery that was due when it was added. Later ones are not due before it, even if the clock
-    -- was set back.
+    -- The latest due time of a delivery that was due when it was added. Later deliveries are not due before it, even if
+    -- the clock was set back.
     last_at       timestamptz NOT NULL,
-    -- If this is in the future, the first delivery is delayed until then, or was: one that is due earlier goes before it.
+    -- If this is in the future, the first delivery is or was delayed until then, and one that is due earlier overtakes
+    -- it.
     delayed_until timestamptz,
     -- The last run: its lease, how many of its deliveries are still in progress, and the latest due time among them.
     run_lease     bigint,
@@ -277,7 +278,8 @@ SELECT s.namespace, q.event_id, s.subscription, q.attempts, q.worker_id, 'STARTE
 FROM windlass.subscriptions s JOIN windlass.event_queue q USING (subscription_id)
 WHERE q.lease IS NOT NULL AND q.started_at IS NOT NULL;
 
--- Of the whole database, not of a namespace. Only a hash of the secret is kept; no namespaces are all of them.
+-- Tokens belong to the whole database, not to a namespace. Only a hash of the secret is stored. An empty array of
+-- namespaces means all.
 CREATE TABLE windlass.api_tokens (
     token_id    text PRIMARY KEY,
     name        text NOT NULL,
@@ -301,7 +303,7 @@ CREATE TABLE windlass.nodes (
     PRIMARY KEY (namespace, node_id)
 ) WITH (fillfactor = 50);
 
--- Which handlers of a delivery need not run again: only of those that are live or dead letters.
+-- Results of handlers that need not run again, for deliveries in the queue and dead letters.
 CREATE TABLE windlass.handler_results (
     event_id     bigint NOT NULL,
     subscription_id bigint NOT NULL,
@@ -315,7 +317,8 @@ CREATE TABLE windlass.handler_results (
     PRIMARY KEY (event_id, subscription_id, handler)
 );
 
--- One row per maintenance task. A process that takes a task holds it for a while; if the process dies, another takes it.
+-- One row per maintenance task. A worker acquires a task for a limited time; if the worker crashes, another one
+-- acquires it.
 CREATE TABLE windlass.maintenance_tasks (
     namespace   text NOT NULL,
     task        text NOT NULL,
@@ -331,7 +334,7 @@ CREATE TABLE windlass.maintenance_tasks (
     PRIMARY KEY (namespace, task)
 ) WITH (fillfactor = 50);
 
--- next_at is the next tick that is due; null while it is not active, where pg_cron runs it, or where none comes any more.
+-- next_at is the next due tick; null while the schedule is paused, if pg_cron runs it, or if there are no more ticks.
 CREATE TABLE windlass.schedules (
     schedule_id   uuid PRIMARY KEY,
     namespace     text NOT NULL,
@@ -360,8 +363,8 @@ CREATE TABLE windlass.schedules (
 ) WITH (fillfactor = 70);
 CREATE INDEX schedules_due ON windlass.schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
 
--- The key is what makes a tick happen once, whoever fires it and whatever the clock does. Without an event, the tick
--- was passed over, and so many before it; the error says why it could not be published.
+-- The primary key makes each tick happen once, whichever process fires it and whatever the clock does. A tick without
+-- an event was skipped, together with `skipped` earlier ones, or could not be published: then there is an error.
 CREATE TABLE windlass.schedule_fires (
     schedule_id uuid NOT NULL,
     tick_at     timestamptz NOT NULL,
@@ -375,8 +378,8 @@ CREATE TABLE windlass.schedule_fires (
 );
 CREATE INDEX schedule_fires_by_time ON windlass.schedule_fires (namespace, fired_at);
 
--- How far each walk through the history has come: everything up to this place was looked at, for this keep and under
--- these rules. The rules are a hash of all that a policy says about keeping.
+-- The progress of each walk of retention through history: everything up to this position was checked, for this
+-- retention duration and under these rules. The rules are a hash of the retention settings of a policy.
 CREATE TABLE windlass.retention_marks (
     namespace text NOT NULL,
     walk      text NOT NULL,
@@ -388,8 +391,8 @@ CREATE TABLE windlass.retention_marks (
     PRIMARY KEY (namespace, walk, keep_ms)
 );
 
--- Deliveries that no walk comes by any more: of purged dead letters, of removed subscriptions, imported ones. Each is
--- looked at when its time is over, and whenever the rules are others than those it was looked at under.
+-- Deliveries that the walks have passed: of purged dead letters, of removed subscriptions, and imported ones. Each is
+-- checked when its retention has passed, and whenever the rules have changed.
 CREATE TABLE windlass.retention_leftovers (
     event_id     bigint NOT NULL,
     subscription text NOT NULL,
@@ -421,8 +424,8 @@ CREATE TABLE windlass.samples (
     PRIMARY KEY (namespace, span_s, at, event_type)
 ) WITH (fillfactor = 70);
 
--- What each process was lately asked for by those who claim, so that a missing consumer can be reported.
--- filter_id is a hash of the rest of the filter.
+-- The filters of recent claim requests of each process, so that a missing consumer can be reported. filter_id is a hash
+-- of the rest of the filter.
 CREATE TABLE windlass.consumers (
     namespace    text NOT NULL,
     process      text NOT NULL,

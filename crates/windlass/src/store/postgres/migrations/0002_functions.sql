@@ -12,15 +12,15 @@ CREATE FUNCTION windlass.touch_node_heartbeat(p_node_id text) RETURNS void LANGU
     UPDATE windlass.nodes SET last_heartbeat = now(), stopped_at = NULL WHERE node_id = p_node_id
 $$;
 
--- For programs that speak only SQL, with the default limits of limits.rs. What begins with an underscore is internal and
--- may change. Nearly all is plpgsql, which keeps its plans from call to call.
+-- For programs that speak only SQL, with the default limits of limits.rs. Functions that begin with an underscore are
+-- internal and may change. Most are plpgsql, which caches plans between calls.
 
--- Every transaction that relies on the subscriptions, lanes or policy of a namespace holds this lock in share mode until it
--- ends; a transaction that changes them holds it alone. An advisory lock, because sharers of a row lock are stored in
--- pg_multixact, where many of them cost the square of their number.
+-- Every transaction that relies on the subscriptions, lanes or policy of a namespace holds this lock in share mode
+-- until it ends; a transaction that changes them holds it exclusively. It is an advisory lock, because sharers of a row
+-- lock are stored in pg_multixact, where the cost of many sharers is quadratic.
 --
--- The version is read by a statement of its own, which sees what was committed while this one waited for the lock. The
--- transaction gets its id here because claims rely on this: it must have one before it draws ids of events.
+-- The version is read by a separate statement, which sees the commits that this one waited for. The transaction gets
+-- its id here because claims rely on this: it must have one before it draws ids of events.
 CREATE FUNCTION windlass._hold_topology(for_namespace text, for_version bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     ignored text := pg_current_xact_id()::text;
@@ -50,7 +50,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._check_size IS 'Internal: refuses a text that is too long.';
 
--- Control characters, and then what Unicode calls white space.
+-- Control characters, and then Unicode white space.
 CREATE FUNCTION windlass._check_name(field text, name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     space text := '[\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]';
@@ -68,7 +68,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._check_name IS 'Internal: refuses an empty, overlong or unprintable name.';
 
--- Each round takes away the innermost brackets, and so one level.
+-- Each round removes the innermost brackets, and so one level.
 CREATE FUNCTION windlass._nests_deeper(value text, depth_max integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     brackets text;
@@ -86,7 +86,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._nests_deeper IS 'Internal: whether JSON nests deeper than that.';
 
--- Escaped backslashes first, then whole pairs: what is left is half of one.
+-- Removes escaped backslashes first, then whole pairs: the rest is an unpaired surrogate.
 CREATE FUNCTION windlass._has_lone_surrogate(value text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF strpos(value, '\u') = 0 THEN
@@ -128,7 +128,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._check_type IS 'Internal: refuses what is no event type.';
 
--- 878400 hours are a hundred years, whatever the time zone.
+-- 878400 hours are about a hundred years, whatever the time zone.
 CREATE FUNCTION windlass._check_times(run_at timestamptz, delay interval, expires_at timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -140,7 +140,7 @@ BEGIN
     IF delay < interval '0' THEN
         PERFORM windlass._refuse('delay', 'must not be negative');
     END IF;
-    -- First by itself: what is far too long cannot be added.
+    -- Checked first: an interval that is far too long cannot be added.
     IF delay > interval '101 years' THEN
         PERFORM windlass._refuse('delay', 'must be at most 100 years');
     END IF;
@@ -193,7 +193,7 @@ RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
 $$;
 COMMENT ON FUNCTION windlass._lease_us IS 'Internal: the lease duration of the longest matching pattern, or the default.';
 
--- The tables are empty at one moment and huge at the next, so the planner must not go by their statistics.
+-- The tables are empty at one moment and huge at the next, so plans must not depend on statistics.
 CREATE FUNCTION windlass._known_key(
     for_namespace text, for_key text, at timestamptz, OUT event_id bigint, OUT created_at timestamptz
 ) LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -208,7 +208,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._known_key IS 'Internal: the first event with a key, as far as this transaction sees it.';
 
--- Whether an event that was published before has this type and payload. What its policy did not keep counts as the same.
+-- Whether an event that was published before has this type and payload. Contents that its policy did not keep count as
+-- equal.
 CREATE FUNCTION windlass._has_content(
     for_namespace text, event_id bigint, published_at timestamptz, event_type text, payload text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -222,9 +223,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._has_content IS 'Internal: whether a published event has this type and payload.';
 
--- A notification wakes an idle router. It costs the publishing transaction a lock at its commit, which all transactions
--- that notify take one after the other; so it is left out while no router listens, or one looks by itself. A transaction
--- that is not READ COMMITTED may see an old state of the routers, and always notifies.
+-- A notification wakes an idle router. It costs the publishing transaction a lock at commit that serializes all
+-- notifying transactions. So it is omitted while no router listens, or while one polls. A transaction that is not READ
+-- COMMITTED may see an old state of the routers, and always notifies.
 CREATE FUNCTION windlass._notifies(router_is_idle boolean) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT CASE current_setting('windlass.notify', true) WHEN 'on' THEN true WHEN 'off' THEN false
         ELSE router_is_idle IS TRUE OR current_setting('transaction_isolation') <> 'read committed' END
@@ -269,9 +270,9 @@ COMMENT ON FUNCTION windlass._check_event IS 'Internal: refuses an event with an
 
 -- Stores an event and its arrival, and nothing else, so that no transaction waits for another one.
 --
--- plpgsql prepares each expression again in every transaction, so there are as few as possible: usual values pass one test,
--- and only others are given to _check_event. The test also gives the transaction its id, and that before the state of the
--- routers is read: a router that becomes idle continues to look for arrivals until this transaction has ended.
+-- plpgsql prepares each expression again in every transaction, so there are as few as possible: usual values pass one
+-- test, and only others are passed to _check_event. The test also gives the transaction its id, before the state of the
+-- routers is read: a router that becomes idle continues to poll for arrivals until this transaction has ended.
 CREATE FUNCTION windlass._arrive(
     namespace text, event_type text, payload json, title text, description text, tags text, group_id text, key text,
     priority integer, producer text, run_at timestamptz, delay interval, expires_at timestamptz, max_retries integer,
@@ -304,7 +305,7 @@ BEGIN
            max(r.listens_until) > clock_timestamp() AND max(r.active_until) <= clock_timestamp()
     INTO published_at, new_id, router_is_idle
     FROM windlass.routers r WHERE r.namespace = namespace;
-    -- A namespace with a router exists.
+    -- If a router exists, the namespace exists.
     IF router_is_idle IS NULL THEN
         PERFORM FROM windlass.namespaces n WHERE n.namespace = namespace;
         IF NOT FOUND THEN
@@ -336,8 +337,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._arrive IS 'Internal: checks and stores an event, for the router to deliver after the commit.';
 
--- Completes a delivery in a handler's transaction, without a lock on its group. In one call with the COMMIT, so a lease
--- that is lost must be an error. The transaction ended if what was set for it is gone.
+-- Completes a delivery in a handler's transaction, without a lock on its group. The COMMIT is sent with this call, so a
+-- lost lease must raise an error. If the handler has ended its transaction, the setting of it is gone.
 CREATE FUNCTION windlass._complete_in_tx(
     for_namespace text, for_subscription bigint, for_event bigint, for_lease bigint, at timestamptz, execution_ms bigint,
     OUT done_at_us bigint, OUT attempt integer, OUT worker_id text, OUT retry_count integer, OUT max_retries integer
@@ -396,7 +397,7 @@ REVOKE EXECUTE ON FUNCTION windlass.publish FROM PUBLIC;
 COMMENT ON FUNCTION windlass.publish IS
     'Publishes an event in the current transaction, and returns its id; for a key that is known, the first event''s.';
 
--- To publish by an INSERT. It shows nothing, so the right to read it reveals nothing.
+-- To publish with an INSERT. The view returns no rows, so granting SELECT on it reveals nothing.
 CREATE VIEW windlass.outbox AS
 SELECT NULL::text AS namespace, NULL::text AS event_type, NULL::json AS payload, NULL::text AS title,
        NULL::text AS description, NULL::text AS tags, NULL::text AS group_id, NULL::text AS key, NULL::integer AS priority,
@@ -413,7 +414,7 @@ BEGIN
         NEW.metadata, NULL);
     RETURN NEW;
 END $$;
--- Without this, every role that may use the schema could attach it to a table of its own, and so publish.
+-- Without this, every role with usage on the schema could attach the function to a table of its own, and so publish.
 REVOKE EXECUTE ON FUNCTION windlass._insert_into_outbox FROM PUBLIC;
 COMMENT ON FUNCTION windlass._insert_into_outbox IS 'Internal: publishes a row of windlass.outbox.';
 
@@ -462,8 +463,8 @@ $$;
 COMMENT ON FUNCTION windlass.dead_letter_queue_name_for_namespace IS
     'What the dead letters of a namespace are called elsewhere.';
 
--- As the library writes an instant. The zone is set, and not given to AT TIME ZONE: that takes CET and the like for
--- offsets. What is set here ends with the function, since it has the setting itself.
+-- Formats a timestamp like the library. The time zone is set instead of passed to AT TIME ZONE, which takes names like
+-- CET for offsets. The setting ends with the function, because the function declares it.
 CREATE FUNCTION windlass._instant(instant timestamptz, zone text) RETURNS text
 LANGUAGE plpgsql SET timezone = 'UTC' AS $$
 BEGIN
@@ -484,7 +485,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._fill IS 'Internal: puts a value in where its name stands in double braces.';
 
--- The schedule's name is put in last, since it may look like one of the others.
+-- The schedule's name is inserted last, because it may look like another placeholder.
 CREATE FUNCTION windlass._render(template text, schedule windlass.schedules, tick timestamptz, schedule_name text)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -506,7 +507,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION windlass._render IS 'Internal: puts values into the title or the payload of a schedule.';
 
--- The lock keeps others who fire it out until the commit, so that what is found here stays so.
+-- The lock excludes others who fire the schedule until the commit.
 CREATE FUNCTION windlass.run_scheduled_task(p_task_id uuid) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
@@ -548,7 +549,8 @@ BEGIN
         scheduled_task_id => p_task_id);
     INSERT INTO windlass.schedule_fires (schedule_id, tick_at, manual, namespace, fired_at, event_id)
     VALUES (p_task_id, tick, by_hand, schedule.namespace, now(), new_id);
-    -- Whoever read it before notices, even where the clock stood still or went back.
+    -- Strictly increases, so that processes which read the schedule before notice the change even if the clock was set
+    -- back.
     changed_at := greatest(now(), schedule.updated_at + interval '1 microsecond');
     UPDATE windlass.schedules s SET last_at = greatest(tick, s.last_at),
         last_event_id = CASE WHEN s.last_at > tick THEN s.last_event_id ELSE new_id END, updated_at = changed_at

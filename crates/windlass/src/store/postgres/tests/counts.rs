@@ -1,20 +1,20 @@
-//! What goes through all that is live in a namespace reads nothing of others.
+//! Statements that read all deliveries of a namespace read no deliveries of others.
 
 use sqlx::Executor;
 
-use super::super::{backlog, read_pages};
+use super::super::{read_pages, stats};
 use super::search::MANY;
 use super::{Database, database, explain, reads};
 
 #[tokio::test]
-async fn counts_read_no_deliveries_of_others() {
+async fn counts_read_no_deliveries_of_other_namespaces() {
     let mut database = database("counts").await;
     let Database { plain, hot, .. } = &mut database;
     hot.execute(concat!("RESET ALL; ", read_pages!("SET"))).await.unwrap();
     plain.execute("ANALYZE").await.unwrap();
     plain.execute(MANY).await.unwrap();
     let ages = "'{60, 300, 900, 1800}'";
-    let statements = [("backlog", backlog::BACKLOG, vec!["'quiet'", "NULL", ages])];
+    let statements = [("backlog", stats::BACKLOG, vec!["'quiet'", "NULL", ages])];
     for state in ["analysed while empty", "analysed"] {
         for (name, sql, arguments) in &statements {
             let plan = explain(hot, sql, arguments, true).await;

@@ -1,4 +1,4 @@
-//! Plans on an empty, a full and a just emptied queue, analysed and not: always by index.
+//! Query plans on an empty, a full and a just emptied queue, analyzed and not: always by index.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use self::statements::statements;
-use super::{HOT, PgStore, activity, drop_month, fire, lanes, look, partitions, results, retain, schedule, transition};
+use super::{HOT, PgStore, activity, drop_month, fire, lanes, months, results, retain, schedules, transition, watch};
 use crate::clock::Clock;
 use crate::event::delivery::{Lease, LiveDelivery};
-use crate::maintenance::months::Kept;
+use crate::maintenance::months::HistoryTable;
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::HandlerResult;
-use crate::store::Store as _;
+use crate::store::LaneStore as _;
 use crate::topology::lanes::LaneKey;
 
 mod counts;
@@ -155,7 +155,7 @@ fn serves(index: &str, condition: &str) -> bool {
         // All of a namespace is too much, here and below.
         "dead_letters_by_event" if condition.contains("event_id") => &["namespace", "subscription", "event_id"],
         "dead_letters_by_time" if condition.contains("event_id") => &["namespace", "failed_at", "event_id"],
-        // Those of months.
+        // Indexes of monthly partitions.
         _ if index.starts_with("event_attempts_") && index.ends_with("_event_id_idx") => &["event_id"],
         _ if index.starts_with("events_") && index.ends_with("_pkey") && condition.contains("(id ") => {
             &["namespace", "(id ", "created_at"]
@@ -174,7 +174,7 @@ async fn assert_all_by_index(hot: &mut PgConnection, state: &str) {
 
 // B4
 #[tokio::test]
-async fn the_hot_path_goes_by_index_whatever_the_statistics_say() {
+async fn hot_path_uses_indexes_with_any_statistics() {
     let mut database = database("states").await;
     let Database { hot, plain, .. } = &mut database;
     assert_all_by_index(hot, "empty").await;
@@ -208,9 +208,9 @@ async fn pages(hot: &mut PgConnection, sql: &str, arguments: &[&str]) -> u64 {
     blocks("Shared Hit Blocks") + blocks("Shared Read Blocks")
 }
 
-// While a month is taken out everybody waits, and what stays of it has to be found at once.
+// Dropping a month blocks the table, so the rows to keep must be found quickly.
 #[tokio::test]
-async fn what_stays_of_a_month_is_found_without_going_through_it() {
+async fn rows_to_keep_of_a_month_are_found_by_index() {
     let mut database = database("month").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute("ANALYZE").await.unwrap();
@@ -218,11 +218,11 @@ async fn what_stays_of_a_month_is_found_without_going_through_it() {
     let month = "SELECT relname::text FROM pg_class WHERE oid = (SELECT tableoid FROM windlass.events LIMIT 1)";
     let month: String = plain.fetch_one(month).await.unwrap().get(0);
     for state in ["analysed while empty", "analysed"] {
-        let ends = drop_month::ends_of(Kept::Events, &month);
-        let rows = format!("SELECT count(*) FROM {}", drop_month::rows_of(Kept::Events, &month));
+        let ends = drop_month::ends_of(HistoryTable::Events, &month);
+        let rows = format!("SELECT count(*) FROM {}", drop_month::rows_of(HistoryTable::Events, &month));
         let events = ["'{default,default}'", "'{10,20000}'"];
         for (sql, arguments) in [(&ends, &[][..]), (&rows, &events)] {
-            // Once more, since what is in no cache yet is looked up in tables of the system.
+            // Run twice: the first run also reads system tables.
             pages(hot, sql, arguments).await;
             let touched = pages(hot, sql, arguments).await;
             assert!(touched < 40, "{state}: {touched} pages for {sql}");
@@ -246,7 +246,7 @@ FROM generate_series(1, 1000010) n";
 
 // H15, B4
 #[tokio::test]
-async fn a_million_events_with_other_tags_cost_a_claim_nothing() {
+async fn claim_does_not_read_a_million_events_with_other_tags() {
     let mut database = database("crowd").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute(CROWD).await.unwrap();
@@ -275,13 +275,13 @@ SELECT n, 1, 1, 'default', 'main', 't', 0, true, now() + interval '1 day', 20, n
 FROM generate_series(1, 100000) n";
 
 #[tokio::test]
-async fn a_look_reads_nothing_before_the_settled_event() {
+async fn poll_reads_nothing_before_the_settled_event() {
     let mut database = database("delayed").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute(DELAYED).await.unwrap();
     let arguments = ["'default'", "'{}'", "'{1}'", "NULL", "'{100000}'"];
-    explain(hot, look::LOOK, &arguments, true).await;
-    let plan = explain(hot, look::LOOK, &arguments, true).await;
+    explain(hot, watch::POLL_READY, &arguments, true).await;
+    let plan = explain(hot, watch::POLL_READY, &arguments, true).await;
     let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap()
         + plan[0]["Plan"]["Shared Read Blocks"].as_u64().unwrap();
     assert!(buffers < 100, "{buffers} buffers in {plan:#}");
@@ -300,7 +300,7 @@ SELECT n, 1, 't', 1, CASE WHEN n % 10000 = 0 THEN 'quiet' ELSE 'busy' END, 'main
 FROM generate_series(1, 100000) n";
 
 #[tokio::test]
-async fn what_is_new_is_found_without_reading_what_is_old() {
+async fn recent_activity_is_found_without_reading_old_rows() {
     let mut database = database("past").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute(PAST).await.unwrap();
@@ -327,7 +327,7 @@ async fn what_is_new_is_found_without_reading_what_is_old() {
     database.drop().await;
 }
 
-/// What retention asks of a history in which it has come to the last few of a hundred thousand attempts.
+/// The statements of retention on a history in which it has reached the last few of a hundred thousand attempts.
 fn of_retention() -> Vec<(&'static str, &'static str, Vec<&'static str>, u64)> {
     let events = "'{9,99}'";
     let mark = "date_trunc('month', now()) + interval '99990 milliseconds'";
@@ -349,7 +349,7 @@ fn of_retention() -> Vec<(&'static str, &'static str, Vec<&'static str>, u64)> {
     ]
 }
 
-/// A history of three months, with events of which nothing else is left, and dead letters.
+/// A history of three months, with events that nothing else refers to, and dead letters.
 const HISTORY: &str = "
 INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
 SELECT 'busy', 't', '', '{}', 0, date_trunc('month', now()) + (n % 3) * interval '1 month' FROM generate_series(1, 100002) n;
@@ -366,7 +366,7 @@ SELECT n, 'main', 'busy', now(), 7, now() + interval '1 day' FROM generate_serie
 
 // C13
 #[tokio::test]
-async fn retention_reads_what_is_over_and_nothing_else() {
+async fn retention_reads_only_expired_rows() {
     let mut database = database("retention").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute("ALTER TABLE windlass.dead_letters SET (autovacuum_enabled = off)").await.unwrap();
@@ -388,37 +388,37 @@ async fn retention_reads_what_is_over_and_nothing_else() {
     database.drop().await;
 }
 
-/// How often all of the default partition was read.
+/// How often the default partition was scanned.
 async fn scans(connection: &mut PgConnection) -> i64 {
     connection.execute("SELECT pg_stat_force_next_flush()").await.unwrap();
     let scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relid = 'windlass.events_default'::regclass";
     connection.fetch_one(scans).await.unwrap().get(0)
 }
 
-// While it is read to make a month, nobody can use it.
+// A scan of the default partition while a month is created would block the table.
 #[tokio::test]
-async fn a_month_to_come_is_made_without_reading_the_default_partition() {
+async fn future_month_is_added_without_reading_the_default_partition() {
     let mut database = database("months").await;
     let plain = &mut database.plain;
-    let part = |month: &str| (Kept::Events, month.parse().unwrap());
+    let part = |month: &str| (HistoryTable::Events, month.parse().unwrap());
     let fill = "INSERT INTO windlass.events (namespace, event_type, tags, payload, priority, created_at)
         SELECT 'default', 't', '', '{}', 0, timestamptz '2119-12-31 23:59:59Z' FROM generate_series(1, 100)";
     plain.execute(fill).await.unwrap();
     let before = scans(plain).await;
-    partitions::add(plain, part("2120_02")).await.unwrap();
+    months::add(plain, part("2120_02")).await.unwrap();
     assert_eq!(scans(plain).await, before + 1);
-    // Also where somebody began with it and did not come to the end.
+    // Twice: also after an interrupted attempt.
     for _ in 0..2 {
-        partitions::rule_out(plain, part("2120_01")).await.unwrap();
+        months::exclude_month(plain, part("2120_01")).await.unwrap();
     }
     let before = scans(plain).await;
-    partitions::add(plain, part("2120_01")).await.unwrap();
+    months::add(plain, part("2120_01")).await.unwrap();
     assert_eq!(scans(plain).await, before);
-    // What cannot be ruled out is served as before.
-    assert!(partitions::rule_out(plain, part("2119_12")).await.is_err());
+    // Rows that violate the constraint are still accepted.
+    assert!(months::exclude_month(plain, part("2119_12")).await.is_err());
     assert!(plain.execute(fill).await.is_err());
-    partitions::admit(plain, part("2119_12")).await.unwrap();
-    partitions::admit(plain, part("2119_12")).await.unwrap();
+    months::include_month(plain, part("2119_12")).await.unwrap();
+    months::include_month(plain, part("2119_12")).await.unwrap();
     plain.execute(fill).await.unwrap();
     let rules = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND conname LIKE 'not_events_%'";
     assert_eq!(plain.fetch_one(rules).await.unwrap().get::<i64, _>(0), 0);
@@ -448,20 +448,20 @@ fn interim(lease: i64, handler: &str) -> InterimResult {
 
 // Q12
 #[tokio::test]
-async fn an_interim_result_is_stored_only_with_the_lease_and_locks_the_delivery() {
+async fn interim_result_requires_the_lease_and_locks_the_delivery() {
     let mut database = database("note").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute(FILL).await.unwrap();
     let mut tx = hot.begin().await.unwrap();
-    assert_eq!(results::note(&mut tx, "other", &[interim(7, "h")], None).await, Ok(vec![false]));
+    assert_eq!(results::store_interim(&mut tx, "other", &[interim(7, "h")], None).await, Ok(vec![false]));
     let both = [interim(8, "g"), interim(7, "h")];
-    assert_eq!(results::note(&mut tx, "default", &both, None).await, Ok(vec![false, true]));
-    assert_eq!(results::note(&mut tx, "default", &both, None).await, Ok(vec![false, true]));
-    // Until the transaction ends, nobody takes it away, …
+    assert_eq!(results::store_interim(&mut tx, "default", &both, None).await, Ok(vec![false, true]));
+    assert_eq!(results::store_interim(&mut tx, "default", &both, None).await, Ok(vec![false, true]));
+    // Until the transaction ends, the delivery cannot be claimed or released, …
     plain.execute("SET lock_timeout = '50ms'").await.unwrap();
     assert!(plain.execute("UPDATE windlass.event_queue SET lease = NULL WHERE event_id = 10").await.is_err());
-    // … and another handler of it need not wait.
-    assert_eq!(results::note(plain, "default", &[interim(7, "i")], None).await, Ok(vec![true]));
+    // … and another handler of it does not wait.
+    assert_eq!(results::store_interim(plain, "default", &[interim(7, "i")], None).await, Ok(vec![true]));
     tx.commit().await.unwrap();
     let count = plain.fetch_one("SELECT count(*) FROM windlass.handler_results").await.unwrap();
     assert_eq!(count.get::<i64, _>(0), 2);
@@ -470,7 +470,7 @@ async fn an_interim_result_is_stored_only_with_the_lease_and_locks_the_delivery(
 
 // Q12
 #[tokio::test]
-async fn an_interim_result_waits_for_a_concurrent_lease_renewal() {
+async fn interim_result_waits_for_a_concurrent_lease_renewal() {
     let mut database = database("renewed").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute(FILL).await.unwrap();
@@ -481,18 +481,18 @@ async fn an_interim_result_waits_for_a_concurrent_lease_renewal() {
         renewal.commit().await.unwrap();
     };
     let results = [interim(7, "h")];
-    let (noted, ()) = tokio::join!(results::note(hot, "default", &results, None), renewed);
+    let (noted, ()) = tokio::join!(results::store_interim(hot, "default", &results, None), renewed);
     assert_eq!(noted, Ok(vec![true]));
     database.drop().await;
 }
 
 // C11
 #[tokio::test]
-async fn what_changed_since_it_was_read_is_not_fired() {
+async fn schedule_changed_since_it_was_read_is_not_fired() {
     let database = database("changed").await;
     let (clock, hand) = Clock::test("2025-12-24T10:30:00Z".parse().unwrap());
     let queue = crate::Queue::options(&database.url).clock(clock).open().await.unwrap();
-    queue.leaves_alone_what_changed(&hand).await;
+    queue.changed_schedules_do_not_fire(&hand).await;
     queue.close().await;
     database.drop().await;
 }
@@ -508,7 +508,7 @@ FROM generate_series(1, 200000) n";
 
 // C11
 #[tokio::test]
-async fn schedules_that_are_due_are_found_without_reading_the_others() {
+async fn due_schedules_are_found_without_reading_others() {
     let mut database = database("schedules").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute("ALTER TABLE windlass.schedules SET (autovacuum_enabled = off); ANALYZE").await.unwrap();
@@ -517,12 +517,12 @@ async fn schedules_that_are_due_are_found_without_reading_the_others() {
     let twice = "'{2025-01-01,2025-01-01}'";
     let (nobody, middle) = ("'00000000-0000-0000-0000-000000000000'", "'00000000-0000-4000-8000-000000100000'");
     let statements = [
-        ("next ticks", schedule::NEXT_TICKS, vec!["NULL"], 2.0),
-        ("first", schedule::FIRST, vec!["'default'", "NULL", "NULL", nobody], 1.0),
-        ("due", schedule::DUE, vec!["'default'", "'2026-01-01'", "1000", "1000000", "NULL", nobody], 10.0),
+        ("next ticks", schedules::NEXT_TICKS, vec!["NULL"], 2.0),
+        ("first", schedules::FIRST, vec!["'default'", "NULL", "NULL", nobody], 1.0),
+        ("due", schedules::DUE, vec!["'default'", "'2026-01-01'", "1000", "1000000", "NULL", nobody], 10.0),
         (
             "due after others",
-            schedule::DUE,
+            schedules::DUE,
             vec!["'default'", "'2126-01-01'", "3", "1000000", "'2125-01-01'", middle],
             3.0,
         ),

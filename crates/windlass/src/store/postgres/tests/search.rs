@@ -1,4 +1,4 @@
-//! A search reads the rows it says, and no others.
+//! A search reads the rows it returns, and few others.
 
 use sqlx::Executor;
 
@@ -29,7 +29,7 @@ SELECT id, CASE namespace WHEN 'busy' THEN 101 ELSE 102 END, CASE namespace WHEN
 FROM windlass.events";
 
 #[tokio::test]
-async fn a_search_reads_no_more_than_it_looks_at() {
+async fn search_reads_only_the_rows_it_walks() {
     let mut database = database("search").await;
     let Database { hot, plain, .. } = &mut database;
     plain.execute("ALTER TABLE windlass.dead_letters SET (autovacuum_enabled = off); ANALYZE").await.unwrap();
@@ -37,17 +37,17 @@ async fn a_search_reads_no_more_than_it_looks_at() {
     let ids = "'{100,200,300}'";
     let none = ["'{}'", "'{}'", "NULL", "NULL", "NULL", "NULL"];
     let like = |last: &'static str| [&["'busy'", ids][..], &none, &[last]].concat();
-    // With the rows that they give and the most that may be read for them: each row, and the indexes of three months.
+    // With the number of returned rows and the maximum number of pages: one per row, and the indexes of three months.
     let statements = [
         ("all", search::ALL, vec!["'busy'", "90000", "100"], 100.0, 120),
         ("all of few", search::ALL, vec!["'quiet'", "90000", "100"], 8.0, 60),
-        ("told", search::TOLD, vec!["'busy'", "90000", "100", "'main'"], 100.0, 3_000),
+        ("told", search::MATCHED, vec!["'busy'", "90000", "100", "'main'"], 100.0, 3_000),
         ("live", search::LIVE, vec!["'busy'", "90000", "100", "'main'", "'PENDING'"], 100.0, 1_000),
         ("ended", search::ENDED, vec!["'busy'", "90000", "100", "'main'", "'CANCELLED'"], 100.0, 3_000),
         ("dead", search::DEAD, vec!["'busy'", "90000", "100", "'main'", "'EXPIRED'"], 100.0, 120),
         ("dead of few", search::DEAD, vec!["'quiet'", "90000", "100", "'main'", "'FAILED'"], 8.0, 30),
-        ("free ids", search::FREE_IDS, vec!["'busy'", "'main'", "100"], 100.0, 200),
-        ("free ids of few", search::FREE_IDS, vec!["'quiet'", "'main'", "100"], 10.0, 40),
+        ("free ids", search::PENDING_IDS, vec!["'busy'", "'main'", "100"], 100.0, 200),
+        ("free ids of few", search::PENDING_IDS, vec!["'quiet'", "'main'", "100"], 10.0, 40),
         ("matching", search::MATCHING, like("'%nowhere%'"), 0.0, 60),
     ];
     for state in ["analysed while empty", "analysed"] {

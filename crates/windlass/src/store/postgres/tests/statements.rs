@@ -1,8 +1,8 @@
 //! The statements whose plans are tested.
 
 use super::super::{
-    again, cancel, claim, complete, dead_letters, group, hold, inspect, lanes, lease, look, maintain, prune, publish,
-    results, retain, route, run, transition,
+    cancel, claim, complete, dead_letters, expire, finished_leases, group, heartbeat, lanes, prune, publish, results,
+    retain, retry, route, run, stats, transition, watch,
 };
 
 /// The statements of the hot path, with their arguments in these tests.
@@ -58,14 +58,14 @@ pub fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             vec!["'default'", "'{k5,k10}'", "'{1,1}'", "'{1,2}'", "NULL", "'{NULL,NULL}'"],
         ),
         ("remove arrivals", route::REMOVE, vec!["'default'", "'{10,20}'"]),
-        ("look", look::LOOK, vec!["'default'", lanes, "'{1}'", "NULL", "'{10}'"]),
-        ("expired leases", lease::EXPIRED, vec!["'default'", "'{1}'", "NULL", "500", "1000"]),
-        ("finished leases", lease::REMOVE_FINISHED, vec!["'{1}'", "'{2025-01-01}'", "'{7}'"]),
-        ("stuck", inspect::STUCK, vec!["'default'", "60000000", "100", "NULL"]),
+        ("poll ready", watch::POLL_READY, vec!["'default'", lanes, "'{1}'", "NULL", "'{10}'"]),
+        ("expired leases", expire::EXPIRED_LEASES, vec!["'default'", "'{1}'", "NULL", "500", "1000"]),
+        ("finished leases", finished_leases::REMOVE_FINISHED, vec!["'{1}'", "'{2025-01-01}'", "'{7}'"]),
+        ("stuck", stats::STUCK, vec!["'default'", "60000000", "100", "NULL"]),
         ("empty lanes", lanes::EMPTY, vec!["'default'", "NULL", "0", "100"]),
         ("remove lanes", lanes::REMOVE_EMPTY, vec!["'default'", lanes]),
-        ("cancel", cancel::FREE, vec!["'default'", lanes, "'2000-01-01'", "0", "1000000", "500"]),
-        ("expire", maintain::EXPIRED, vec!["'default'", "NULL", "500"]),
+        ("cancel", cancel::PENDING, vec!["'default'", lanes, "'2000-01-01'", "0", "1000000", "500"]),
+        ("expire", expire::EXPIRED_DELIVERIES, vec!["'default'", "NULL", "500"]),
         (
             "complete",
             complete::COMPLETE,
@@ -83,10 +83,10 @@ pub fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             ],
         ),
         ("end", transition::END, with(&["'{f,f}'"])),
-        ("held", hold::HELD, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
-        ("recorded", hold::RECORDED, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
-        ("start", hold::START, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
-        ("extend", hold::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
+        ("held", heartbeat::HELD, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
+        ("recorded", heartbeat::RECORDED, vec!["'default'", "'{10,20}'", "'{main,main}'", "'{7,7}'", "'{NULL,NULL}'"]),
+        ("start", heartbeat::START, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
+        ("extend", heartbeat::EXTEND, vec!["'default'", "NULL", "'{10,20}'", "'{1,1}'", "'{7,7}'", "'{1,1}'"]),
         ("advance", group::ADVANCE, vec!["'default'", "'{main,main}'", "'{g5,g10}'", "NULL"]),
         ("lock ready", group::LOCK_READY, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
         ("park", group::PARK, vec!["'default'", "'{main,main}'", "'{g5,g10}'"]),
@@ -98,7 +98,7 @@ pub fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         ),
         (
             "extend runs",
-            hold::EXTEND_RUNS,
+            heartbeat::EXTEND_RUNS,
             vec!["'default'", "NULL", "'{main,main}'", "'{g5,g10}'", "'{7,7}'", "'{1,1}'"],
         ),
         ("lock groups for runs", run::LOCK_GROUPS, vec!["'default'", "'main'", "'{g5,g10}'"]),
@@ -135,7 +135,7 @@ pub fn statements() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             vec!["'default'", "'{10,20}'", "'{1,1}'", "'{2025-12-24,2025-12-24}'"],
         ),
         ("requeue", transition::REQUEUE, with(&["'{1,1}'", "'{t,t}'", "'{f,f}'", "'{f,f}'"])),
-        ("lock again", again::LOCK, vec!["'default'", "'{10,20}'", "'{1,1}'"]),
+        ("lock again", retry::LOCK, vec!["'default'", "'{10,20}'", "'{1,1}'"]),
         ("hold", results::HOLD, vec!["'default'", "'{10,20}'", "'{1,1}'", "'{7,7}'"]),
         ("forget attempts", transition::FORGET_ATTEMPTS, vec!["'default'", "'{10,20}'", "'{main,main}'"]),
         ("forget events", transition::FORGET_EVENTS, vec!["'default'", "'{10,20}'", "'{2025-12-24,2025-12-24}'"]),

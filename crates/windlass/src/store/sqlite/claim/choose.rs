@@ -1,21 +1,21 @@
 //! Choosing the deliveries of a claim from the streams of a subscription. See `lanes.rs` for claims from single lanes.
 //!
-//! The partial indexes hold no leased rows, so out-of-order rows and deadlines are always read from the start, and a claim's
-//! remembered positions in them are not needed. Only the in-order rows are read from the primary
-//! key, which also holds leased and out-of-order rows: there the position saves reading these again.
+//! The partial indexes contain no leased rows, so out-of-order rows and deadlines are always read from the start, and a
+//! claim's remembered positions in them are not needed. Only the in-order rows are read from the primary key, which
+//! also contains leased and out-of-order rows: there the position saves reading these again.
 
 use rusqlite::{Connection, OptionalExtension, Rows};
 
 use super::lanes;
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
-use crate::store::{Claim, ClaimSource, StreamPlace};
+use crate::store::{Claim, ClaimSource, StreamPosition};
 
 /// A delivery to claim, and the stream in which it was found.
 pub(super) struct Candidate {
     pub event_id: i64,
     pub lane_id: i64,
-    pub place: StreamPlace,
+    pub place: StreamPosition,
 }
 
 /// The time of a claim. Deliveries with a deadline after `now` and up to `horizon` are claimed first; others are claimed
@@ -128,7 +128,7 @@ impl Streams<'_> {
         while chosen.len() < wanted
             && let Some(Found { event_id, lane_id, .. }) = stream.next()?
         {
-            chosen.push(Candidate { event_id, lane_id, place: StreamPlace::Deadline });
+            chosen.push(Candidate { event_id, lane_id, place: StreamPosition::Deadline });
         }
         Ok(())
     }
@@ -152,12 +152,12 @@ impl Streams<'_> {
             let (found, place) = match (in_order.peek()?, out_of_order.peek()?) {
                 (Some(published), other) if other.is_none_or(|other| published < other) => {
                     in_order.next()?;
-                    (published, StreamPlace::InOrder { event_id: published.event_id })
+                    (published, StreamPosition::InOrder { event_id: published.event_id })
                 }
                 (_, Some(other)) => {
                     out_of_order.next()?;
                     let position = (from_micros(other.at), other.event_id);
-                    (other, StreamPlace::OutOfOrder { priority, position })
+                    (other, StreamPosition::OutOfOrder { priority, position })
                 }
                 _ => break,
             };

@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row, Statement};
 use super::choose::{Candidate, ClaimTime, has_deadline};
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::store::{LaneSource, StreamPlace};
+use crate::store::{LaneSource, StreamPosition};
 
 /// The deliveries to claim, in claim order.
 pub(super) fn choose(
@@ -58,8 +58,8 @@ fn merge(
         let stream: &mut LaneStream = &mut streams[index];
         let lane_id = stream.lane_id;
         let place = match order {
-            Order::Deadline => StreamPlace::Deadline,
-            Order::Readiness => StreamPlace::Lane { lane_id, position: (from_micros(at), event_id) },
+            Order::Deadline => StreamPosition::Deadline,
+            Order::Readiness => StreamPosition::Lane { lane_id, position: (from_micros(at), event_id) },
         };
         chosen.push(Candidate { event_id, lane_id, place });
         heads.extend(stream.next(&mut select)?.map(|head| Reverse((head, index))));

@@ -9,12 +9,12 @@ use rusqlite::{Connection, OptionalExtension};
 use super::lanes::newest_lane;
 use super::run::claim_runs;
 use super::writer::Durability;
-use super::{SqliteStore, connection, look, maintain, row};
+use super::{SqliteStore, connection, row};
 use crate::clock::{Timestamp, from_micros, micros};
 use crate::error::Result;
-use crate::event::delivery::{Delivery, LiveDelivery};
+use crate::event::delivery::Delivery;
 use crate::event::names::type_matches;
-use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LeaseTimes, WatchRequest, WatchResult};
+use crate::store::{BehindCheck, Claim, ClaimSource, ClaimStore, Claimed, LeaseTimes};
 
 mod choose;
 mod lanes;
@@ -71,22 +71,6 @@ impl ClaimStore for SqliteStore {
         let first = self.read(move |conn| choose::first_in_order(conn, &claim, from, to, now)).await?;
         Ok(BehindCheck { first, ..BehindCheck::default() })
     }
-
-    async fn look(&self, namespace: &str, request: &WatchRequest, now: Option<Timestamp>) -> Result<WatchResult> {
-        let (namespace, request, now) = (namespace.to_owned(), request.clone(), self.now(now));
-        self.read(move |conn| look::look(conn, &namespace, &request, now)).await
-    }
-
-    async fn expired_leases(
-        &self,
-        namespace: &str,
-        subscriptions: &[i64],
-        limit: usize,
-        now: Option<Timestamp>,
-    ) -> Result<Vec<LiveDelivery>> {
-        let (namespace, subscriptions, now) = (namespace.to_owned(), subscriptions.to_vec(), self.now(now));
-        self.read(move |conn| maintain::expired_leases(conn, &namespace, &subscriptions, limit, now)).await
-    }
 }
 
 impl SqliteStore {
@@ -112,7 +96,7 @@ pub(super) struct LeasedDelivery {
     pub lease_expires_at: i64,
 }
 
-/// What a claim has leased and not read yet.
+/// The deliveries that a claim has leased and not read yet.
 #[derive(Default)]
 struct Leased {
     deliveries: Vec<LeasedDelivery>,
@@ -132,7 +116,7 @@ impl Leased {
     }
 }
 
-/// Leases what the claim may take. The deliveries are not read yet.
+/// Chooses and leases the deliveries of a claim. They are not read yet.
 fn lease(conn: &Connection, claim: &Claim, now: i64) -> Result<(Claimed, Leased)> {
     if row::version(conn, &claim.namespace)? != Some(claim.version) {
         return Ok((Claimed { outdated: true, ..Claimed::default() }, Leased::default()));
@@ -157,7 +141,7 @@ fn lease(conn: &Connection, claim: &Claim, now: i64) -> Result<(Claimed, Leased)
         for candidate in candidates.by_ref().take(slot.max) {
             let lease_expires_at = now.saturating_add(lease_times.of(conn, candidate.event_id, candidate.lane_id)?);
             let Candidate { event_id, place, .. } = candidate;
-            claimed.places.push(place);
+            claimed.positions.push(place);
             leased.push(LeasedDelivery { event_id, request, picked_at: now, lease_expires_at });
         }
     }

@@ -1,19 +1,19 @@
-//! Claims, looks and the removal of lanes, on a database in memory.
+//! Claims, polls of waiting claims and the removal of lanes, on a database in memory.
 
 use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::super::{lanes, look, maintain, migrate, publish, row, transition};
+use super::super::{expire, lanes, migrate, publish, row, transition, watch};
 use super::{choose, lease};
 use crate::clock::from_micros;
 use crate::event::NewEvent;
 use crate::event::delivery::Lease;
-use crate::queue::decide::{Transition, When};
+use crate::queue::decide::{RequeueTime, Transition};
 use crate::queue::outcome::Action;
 use crate::store::{
     AttemptRecord, ChangeGuard, Claim, ClaimSlot, ClaimSource, Claimed, DeliveryChange, LaneSource, LeaseTimes,
-    NewDelivery, PreparedEvent, StreamPlace, WatchRequest, WatchResult,
+    NewDelivery, PreparedEvent, StreamPosition, WatchRequest, WatchResult,
 };
 use crate::topology::lanes::LaneKey;
 
@@ -92,7 +92,12 @@ impl Fixture {
     }
 
     fn release(&self, delivery: &crate::event::delivery::Delivery, now: i64) {
-        let transition = Transition::Requeue { when: When::Unchanged, failed: false, free: true, pass_group: false };
+        let transition = Transition::Requeue {
+            when: RequeueTime::Unchanged,
+            failed: false,
+            refund_attempt: true,
+            pass_group: false,
+        };
         self.apply(delivery, Action::Released, transition, now);
     }
 
@@ -110,7 +115,7 @@ impl Fixture {
     fn look(&self, now: i64) -> WatchResult {
         let lanes = lanes::lanes_after(&self.0, NAMESPACE, 0).unwrap();
         let lanes = lanes.iter().map(|lane| lane.lane_id).collect();
-        look::look(&self.0, NAMESPACE, &WatchRequest { subscriptions: vec![(MAIN_ID, 0)], lanes }, now).unwrap()
+        watch::poll_ready(&self.0, NAMESPACE, &WatchRequest { subscriptions: vec![(MAIN_ID, 0)], lanes }, now).unwrap()
     }
 }
 
@@ -181,12 +186,12 @@ fn without_a_horizon_all_deadlines_come_first() {
     let fixture = Fixture::new();
     mixed(&fixture);
     let claim = Claim { deadline_horizon: None, ..fixture.request(all(), 3) };
-    let places = fixture.run(&claim, 5 * SECOND).places;
-    assert_eq!(places, [StreamPlace::Deadline; 3]);
+    let places = fixture.run(&claim, 5 * SECOND).positions;
+    assert_eq!(places, [StreamPosition::Deadline; 3]);
 }
 
 #[test]
-fn a_claim_that_does_not_know_the_newest_lane_takes_nothing() {
+fn claim_without_the_newest_lane_claims_nothing() {
     let fixture = Fixture::new();
     mixed(&fixture);
     let newest = lanes::newest_lane(&fixture.0, NAMESPACE).unwrap();
@@ -197,16 +202,16 @@ fn a_claim_that_does_not_know_the_newest_lane_takes_nothing() {
 }
 
 #[test]
-fn places_tell_the_stream() {
+fn positions_name_their_stream() {
     let fixture = Fixture::new();
     let order = mixed(&fixture);
     let claimed = fixture.claim(all(), 8, 5 * SECOND);
     let (high, first, late) = (order[2], order[3], order[5]);
     let ready_at = |second: i64| from_micros(second * SECOND);
-    assert_eq!(claimed.places[0], StreamPlace::Deadline);
-    assert_eq!(claimed.places[2], StreamPlace::OutOfOrder { priority: 5, position: (ready_at(2), high) });
-    assert_eq!(claimed.places[3], StreamPlace::InOrder { event_id: first });
-    assert_eq!(claimed.places[5], StreamPlace::OutOfOrder { priority: 0, position: (ready_at(4), late) });
+    assert_eq!(claimed.positions[0], StreamPosition::Deadline);
+    assert_eq!(claimed.positions[2], StreamPosition::OutOfOrder { priority: 5, position: (ready_at(2), high) });
+    assert_eq!(claimed.positions[3], StreamPosition::InOrder { event_id: first });
+    assert_eq!(claimed.positions[5], StreamPosition::OutOfOrder { priority: 0, position: (ready_at(4), late) });
     assert_eq!(claimed.newest, order[6].into());
 }
 
@@ -224,7 +229,7 @@ fn requests_are_served_in_order() {
 }
 
 #[test]
-fn a_selection_of_lanes_skips_the_others() {
+fn lane_selection_skips_other_lanes() {
     let fixture = Fixture::new();
     let (a, _b) = (fixture.publish(event("a"), SECOND), fixture.publish(event("b"), SECOND));
     let later = fixture.publish(event("a"), SECOND);
@@ -248,7 +253,7 @@ fn in_order_rows_are_read_from_the_position_on() {
 }
 
 #[test]
-fn a_released_delivery_is_found_whatever_the_position() {
+fn released_delivery_is_found_behind_the_position() {
     let fixture = Fixture::new();
     let first = fixture.publish(event("a"), SECOND);
     let claimed = fixture.claim(all(), 1, SECOND);
@@ -256,12 +261,12 @@ fn a_released_delivery_is_found_whatever_the_position() {
     let after_all = ClaimSource::Subscription { lanes: None, after_event: first, after_ready: Vec::new() };
     let again = fixture.claim(after_all, 1, 2 * SECOND);
     assert_eq!(ids(&again), [first]);
-    assert!(matches!(again.places[0], StreamPlace::OutOfOrder { priority: 0, .. }));
+    assert!(matches!(again.positions[0], StreamPosition::OutOfOrder { priority: 0, .. }));
     assert_eq!(again.deliveries[0].attempts, 2);
 }
 
 #[test]
-fn a_group_member_is_claimed_after_the_one_before_it() {
+fn group_member_is_claimed_after_its_predecessor() {
     let fixture = Fixture::new();
     let first = fixture.publish(event("a").group("g"), SECOND);
     let second = fixture.publish(event("a").group("g"), SECOND);
@@ -273,7 +278,7 @@ fn a_group_member_is_claimed_after_the_one_before_it() {
 }
 
 #[test]
-fn a_claim_takes_nothing_with_an_old_version_or_while_leases_are_due() {
+fn old_version_or_due_leases_claim_nothing() {
     let fixture = Fixture::new();
     fixture.publish(event("a"), SECOND);
     fixture.publish(event("a"), SECOND);
@@ -281,7 +286,7 @@ fn a_claim_takes_nothing_with_an_old_version_or_while_leases_are_due() {
     assert!(old.outdated && old.deliveries.is_empty());
     assert_eq!(fixture.claim(all(), 1, SECOND).deliveries.len(), 1);
     let end = SECOND + LEASE_TIME.as_micros() as i64;
-    let expired = |now| maintain::expired_leases(&fixture.0, NAMESPACE, &[MAIN_ID], 9, now).unwrap().len();
+    let expired = |now| expire::expired_leases(&fixture.0, NAMESPACE, &[MAIN_ID], 9, now).unwrap().len();
     assert_eq!((expired(end - 1), expired(end)), (0, 1));
     let due = fixture.claim(all(), 1, end);
     assert!(due.leases_due && due.deliveries.is_empty());
@@ -301,7 +306,7 @@ fn the_lease_depends_on_the_type() {
 }
 
 #[test]
-fn a_look_finds_what_is_ready_and_what_comes_next() {
+fn poll_finds_ready_deliveries_and_the_next_due_time() {
     let fixture = Fixture::new();
     let empty = fixture.look(SECOND);
     assert_eq!((empty.ready_subscriptions.len(), empty.newest_lane, empty.next_in), (0, 0, None));
@@ -319,7 +324,7 @@ fn a_look_finds_what_is_ready_and_what_comes_next() {
 }
 
 #[test]
-fn a_look_finds_a_new_delivery_behind_many_delayed_ones() {
+fn poll_finds_a_new_delivery_behind_many_delayed_ones() {
     let fixture = Fixture::new();
     (0..1_100).for_each(|_| {
         fixture.publish(delayed("a", 60), SECOND);
@@ -330,7 +335,7 @@ fn a_look_finds_a_new_delivery_behind_many_delayed_ones() {
 }
 
 #[test]
-fn a_look_agrees_with_claims() {
+fn poll_agrees_with_claims() {
     for single_lanes in [false, true] {
         let fixture = Fixture::new();
         mixed(&fixture);

@@ -136,7 +136,7 @@ impl CommitWatch {
         self.own_commits = true;
     }
 
-    /// How long until the next check is due; `None` if there is nobody to notify.
+    /// How long until the next check is due; `None` if no claimer waits.
     pub fn next_check_in(&self) -> Option<Duration> {
         self.wakes.as_ref()?;
         Some(self.next_check.saturating_duration_since(Instant::now()))

@@ -54,7 +54,7 @@ impl Bed {
     /// Whether there was a notification since the last call.
     fn is_notified(&self) -> bool {
         let (_, look_by) = self.wakes.watch("any").expect("a claim is waiting");
-        self.wakes.begin_look("any");
+        self.wakes.begin_poll("any");
         look_by.is_some()
     }
 

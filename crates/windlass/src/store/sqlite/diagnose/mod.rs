@@ -1,5 +1,4 @@
-//! What is found when the health of the installation is looked into: of the work in all namespaces. See `place.rs` for
-//! the file itself.
+//! Facts about the work in all namespaces for `windlass diagnose`. `file.rs` has those about the file.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Params, Row};
@@ -9,16 +8,18 @@ use super::{SqliteStore, maintenance_tasks, migrate};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::maintenance::task::MaintenanceTask;
-use crate::observe::diagnose::schema::{Indexes, SchemaProblem, listed};
-use crate::observe::diagnose::upkeep::{FailedTick, LateSchedule, MaintenanceFact};
-use crate::observe::diagnose::work::{BlockedGroup, Minute, SilentDelivery, SilentNode, SilentWorker, Waiting};
+use crate::observe::diagnose::maintenance::{FailedTick, LateSchedule, MaintenanceTaskState};
+use crate::observe::diagnose::schema::{Indexes, NamedRemedy, parse_index_statements};
+use crate::observe::diagnose::work::{
+    BlockedGroup, MinuteSample, OldestReadyDelivery, SilentDelivery, SilentNode, SilentWorker,
+};
 use crate::store::{Checked, DiagnoseStore, ROWS_MAX};
 
-mod place;
+mod file;
 
 impl SqliteStore {
     /// All rows of a statement.
-    async fn tell<T, P, F>(&self, sql: &'static str, params: P, of: F) -> Checked<Vec<T>>
+    async fn query_all<T, P, F>(&self, sql: &'static str, params: P, of: F) -> Checked<Vec<T>>
     where
         T: Send + 'static,
         P: Params + Send + 'static,
@@ -32,19 +33,18 @@ impl SqliteStore {
     }
 }
 
-/// As a new database has them.
+/// The indexes of a new database.
 const EXPECTED: &str = include_str!("../indexes.sql");
 
 const INDEXES: &str = "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL";
 
 fn indexes(found: &[String]) -> Indexes {
-    let missing = listed(EXPECTED).filter(|(name, _)| !found.iter().any(|found| found == name));
-    let missing =
-        missing.map(|(name, statement)| SchemaProblem { name: name.to_owned(), remedy: statement.to_owned() });
-    Indexes { expected: listed(EXPECTED).count(), missing: missing.collect(), invalid: Vec::new() }
+    let missing = parse_index_statements(EXPECTED).filter(|(name, _)| !found.iter().any(|found| found == name));
+    let missing = missing.map(|(name, statement)| NamedRemedy { name: name.to_owned(), remedy: statement.to_owned() });
+    Indexes { expected: parse_index_statements(EXPECTED).count(), missing: missing.collect(), invalid: Vec::new() }
 }
 
-// The leases of each subscription that end first: they are those that were not renewed.
+// The leases of each subscription that expire first: they are the ones that were not renewed.
 const HELD: &str = "
 SELECT q.namespace, q.event_id, q.event_type, q.worker_id, q.updated_at, q.lease_expires_at
 FROM subscriptions s CROSS JOIN event_queue q
@@ -76,7 +76,7 @@ SELECT namespace, subscription, event_type, ready_at FROM (
     FROM lanes l)
 WHERE ready_at IS NOT NULL ORDER BY ready_at LIMIT ?2";
 
-// Groups whose first delivery is not to be claimed yet, although others are due.
+// Groups whose first delivery cannot be claimed yet although others are due.
 const GROUPS: &str = "
 SELECT l.namespace, q.group_id, q.event_id, q.retry_count, q.ready_at, g.depth - 1 AS behind
 FROM lanes l
@@ -148,120 +148,125 @@ impl DiagnoseStore for SqliteStore {
     }
 
     async fn indexes(&self) -> Checked<Indexes> {
-        Ok(indexes(&self.tell(INDEXES, [], |row| row.get(0)).await?))
+        Ok(indexes(&self.query_all(INDEXES, [], |row| row.get(0)).await?))
     }
 
-    async fn held_silently(
+    async fn silent_deliveries(
         &self,
         lease_expired_before: Timestamp,
         silent_before: Timestamp,
         limit: usize,
     ) -> Checked<Vec<SilentDelivery>> {
         let (run_out, silent) = (lease_expired_before.timestamp_micros(), silent_before.timestamp_micros());
-        self.tell(HELD, (run_out, silent, limit as i64, ROWS_MAX), |row| {
+        self.query_all(HELD, (run_out, silent, limit as i64, ROWS_MAX), |row| {
             Ok(SilentDelivery {
                 namespace: row.get(0)?,
                 event_id: row.get(1)?,
                 event_type: row.get(2)?,
                 worker_id: row.get(3)?,
-                updated_at: row::instant(row, 4)?,
-                lease_expires_at: row::instant(row, 5)?,
+                updated_at: row::timestamp(row, 4)?,
+                lease_expires_at: row::timestamp(row, 5)?,
             })
         })
         .await
     }
 
     async fn silent_workers(&self, before: Timestamp, limit: usize) -> Checked<Vec<SilentWorker>> {
-        self.tell(WORKERS, (before.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
-            let (held, seen_at) = (row::count(row, 2)?, row::instant(row, 3)?);
+        self.query_all(WORKERS, (before.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
+            let (held, seen_at) = (row::count(row, 2)?, row::timestamp(row, 3)?);
             Ok(SilentWorker { namespace: row.get(0)?, worker_id: row.get(1)?, held, seen_at })
         })
         .await
     }
 
     async fn silent_nodes(&self, before: Timestamp, limit: usize) -> Checked<Vec<SilentNode>> {
-        self.tell(NODES, (before.timestamp_micros(), limit as i64), |row| {
-            let last_heartbeat = row::instant(row, 2)?;
+        self.query_all(NODES, (before.timestamp_micros(), limit as i64), |row| {
+            let last_heartbeat = row::timestamp(row, 2)?;
             Ok(SilentNode { namespace: row.get(0)?, node_id: row.get(1)?, last_heartbeat })
         })
         .await
     }
 
-    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Checked<Vec<Waiting>> {
-        self.tell(WAITING, (before.timestamp_micros(), limit as i64), |row| {
-            let ready_at = row::instant(row, 3)?;
-            Ok(Waiting { namespace: row.get(0)?, subscription: row.get(1)?, event_type: row.get(2)?, ready_at })
+    async fn waiting_since(&self, before: Timestamp, limit: usize) -> Checked<Vec<OldestReadyDelivery>> {
+        self.query_all(WAITING, (before.timestamp_micros(), limit as i64), |row| {
+            let ready_at = row::timestamp(row, 3)?;
+            Ok(OldestReadyDelivery {
+                namespace: row.get(0)?,
+                subscription: row.get(1)?,
+                event_type: row.get(2)?,
+                ready_at,
+            })
         })
         .await
     }
 
     async fn arrived_before(&self, before: Timestamp, limit: usize) -> Checked<Vec<(String, Timestamp)>> {
         let bounds = (before.timestamp_micros(), limit as i64);
-        self.tell(ARRIVED, bounds, |row| Ok((row.get(0)?, row::instant(row, 1)?))).await
+        self.query_all(ARRIVED, bounds, |row| Ok((row.get(0)?, row::timestamp(row, 1)?))).await
     }
 
     async fn blocked_groups(&self, now: Timestamp, limit: usize) -> Checked<Vec<BlockedGroup>> {
-        self.tell(GROUPS, (now.timestamp_micros(), limit as i64, ROWS_MAX, INFINITY), |row| {
+        self.query_all(GROUPS, (now.timestamp_micros(), limit as i64, ROWS_MAX, INFINITY), |row| {
             Ok(BlockedGroup {
                 namespace: row.get(0)?,
                 group_id: row.get(1)?,
                 event_id: row.get(2)?,
                 retry_count: row.get(3)?,
-                ready_at: row::instant(row, 4)?,
+                ready_at: row::timestamp(row, 4)?,
                 behind: row::count(row, 5)?,
             })
         })
         .await
     }
 
-    async fn minutes(&self, since: Timestamp) -> Checked<Vec<Minute>> {
-        self.tell(MINUTES, [since.timestamp_micros()], |row| {
-            Ok(Minute {
+    async fn minutes(&self, since: Timestamp) -> Checked<Vec<MinuteSample>> {
+        self.query_all(MINUTES, [since.timestamp_micros()], |row| {
+            Ok(MinuteSample {
                 namespace: row.get(0)?,
                 published: row::count(row, 1)?,
                 ended: row::count(row, 2)?,
-                depth: row::count_if_any(row, 3)?,
+                depth: row::count_or_null(row, 3)?,
             })
         })
         .await
     }
 
-    async fn all_maintenance_tasks(&self) -> Checked<Vec<MaintenanceFact>> {
-        let found = self.tell(DUTIES, [], |row| {
-            // Those that only a newer version knows are left out.
+    async fn all_maintenance_tasks(&self) -> Checked<Vec<MaintenanceTaskState>> {
+        let found = self.query_all(DUTIES, [], |row| {
+            // Skips tasks that only a newer version knows.
             if row.get_ref(0)?.as_str()?.parse::<MaintenanceTask>().is_err() {
                 return Ok(None);
             }
-            let (namespace, held_until) = (row.get(9)?, row::instant_if_any(row, 10)?);
-            Ok(Some(MaintenanceFact { namespace, task: maintenance_tasks::view(row)?, held_until }))
+            let (namespace, held_until) = (row.get(9)?, row::timestamp_or_null(row, 10)?);
+            Ok(Some(MaintenanceTaskState { namespace, task: maintenance_tasks::view(row)?, held_until }))
         });
         Ok(found.await?.into_iter().flatten().collect())
     }
 
     async fn late_schedules(&self, before: Timestamp, limit: usize) -> Checked<Vec<LateSchedule>> {
-        self.tell(LATE, (before.timestamp_micros(), limit as i64), |row| {
-            Ok(LateSchedule { namespace: row.get(0)?, name: row.get(1)?, next_at: row::instant(row, 2)? })
+        self.query_all(LATE, (before.timestamp_micros(), limit as i64), |row| {
+            Ok(LateSchedule { namespace: row.get(0)?, name: row.get(1)?, next_at: row::timestamp(row, 2)? })
         })
         .await
     }
 
     async fn failed_ticks(&self, since: Timestamp, limit: usize) -> Checked<Vec<FailedTick>> {
-        self.tell(FAILED, (since.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
-            let (tick_at, error) = (row::instant(row, 2)?, row.get(3)?);
+        self.query_all(FAILED, (since.timestamp_micros(), limit as i64, ROWS_MAX), |row| {
+            let (tick_at, error) = (row::timestamp(row, 2)?, row.get(3)?);
             Ok(FailedTick { namespace: row.get(0)?, schedule_id: row.get(1)?, tick_at, error })
         })
         .await
     }
 
     async fn dead_since(&self, since: Timestamp, limit: usize) -> Checked<Vec<(String, u64)>> {
-        self.tell(DEAD, (since.timestamp_micros(), limit as i64), counted).await
+        self.query_all(DEAD, (since.timestamp_micros(), limit as i64), counted).await
     }
 
     async fn lane_counts(&self) -> Checked<Vec<(String, u64)>> {
-        self.tell(LANES, [], counted).await
+        self.query_all(LANES, [], counted).await
     }
 
     async fn paused_subscriptions(&self) -> Checked<Vec<(String, String)>> {
-        self.tell(PAUSED, [], |row| Ok((row.get(0)?, row.get(1)?))).await
+        self.query_all(PAUSED, [], |row| Ok((row.get(0)?, row.get(1)?))).await
     }
 }

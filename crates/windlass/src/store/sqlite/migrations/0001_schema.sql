@@ -1,4 +1,4 @@
--- Instants are microseconds since 1970; 9223372036854775807 stands for "infinity".
+-- Times are microseconds since 1970; 9223372036854775807 stands for "infinity".
 
 CREATE TABLE namespaces (
     namespace    TEXT PRIMARY KEY,
@@ -24,8 +24,8 @@ CREATE TABLE subscriptions (
     UNIQUE (namespace, subscription)
 );
 
--- Deliveries of one subscription with the same type, tag set and priority. Claims that filter by type or tag read
--- these lanes; maintenance removes lanes that are empty.
+-- Deliveries of one subscription with the same type, tag set and priority. Claims that filter by type or tag read these
+-- lanes; maintenance removes empty lanes.
 CREATE TABLE lanes (
     lane_id         INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace       TEXT NOT NULL,
@@ -59,8 +59,8 @@ CREATE TABLE events (
 );
 CREATE INDEX events_by_namespace ON events (namespace, id);
 
--- Events that were published in transactions of the application and have no deliveries yet. After their commit a router
--- turns them into deliveries and removes them from here.
+-- Arrivals: events that were published in transactions of the application and have no deliveries yet. After their
+-- commit a router turns them into deliveries and deletes the rows here.
 CREATE TABLE arrivals (
     namespace   TEXT NOT NULL,
     event_id    INTEGER NOT NULL,
@@ -74,8 +74,8 @@ CREATE INDEX arrivals_by_key ON arrivals (namespace, key, event_id) WHERE key IS
 
 -- The primary key is also the order of publishing within a subscription. out_of_order marks the rows that must be
 -- claimed by (priority, ready_at) instead: those with another priority than 0, and those that were delayed, retried,
--- released or freed by their group. The partial indexes hold exactly the rows that a claim may take; their last columns
--- let a claim find its candidates in the index alone.
+-- released or made ready by their group. The partial indexes contain exactly the claimable rows; their last columns let
+-- a claim find its candidates in the index alone.
 CREATE TABLE event_queue (
     subscription_id  INTEGER NOT NULL,
     event_id         INTEGER NOT NULL,
@@ -111,7 +111,7 @@ CREATE INDEX event_queue_deadline ON event_queue (subscription_id, expires_at, e
 CREATE INDEX event_queue_lane_deadline ON event_queue (lane_id, expires_at, event_id, ready_at, lease)
     WHERE expires_at IS NOT NULL AND lease IS NULL;
 CREATE INDEX event_queue_leased ON event_queue (subscription_id, lease_expires_at, event_id) WHERE lease IS NOT NULL;
--- The one delivery of a group that may be claimed or is in progress comes before those that wait at infinity.
+-- The delivery of a group that may be claimed or is in progress comes before those that wait at infinity.
 CREATE INDEX event_queue_group
     ON event_queue (group_id, subscription, namespace, ready_at = 9223372036854775807, due_at, event_id)
     WHERE group_id IS NOT NULL;
@@ -204,7 +204,8 @@ UNION ALL
 SELECT namespace, event_id, subscription, attempts, worker_id, 'STARTED', NULL, NULL, NULL, started_at, 1
 FROM event_queue WHERE lease IS NOT NULL AND started_at IS NOT NULL;
 
--- Of the whole database, not of a namespace. Only a hash of the secret is kept; no namespaces are all of them.
+-- Tokens belong to the whole database, not to a namespace. Only a hash of the secret is stored. An empty array of
+-- namespaces means all.
 CREATE TABLE api_tokens (
     token_id    TEXT PRIMARY KEY,
     name        TEXT NOT NULL,
@@ -229,7 +230,7 @@ CREATE TABLE nodes (
     PRIMARY KEY (namespace, node_id)
 ) WITHOUT ROWID;
 
--- Which handlers of a delivery need not run again: only of those that are live or dead letters.
+-- Results of handlers that need not run again, for deliveries in the queue and dead letters.
 CREATE TABLE handler_results (
     event_id     INTEGER NOT NULL,
     subscription_id INTEGER NOT NULL,
@@ -243,10 +244,11 @@ CREATE TABLE handler_results (
     PRIMARY KEY (event_id, subscription_id, handler)
 ) WITHOUT ROWID;
 
--- So that those whose time is over are found without reading the others.
+-- Finds expired keys without reading the others.
 CREATE INDEX event_keys_by_end ON event_keys (namespace, expires_at);
 
--- One row per maintenance task. A process that takes a task holds it for a while; if the process dies, another takes it.
+-- One row per maintenance task. A worker acquires a task for a limited time; if the worker crashes, another one
+-- acquires it.
 CREATE TABLE maintenance_tasks (
     namespace   TEXT NOT NULL,
     task        TEXT NOT NULL,
@@ -262,7 +264,7 @@ CREATE TABLE maintenance_tasks (
     PRIMARY KEY (namespace, task)
 ) WITHOUT ROWID;
 
--- next_at is the next tick that is due; null while it is not active, or where none comes any more.
+-- next_at is the next due tick; null while the schedule is paused or if there are no more ticks.
 CREATE TABLE schedules (
     schedule_id   TEXT PRIMARY KEY,
     namespace     TEXT NOT NULL,
@@ -291,8 +293,8 @@ CREATE TABLE schedules (
 ) WITHOUT ROWID;
 CREATE INDEX schedules_due ON schedules (namespace, next_at, schedule_id) WHERE next_at IS NOT NULL;
 
--- The key is what makes a tick happen once, whoever fires it and whatever the clock does. Without an event, the tick
--- was passed over, and so many before it; the error says why it could not be published.
+-- The primary key makes each tick happen once, whichever process fires it and whatever the clock does. A tick without
+-- an event was skipped, together with `skipped` earlier ones, or could not be published: then there is an error.
 CREATE TABLE schedule_fires (
     schedule_id TEXT NOT NULL,
     tick_at     INTEGER NOT NULL,
@@ -306,8 +308,8 @@ CREATE TABLE schedule_fires (
 ) WITHOUT ROWID;
 CREATE INDEX schedule_fires_by_time ON schedule_fires (namespace, fired_at);
 
--- How far each walk through the history has come: everything up to this place was looked at, for this keep and under
--- these rules. The rules are a hash of all that a policy says about keeping.
+-- The progress of each walk of retention through history: everything up to this position was checked, for this
+-- retention duration and under these rules. The rules are a hash of the retention settings of a policy.
 CREATE TABLE retention_marks (
     namespace TEXT NOT NULL,
     walk      TEXT NOT NULL,
@@ -319,8 +321,8 @@ CREATE TABLE retention_marks (
     PRIMARY KEY (namespace, walk, keep_ms)
 ) WITHOUT ROWID;
 
--- Deliveries that no walk comes by any more: of purged dead letters, of removed subscriptions, imported ones. Each is
--- looked at when its time is over, and whenever the rules are others than those it was looked at under.
+-- Deliveries that the walks have passed: of purged dead letters, of removed subscriptions, and imported ones. Each is
+-- checked when its retention has passed, and whenever the rules have changed.
 CREATE TABLE retention_leftovers (
     event_id     INTEGER NOT NULL,
     subscription TEXT NOT NULL,
@@ -352,8 +354,8 @@ CREATE TABLE samples (
     PRIMARY KEY (namespace, span_s, at, event_type)
 ) WITHOUT ROWID;
 
--- What each process was lately asked for by those who claim, so that a missing consumer can be reported.
--- filter_id is a hash of the rest of the filter.
+-- The filters of recent claim requests of each process, so that a missing consumer can be reported. filter_id is a hash
+-- of the rest of the filter.
 CREATE TABLE consumers (
     namespace    TEXT NOT NULL,
     process      TEXT NOT NULL,

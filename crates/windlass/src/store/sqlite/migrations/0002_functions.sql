@@ -1,5 +1,5 @@
--- For programs that speak only SQL, with the default limits of limits.rs. What a trigger cannot check, the router does: such an
--- event becomes a dead letter.
+-- For programs that speak only SQL, with the default limits of limits.rs. The router checks what a trigger cannot: such
+-- an event becomes a dead letter.
 
 -- Keys that are in use, each with its first event.
 CREATE VIEW known_keys AS
@@ -8,7 +8,8 @@ WHERE expires_at > CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER) 
 UNION ALL
 SELECT namespace, key, event_id FROM arrivals WHERE key IS NOT NULL;
 
--- To publish by an INSERT. It shows nothing. Times are texts that SQLite understands, and delay is in seconds.
+-- To publish with an INSERT. The view returns no rows. Times are texts that SQLite understands, and delay is in
+-- seconds.
 CREATE VIEW outbox AS
 SELECT NULL AS namespace, NULL AS event_type, NULL AS payload, NULL AS title, NULL AS description, NULL AS tags,
        NULL AS group_id, NULL AS key, NULL AS priority, NULL AS producer, NULL AS run_at, NULL AS delay,

@@ -1,5 +1,5 @@
-//! The one thread that writes. It puts whatever is queued into one transaction and answers after the
-//! commit, so that a thousand callers share a sync.
+//! The writer thread. It runs all queued writes in one transaction and replies after the commit, so that a thousand
+//! callers share a sync.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::commit_watch::{CommitWatch, Settings};
 use super::error::breaks_connection;
-use super::instants::Instants;
+use super::monotonic_clock::MonotonicClock;
 use super::wal_watch::Unchecked;
 use crate::error::{Error, Result, panic_text};
 use crate::queue::wake::WakeRegistry;
@@ -19,16 +19,16 @@ use crate::queue::wake::WakeRegistry;
 /// The most writes in one transaction.
 const BATCH_MAX: usize = 256;
 
-/// What a commit promises.
+/// The durability of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
-    /// It survives a power cut.
+    /// It survives a power failure.
     Full,
-    /// It survives the process, and may be lost in a power cut: enough for claims.
+    /// It survives a crash of the process, and may be lost in a power failure: enough for claims.
     Relaxed,
 }
 
-/// The way to the writing thread, which ends with this.
+/// A handle to the writer thread, which ends when the handle is dropped.
 pub(super) struct Writer {
     inbox: Arc<Sender<Message>>,
 }
@@ -43,7 +43,7 @@ enum Message {
 
 impl Writer {
     /// Starts the thread on this connection; `reopen` makes a new one when it breaks.
-    pub fn start<F>(conn: Connection, instants: Arc<Instants>, settings: Settings, reopen: F) -> Result<Writer>
+    pub fn start<F>(conn: Connection, clock: Arc<MonotonicClock>, settings: Settings, reopen: F) -> Result<Writer>
     where
         F: FnMut() -> Result<Connection> + Send + 'static,
     {
@@ -53,7 +53,7 @@ impl Writer {
             conn: Some(conn),
             reopen: Box::new(reopen),
             durability: Durability::Full,
-            instants,
+            clock,
             commits: CommitWatch::new(settings),
             inbox: Arc::downgrade(&inbox),
         };
@@ -64,8 +64,8 @@ impl Writer {
         }
     }
 
-    /// Runs `work` in a transaction and returns once it is committed. `work` gets `now`, or the instant
-    /// at which the transaction began. If it fails, what it did is undone.
+    /// Runs `work` in a transaction and returns once it is committed. `work` gets `now`, or the time at which the
+    /// transaction began. If `work` fails, its changes are undone.
     pub async fn write<T, F>(&self, durability: Durability, now: Option<i64>, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -79,8 +79,8 @@ impl Writer {
         self.call(durability, now, false, once).await
     }
 
-    /// As [`Writer::write`], durably, for `work` that may break the transaction it runs in: it shares one only with
-    /// others of its kind, and where that fails each runs once more by itself.
+    /// Like [`Writer::write`] with full durability, for `work` that may break its transaction: it shares a transaction
+    /// only with other such calls, and if that fails, each runs again alone.
     pub async fn write_repeatable<T, F>(&self, now: Option<i64>, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -100,9 +100,9 @@ impl Writer {
         answer.await.map_err(|_| Error::Closed)?
     }
 
-    /// Tells `wakes` when another process has committed something.
+    /// Notifies `wakes` when another process has committed.
     pub fn watch(&self, wakes: Arc<WakeRegistry>) {
-        // Nobody to tell it to means that the store is closed.
+        // Fails only if the store is closed.
         let _ = self.inbox.send(Message::Watch(wakes));
     }
 
@@ -160,25 +160,25 @@ where
 }
 
 struct Thread {
-    /// `None` after it broke, until the next write.
+    /// `None` after an error that breaks the connection, until the next write.
     conn: Option<Connection>,
     reopen: Box<dyn FnMut() -> Result<Connection> + Send>,
     /// What `conn` is set to.
     durability: Durability,
-    instants: Arc<Instants>,
+    clock: Arc<MonotonicClock>,
     commits: CommitWatch,
-    /// For the thread that watches the log. Weak: the store ends when [`Writer`] is dropped.
+    /// For the thread that watches the log. Weak, so that the writer thread ends when [`Writer`] is dropped.
     inbox: Weak<Sender<Message>>,
 }
 
 impl Thread {
     fn run(mut self, inbox: Receiver<Message>) {
         let closed = self.serve(&inbox);
-        // What was queued after the close is answered with `Closed`.
+        // Writes queued after the close are answered with `Closed`.
         drop(inbox);
         drop(self.commits);
         if let Some(conn) = self.conn.take() {
-            // Where another process reads or writes, it will see to this.
+            // If another process uses the database, it runs the checkpoint.
             let _ = conn.busy_timeout(Duration::ZERO);
             let _ = conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
         }
@@ -187,7 +187,7 @@ impl Thread {
         }
     }
 
-    /// Works until it is told to close, or nobody is left to tell it.
+    /// Serves messages until a close or until all senders are dropped.
     fn serve(&mut self, inbox: &Receiver<Message>) -> Option<oneshot::Sender<()>> {
         loop {
             let first = match self.wait(inbox) {
@@ -251,7 +251,7 @@ impl Thread {
     fn run_in_one(&mut self, batch: &mut [Box<dyn Write>]) -> Result<()> {
         self.connection().and_then(|conn| {
             let committed = self.transact(&conn, batch);
-            // DropOutcome it also ends a transaction that could not be rolled back.
+            // Dropping the connection also ends a transaction that could not be rolled back.
             if conn.is_autocommit() && !committed.as_ref().is_err_and(breaks_connection) {
                 self.conn = Some(conn);
             }
@@ -273,11 +273,11 @@ impl Thread {
         let relaxed = batch.iter().all(|write| write.durability() == Durability::Relaxed);
         let durability = if relaxed { Durability::Relaxed } else { Durability::Full };
         if self.durability != durability {
-            promise(conn, durability)?;
+            set_durability(conn, durability)?;
             self.durability = durability;
         }
         execute(conn, "BEGIN IMMEDIATE")?;
-        let done = run_all(conn, batch, self.instants.now()).and_then(|()| execute(conn, "COMMIT"));
+        let done = run_all(conn, batch, self.clock.now()).and_then(|()| execute(conn, "COMMIT"));
         if done.is_err() && !conn.is_autocommit() {
             let _ = execute(conn, "ROLLBACK");
         }
@@ -285,8 +285,8 @@ impl Thread {
     }
 }
 
-/// Takes effect while it is being prepared, so it must not come from the cache.
-fn promise(conn: &Connection, durability: Durability) -> Result<()> {
+/// The pragma takes effect while it is prepared, so it must not come from the statement cache.
+fn set_durability(conn: &Connection, durability: Durability) -> Result<()> {
     let sql = match durability {
         Durability::Full => "PRAGMA synchronous = FULL",
         Durability::Relaxed => "PRAGMA synchronous = NORMAL",
@@ -299,8 +299,8 @@ fn execute(conn: &Connection, sql: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs each write so that a failed one is undone alone. An error is the end of the transaction; also where a write has
-/// ended it, since its savepoint is gone then.
+/// Runs each write in a savepoint, so that a failed one is undone alone. An error ends the transaction; also if a write
+/// has ended it, because the savepoint is gone then.
 fn run_all(conn: &Connection, batch: &mut [Box<dyn Write>], began: i64) -> Result<()> {
     if let [only] = batch
         && !only.is_repeatable()
@@ -310,7 +310,7 @@ fn run_all(conn: &Connection, batch: &mut [Box<dyn Write>], began: i64) -> Resul
     for write in batch {
         execute(conn, "SAVEPOINT one_write")?;
         if let Err(error) = write.run(conn, began) {
-            // After some errors, such as a full disk, SQLite has undone everything.
+            // After some errors, such as a full disk, SQLite has rolled back the whole transaction.
             if conn.is_autocommit() {
                 return Err(error);
             }

@@ -11,11 +11,11 @@ fn writer(folder: &tempfile::TempDir) -> Writer {
                   CREATE TABLE doubles (n INTEGER REFERENCES numbers DEFERRABLE INITIALLY DEFERRED);
                   PRAGMA foreign_keys = ON;";
     conn.execute_batch(schema).unwrap();
-    let instants = Arc::new(Instants::new(Clock::system()));
+    let clock = Arc::new(MonotonicClock::new(Clock::system()));
     // Commits by other connections are detected by the watch, or not at all.
     let never = Duration::from_secs(3600);
     let settings = Settings { poll_watched: never, poll: never, ..Settings::of(&path) };
-    Writer::start(conn, instants, settings, move || open_writer(&path, false)).unwrap()
+    Writer::start(conn, clock, settings, move || open_writer(&path, false)).unwrap()
 }
 
 fn insert(conn: &Connection, n: i64) -> Result<i64> {
@@ -40,7 +40,7 @@ async fn busy(writer: &Writer) -> Sender<()> {
         Ok(())
     };
     let call = writer.write(Durability::Full, None, |conn, _| wait(conn));
-    // Polled once, the call is queued; nobody needs its answer.
+    // Polled once, the call is queued. Its result is not needed.
     tokio::select! { biased; _ = call => {}, _ = runs => {} }
     gate
 }
@@ -54,7 +54,7 @@ async fn numbers(writer: &Writer) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_failed_or_panicking_write_is_undone_alone() {
+async fn failed_or_panicking_write_is_undone_alone() {
     let folder = tempfile::tempdir().unwrap();
     let writer = writer(&folder);
     let fails = |conn: &Connection| insert(conn, 2).and(Err::<(), _>(Error::Closed));
@@ -79,7 +79,7 @@ async fn a_failed_or_panicking_write_is_undone_alone() {
 }
 
 #[tokio::test]
-async fn a_failed_commit_reaches_everyone_and_the_next_one_works() {
+async fn failed_commit_fails_the_batch_and_the_next_succeeds() {
     let folder = tempfile::tempdir().unwrap();
     let writer = writer(&folder);
     let dangling = |conn: &Connection| Ok(conn.execute("INSERT INTO doubles VALUES (99)", [])?);
@@ -91,14 +91,14 @@ async fn a_failed_commit_reaches_everyone_and_the_next_one_works() {
         async { drop(gate) },
     );
     let error = dangles.unwrap_err();
-    assert!(matches!(error, Error::Database { .. }), "{error}");
+    assert!(matches!(error, Error::DataRefused { .. }), "{error}");
     assert_eq!((one, two), (Err(error.clone()), Err(error)));
     assert_eq!(write(&writer, |conn| insert(conn, 3)).await, Ok(3));
     assert_eq!(numbers(&writer).await, [3]);
 }
 
 #[tokio::test]
-async fn what_is_queued_before_the_close_is_done_and_nothing_after() {
+async fn writes_queued_before_close_run_and_later_ones_fail() {
     let folder = tempfile::tempdir().unwrap();
     let writer = writer(&folder);
     let gate = busy(&writer).await;
@@ -113,7 +113,7 @@ async fn what_is_queued_before_the_close_is_done_and_nothing_after() {
 }
 
 #[tokio::test]
-async fn a_lock_held_elsewhere_is_an_error_only_while_it_is_held() {
+async fn lock_of_another_connection_fails_writes_only_while_held() {
     let folder = tempfile::tempdir().unwrap();
     let writer = writer(&folder);
     write(&writer, |conn| Ok(conn.busy_timeout(Duration::ZERO)?)).await.unwrap();
@@ -134,7 +134,7 @@ async fn commit_of_another_connection_notifies_waiting_claims() {
     let (alarm, _) = wakes.watch("any").expect("a claim is waiting");
     writer.watch(wakes.clone());
     alarm.notified().await;
-    assert!(wakes.begin_look("any").is_some());
+    assert!(wakes.begin_poll("any").is_some());
     let other = open_writer(&folder.path().join("test.db"), false).unwrap();
     insert(&other, 1).unwrap();
     tokio::time::timeout(Duration::from_secs(60), alarm.notified()).await.unwrap();
