@@ -1,4 +1,4 @@
-//! Fan-out: each subscription gets its own delivery of every event that it wants, with its own retries.
+//! Fan-out: each subscription gets its own delivery of every event that it matches, with its own retries.
 //!
 //! ```sh
 //! cargo run -p windlass --example fan_out
@@ -12,7 +12,7 @@ use windlass::{Handler, HandlerError, NewEvent, Node, Queue, SubscriptionSpec};
 #[tokio::main]
 async fn main() -> windlass::Result<()> {
     let queue = Queue::open("sqlite::memory:").await?;
-    // `main` is always there, and gets everything. These two come on top of it.
+    // The subscription `main` always exists and matches every event. These two are added to it.
     queue.add_subscription(SubscriptionSpec::new("mail").types(["order.paid"])).await?;
     queue.add_subscription(SubscriptionSpec::new("audit").types(["order.*"])).await?;
 
@@ -20,18 +20,18 @@ async fn main() -> windlass::Result<()> {
         queue.publish(NewEvent::new(event_type)).await?;
     }
 
-    // Any number of nodes, in any number of processes, could share these.
-    let (tell, mut told) = mpsc::unbounded_channel();
+    // Several nodes in several processes could share these handlers.
+    let (sender, mut received) = mpsc::unbounded_channel();
     let node = Node::new(&queue, "shop")
-        .handler(noting("main", &tell))
-        .handler(noting("mail", &tell))
-        .handler(noting("audit", &tell))
+        .handler(report_deliveries("main", &sender))
+        .handler(report_deliveries("mail", &sender))
+        .handler(report_deliveries("audit", &sender))
         .start()
         .await?;
 
     let mut lines = Vec::new();
     while lines.len() < 5 {
-        lines.extend(told.recv().await);
+        lines.extend(received.recv().await);
     }
     node.stop().await;
     lines.sort();
@@ -39,16 +39,16 @@ async fn main() -> windlass::Result<()> {
     Ok(())
 }
 
-/// A handler for the deliveries of one subscription. The auditor is slow to wake up, which is nobody else's problem.
-fn noting(subscription: &'static str, tell: &mpsc::UnboundedSender<String>) -> Handler {
-    let tell = tell.clone();
+/// Reports each delivery of one subscription. The first attempt of `audit` fails; its retry does not affect the others.
+fn report_deliveries(subscription: &'static str, sender: &mpsc::UnboundedSender<String>) -> Handler {
+    let sender = sender.clone();
     let handler = Handler::new("*", move |event, _cx| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             if subscription == "audit" && event.attempt() == 1 {
-                return Err(HandlerError::retry_after(Duration::from_millis(50), "the auditor is asleep"));
+                return Err(HandlerError::retry_after(Duration::from_millis(50), "audit service unavailable"));
             }
-            tell.send(format!("{subscription}: {}, attempt {}", event.event_type, event.attempt()))?;
+            sender.send(format!("{subscription}: {}, attempt {}", event.event_type, event.attempt()))?;
             Ok(())
         }
     });

@@ -1,4 +1,4 @@
-//! Groups: events of one account are handled one at a time and in order, those of different accounts side by side.
+//! Groups: events of one account are handled one at a time and in order; accounts are handled concurrently.
 //!
 //! ```sh
 //! cargo run -p windlass --example ordered_groups
@@ -21,21 +21,21 @@ async fn main() -> windlass::Result<()> {
         }
     }
 
-    let (book, mut booked) = mpsc::unbounded_channel();
+    let (sender, mut handled) = mpsc::unbounded_channel();
     let node = Node::new(&queue, "ledger")
         .concurrency(10)
         .on("account.entry", move |event, _cx| {
-            let book = book.clone();
+            let sender = sender.clone();
             async move {
                 let entry: u32 = event.payload()?;
-                // Entries take their time. Without groups, a later one would overtake an earlier one.
+                // Later entries are faster. Without groups, they would overtake earlier ones.
                 tokio::time::sleep(Duration::from_millis(10 * u64::from(ENTRIES - entry))).await;
-                // One fails at first. Its account waits for it; the others do not.
+                // Entry 2 fails once. Its account waits for the retry; the other accounts do not.
                 if entry == 2 && event.attempt() == 1 {
                     return Err(HandlerError::retry_after(Duration::from_millis(100), "the ledger is locked"));
                 }
                 let account = event.group_id.clone().unwrap_or_default();
-                book.send((account, entry))?;
+                sender.send((account, entry))?;
                 Ok(())
             }
         })
@@ -44,13 +44,13 @@ async fn main() -> windlass::Result<()> {
 
     let mut entries = Vec::new();
     while entries.len() < ACCOUNTS.len() * ENTRIES as usize {
-        entries.extend(booked.recv().await);
+        entries.extend(handled.recv().await);
     }
     node.stop().await;
 
     for account in ACCOUNTS {
-        let of_it: Vec<u32> = entries.iter().filter(|(of, _)| of == account).map(|(_, entry)| *entry).collect();
-        println!("{account}: {of_it:?}");
+        let of_account = entries.iter().filter(|(name, _)| name == account);
+        println!("{account}: {:?}", of_account.map(|(_, entry)| *entry).collect::<Vec<u32>>());
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! The outbox: an order is stored and its event published in one transaction of your own. Both are there, or neither.
+//! Transactional outbox: one transaction of the application stores an order and publishes its event. Both are
+//! committed, or neither is.
 //!
-//! It makes the table `example_orders` in the PostgreSQL database that you name.
+//! Creates the table `example_orders` in the PostgreSQL database at `DATABASE_URL`.
 //!
 //! ```sh
 //! DATABASE_URL=postgres://localhost/shop cargo run -p windlass --example outbox
@@ -21,29 +22,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await?;
     let queue = Queue::open(&url).await?;
 
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     let node = Node::new(&queue, "")
         .on("example.order.placed", move |event, _cx| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             async move {
                 let customer: String = event.payload()?;
-                tell.send(customer)?;
+                sender.send(customer)?;
                 Ok(())
             }
         })
-        // It touches nothing else that may be in this queue.
+        // Leaves other events in this queue alone.
         .leave_unhandled()
         .start()
         .await?;
 
-    // This one goes wrong after its event was published: it never was.
+    // This transaction is rolled back after it has published, so its event is never delivered.
     if let Err(error) = place_order(&pool, &queue, "Bob", false).await {
         println!("no order of Bob's: {error}");
     }
     place_order(&pool, &queue, "Ada", true).await?;
     println!("an order of Ada's");
 
-    if let Some(customer) = told.recv().await {
+    if let Some(customer) = received.recv().await {
         println!("handled: an order of {customer}'s");
     }
     node.stop().await;
@@ -56,7 +57,7 @@ async fn place_order(pool: &PgPool, queue: &Queue, customer: &str, in_stock: boo
     sqlx::query("INSERT INTO example_orders (customer) VALUES ($1)").bind(customer).execute(&mut *tx).await?;
     queue.publish_in(&mut *tx, NewEvent::new("example.order.placed").payload(customer)?).await?;
     if !in_stock {
-        return Err("out of stock".into()); // The transaction is dropped, and so rolled back.
+        return Err("out of stock".into()); // Dropping the transaction rolls it back.
     }
     tx.commit().await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Publish an event, and have it handled.
+//! Publishes an event and handles it.
 //!
 //! ```sh
 //! cargo run -p windlass --example quick_start
@@ -17,7 +17,7 @@ struct User {
 
 #[tokio::main]
 async fn main() -> windlass::Result<()> {
-    // A queue in memory, gone at the end. Yours is at "sqlite://shop.db", say, or "postgres://localhost/shop".
+    // A queue in memory. To keep the data, use "sqlite://shop.db" or "postgres://localhost/shop".
     let queue = Queue::open("sqlite::memory:").await?;
 
     let user = User { name: "Ada".to_owned() };
@@ -25,18 +25,18 @@ async fn main() -> windlass::Result<()> {
     println!("published event {}", event.id);
 
     let welcomed = Arc::new(Notify::new());
-    let tell = welcomed.clone();
+    let notify = welcomed.clone();
     Node::new(&queue, "quick-start")
         .on("user.created", move |event, _cx| {
-            let tell = tell.clone();
+            let notify = notify.clone();
             async move {
                 let user: User = event.payload()?;
                 println!("welcome, {}", user.name);
-                tell.notify_one();
+                notify.notify_one();
                 Ok(())
             }
         })
-        // Yours runs until `windlass::shutdown_signal()`.
+        // A service runs until `windlass::shutdown_signal()`.
         .run_until(welcomed.notified())
         .await?;
 

@@ -1,6 +1,6 @@
-//! A handler in a transaction: what it writes and the completion of its event commit together, or neither does.
+//! Transactional handler: its writes and the completion of its event are committed together.
 //!
-//! On SQLite, in a temporary file, or in the PostgreSQL database that you name, where it makes the table
+//! Uses a temporary SQLite file, or the PostgreSQL database at `DATABASE_URL`, in which it creates the table
 //! `example_payments`.
 //!
 //! ```sh
@@ -41,29 +41,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// sqlx's transaction. Whatever is written to it and published in it commits with the event.
+/// Receives a transaction of sqlx. Its writes and published events are committed with the completion.
 fn on_postgres() -> Handler {
     Handler::in_pg_tx("example.payment", |event, mut tx| async move {
         let amount: i64 = event.payload()?;
         let insert = sqlx::query("INSERT INTO example_payments VALUES ($1, $2)").bind(event.id).bind(amount);
         insert.execute(&mut *tx).await?;
         let count = sqlx::query_scalar("SELECT count(*) FROM example_payments WHERE event_id = $1").bind(event.id);
-        fails_at_first(&event, count.fetch_one(&mut *tx).await?)
+        fail_first_attempt(&event, count.fetch_one(&mut *tx).await?)
     })
 }
 
-/// rusqlite's, and nothing to await: it runs on the one thread that writes.
+/// Receives a transaction of rusqlite. The handler is not async: it runs on the queue's writer thread.
 fn on_sqlite() -> Handler {
     Handler::in_sqlite_tx("example.payment", |event, tx| {
         let amount: i64 = event.payload()?;
         tx.execute("INSERT INTO example_payments VALUES (?1, ?2)", (event.id, amount))?;
         let count = "SELECT count(*) FROM example_payments WHERE event_id = ?1";
-        fails_at_first(event, tx.query_row(count, [event.id], |row| row.get(0))?)
+        fail_first_attempt(event, tx.query_row(count, [event.id], |row| row.get(0))?)
     })
 }
 
-/// Both attempts see one row: that of the first was rolled back.
-fn fails_at_first(event: &Envelope, rows: i64) -> Handled {
+/// Both attempts see one row, because the row of the first attempt was rolled back.
+fn fail_first_attempt(event: &Envelope, rows: i64) -> Handled {
     println!("attempt {}: {rows} row", event.attempt());
     match event.attempt() {
         1 => Err(HandlerError::retry_after(Duration::from_millis(10), "something went wrong after the insert")),

@@ -1,4 +1,4 @@
-//! Events as Rust types: one type for each kind of event, on both ends.
+//! Typed events: publishers and handlers share one Rust type per event type.
 //!
 //! ```sh
 //! cargo run -p windlass --example typed_events
@@ -33,20 +33,20 @@ impl EventType for ReceiptSent {
 async fn main() -> windlass::Result<()> {
     let queue = Queue::open("sqlite::memory:").await?;
     let done = Arc::new(Notify::new());
-    let tell = done.clone();
+    let notify = done.clone();
 
     let node = Node::new(&queue, "shop")
         .on_type(|paid: OrderPaid, cx| async move {
-            // What is not in the type is in the context.
+            // The context has the rest of the event.
             println!("event {}: a receipt for order {} goes to {}", cx.event().id, paid.order, paid.customer);
             cx.publish(NewEvent::of(&ReceiptSent { order: paid.order })?).await?;
             Ok(())
         })
         .on_type(move |sent: ReceiptSent, cx| {
-            let tell = tell.clone();
+            let notify = notify.clone();
             async move {
                 println!("event {}: order {} is settled", cx.event().id, sent.order);
-                tell.notify_one();
+                notify.notify_one();
                 Ok(())
             }
         })

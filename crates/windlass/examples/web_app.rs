@@ -1,11 +1,11 @@
-//! A web application that publishes events and handles them, in one process with one end.
+//! A web application that publishes events and handles them in one process, with a graceful shutdown.
 //!
 //! ```sh
 //! cargo run -p windlass --example web_app
 //! curl http://127.0.0.1:3000/orders -H 'content-type: application/json' -d '{"customer": "Ada"}'
 //! ```
 //!
-//! `LISTEN` is another address, `DATABASE_URL` a database that outlives the process. Ctrl-C or SIGTERM ends it.
+//! Set `LISTEN` to use another address and `DATABASE_URL` to use a persistent database. Ctrl-C or SIGTERM stops it.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind(address).await?;
     println!("listening on http://{}", listener.local_addr()?);
 
-    // First the requests end, which may still publish; then the handlers; then the queue.
+    // Shut down in this order: requests, which may publish; handlers; the queue.
     axum::serve(listener, app).with_graceful_shutdown(windlass::shutdown_signal()).await?;
     println!("stopping");
     node.stop().await;
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Answers when the order is stored. With a database that outlives this process it will be handled, whatever happens.
+/// Responds after the event is stored. In a persistent database, the event is handled even if this process crashes.
 async fn place_order(State(queue): State<Queue>, Json(order): Json<OrderPlaced>) -> (StatusCode, String) {
     match queue.publish_as(&order).await {
         Ok(published) => (StatusCode::ACCEPTED, format!("event {}\n", published.event.id)),

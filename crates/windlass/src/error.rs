@@ -1,18 +1,20 @@
-//! What can go wrong, each with a stable code.
+//! The error type of the library. Each error has a stable code.
 
-/// The library's result.
+/// A result with this library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error, cheap to clone so that a failed commit reaches every caller that shared it.
+/// An error of this library.
+///
+/// Concurrent calls share a commit, so an error is cheap to clone for all of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value that was given is not acceptable; nothing was changed.
+    /// An argument is invalid; nothing was changed.
     #[error("{field}: {problem}")]
     Invalid {
         /// The field, as the caller knows it.
         field: &'static str,
-        /// What is wrong with it and what is allowed.
+        /// What is wrong with the value, and what is allowed.
         problem: String,
     },
     /// A value is larger than its limit; nothing was changed.
@@ -25,14 +27,14 @@ pub enum Error {
         /// The largest size in bytes.
         max: usize,
     },
-    /// One of several things that were given together is not acceptable; nothing was changed.
+    /// One item of a list is invalid; nothing was changed.
     #[error("{what}[{index}]: {error}")]
     InItem {
-        /// What they are, as the caller knows it.
+        /// The name of the list, as the caller knows it.
         what: &'static str,
-        /// Its place, from 0.
+        /// The index of the item, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// What is wrong with the item.
         error: Box<Error>,
     },
     /// The namespace does not exist.
@@ -49,7 +51,7 @@ pub enum Error {
         /// The subscription's name.
         subscription: String,
     },
-    /// The event does not exist in its namespace, or not for that subscription.
+    /// The event does not exist in the namespace, or has no delivery for the subscription.
     #[error("event {event_id} does not exist in namespace '{namespace}'")]
     EventNotFound {
         /// The namespace that was searched.
@@ -57,7 +59,7 @@ pub enum Error {
         /// The event's id.
         event_id: i64,
     },
-    /// The node is not registered in its namespace, or no longer.
+    /// The node is not registered in the namespace.
     #[error("node '{node_id}' is not registered in namespace '{namespace}'")]
     NodeNotFound {
         /// The namespace that was searched.
@@ -65,7 +67,7 @@ pub enum Error {
         /// The node's id.
         node_id: String,
     },
-    /// The schedule does not exist in its namespace, or no longer.
+    /// The schedule does not exist in the namespace.
     #[error("schedule '{schedule_id}' does not exist in namespace '{namespace}'")]
     ScheduleNotFound {
         /// The namespace that was searched.
@@ -73,7 +75,7 @@ pub enum Error {
         /// The schedule's id.
         schedule_id: String,
     },
-    /// The API token does not exist, or no longer.
+    /// The API token does not exist.
     #[error("token '{token_id}' does not exist")]
     TokenNotFound {
         /// The token's id.
@@ -81,9 +83,9 @@ pub enum Error {
     },
     /// The key was used within its window for an event with another type or payload; nothing was stored.
     ///
-    /// Transactions that are open at the same time do not see each other's keys. Of their events with one key, the first to
-    /// be routed after its commit is kept. The others are dropped, or become dead letters with the reason `key_conflict`
-    /// if their type or payload differ.
+    /// Transactions that are open at the same time do not see each other's keys. Of their events with one key, the
+    /// first to be routed after its commit is kept. The others are dropped, or become dead letters with the reason
+    /// `key_conflict` if their type or payload differ.
     #[error("key: '{key}' was used for {}, which has another type or payload", used_for(.event_id))]
     KeyConflict {
         /// The key.
@@ -91,10 +93,10 @@ pub enum Error {
         /// The first event with this key; `None`: an earlier event of the same call.
         event_id: Option<i64>,
     },
-    /// The thing is there already.
+    /// An object with this name already exists.
     #[error("{what} '{name}' exists already")]
     Exists {
-        /// What kind of thing.
+        /// The kind of object.
         what: &'static str,
         /// Its name.
         name: String,
@@ -106,18 +108,18 @@ pub enum Error {
         event_id: i64,
         /// Its status now.
         status: &'static str,
-        /// What was asked for, as a participle.
+        /// The requested action, as a participle.
         action: &'static str,
-        /// The states in which that works.
+        /// The statuses that allow the action.
         allowed: &'static str,
     },
-    /// Claims with as many different filters as there may be are under way, or were a moment ago.
+    /// Claims of this process use, or used in the last half minute, the maximum number of different filters.
     #[error("claims with {max} different filters are under way; use fewer, or try again later")]
     TooManyFilters {
-        /// How many there may be.
+        /// The maximum number of filters.
         max: usize,
     },
-    /// The database URL names no database that this build knows.
+    /// The database URL is invalid, or this build does not include the database.
     #[error("database URL '{url}': {problem}")]
     DatabaseUrl {
         /// The URL, without its password.
@@ -125,29 +127,29 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// The database cannot be reached, or went away in mid-call. What was under way may or may not
-    /// have been stored; finishing again is safe, publishing again is safe with a key.
+    /// The database cannot be reached, or the connection was lost during the call. The call may or may not have been
+    /// committed. Finishing again is safe; publishing again is safe with a key.
     #[error("the database cannot be reached: {detail}")]
     DatabaseUnavailable {
-        /// What the driver said.
+        /// The driver's error message.
         detail: String,
     },
-    /// Another process holds the database's write lock for too long.
+    /// Another process held the database's write lock for too long.
     #[error("the database is locked by another process: {detail}")]
     DatabaseLocked {
-        /// What the driver said.
+        /// The driver's error message.
         detail: String,
     },
-    /// The database, or its file, cannot be written to.
+    /// The database, or its file, is read-only.
     #[error("the database is read-only: {detail}")]
     DatabaseReadOnly {
-        /// What the driver said.
+        /// The driver's error message.
         detail: String,
     },
-    /// No space is left for the database.
+    /// The database has no space left.
     #[error("the database is full: {detail}")]
     DatabaseFull {
-        /// What the driver said.
+        /// The driver's error message.
         detail: String,
     },
     /// The database was migrated by a newer Windlass.
@@ -158,27 +160,27 @@ pub enum Error {
         /// The newest version this build knows.
         known: i64,
     },
-    /// The database has not been migrated, and migrating was not asked for.
+    /// The database needs a migration, and the queue was opened without migrating.
     #[error("the database has schema version {found}, but version {known} is needed; run `windlass migrate up`")]
     SchemaTooOld {
-        /// The database's version; 0 where there is none.
+        /// The database's version; 0 without a schema.
         found: i64,
         /// The version this build needs.
         known: i64,
     },
-    /// The database refuses the data: a value is out of range, or violates a constraint.
+    /// The database rejected the data: a value is out of range or violates a constraint.
     #[error("database error: {detail}")]
     DataRefused {
-        /// What the driver said.
+        /// The driver's error message.
         detail: String,
     },
-    /// Any other failure inside the database.
+    /// Any other database error.
     #[error("database error: {detail}")]
     Database {
-        /// What the driver said.
+        /// The driver's error message.
         detail: String,
     },
-    /// History cannot be written to, or read from, a file.
+    /// An archive file of history cannot be written or read.
     #[error("the archive '{path}': {detail}")]
     Archive {
         /// The file or folder.
@@ -186,10 +188,10 @@ pub enum Error {
         /// What went wrong.
         detail: String,
     },
-    /// The operating system gave no random bytes to make a secret of.
+    /// The operating system provided no random bytes for a secret.
     #[error("the operating system gives no random bytes: {detail}")]
     RandomUnavailable {
-        /// What it said.
+        /// The operating system's error message.
         detail: String,
     },
     /// The queue was closed.
@@ -198,7 +200,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A word that stays the same across versions, for programs.
+    /// A machine-readable code, stable across versions.
     pub fn code(&self) -> &'static str {
         match self {
             Error::Invalid { .. } => "invalid",
@@ -233,7 +235,7 @@ impl Error {
         matches!(self, Error::DatabaseUnavailable { .. } | Error::DatabaseLocked { .. } | Error::DatabaseFull { .. })
     }
 
-    /// What is wrong with an item among several; the error itself where it is about no item.
+    /// The error of the item, for [`Error::InItem`]; else the error itself.
     pub fn in_item(&self) -> &Error {
         match self {
             Error::InItem { error, .. } => error.in_item(),
@@ -250,8 +252,8 @@ fn used_for(event_id: &Option<i64>) -> String {
     event_id.map_or_else(|| "another event of this call".to_owned(), |event_id| format!("event {event_id}"))
 }
 
-/// What somebody said who panicked.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let said = panic.downcast_ref::<&str>().copied();
-    said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
+    let message = panic.downcast_ref::<&str>().copied();
+    message.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
 }

@@ -1,5 +1,4 @@
-//! A durable, at-least-once event queue and bus that lives in your own relational database: SQLite,
-//! embedded, or PostgreSQL.
+//! A durable, at-least-once event queue and event bus in your own relational database: embedded SQLite or PostgreSQL.
 //!
 //! ```
 //! use windlass::{Context, Envelope, Handled, NewEvent, Node, Queue};
@@ -17,40 +16,69 @@
 //! }
 //! ```
 //!
-//! The guide, `docs/rust.md`, explains all of it in order; `crates/windlass/examples` has whole programs.
+//! The guide, `docs/rust.md`, introduces the library step by step. `crates/windlass/examples` has complete programs.
+//!
+//! # Delivery guarantees
+//!
+//! An event is stored and synced when [`Queue::publish`] returns. Each matching subscription then gets a delivery of
+//! the event, which ends as completed, canceled or a dead letter. Delivery is at least once: if a worker crashes or its
+//! lease expires, another worker processes the delivery again. To apply an effect exactly once, write it in the
+//! transaction that completes the delivery ([`Handler::in_pg_tx`], [`Handler::in_sqlite_tx`]) or make the handler
+//! idempotent.
 //!
 //! # The main types
 //!
-//! - [`Queue`] is the way in: it publishes, claims, finishes, inspects and sets policies, in one namespace.
-//! - [`NewEvent`] is what is published, and [`Event`] what is stored. An [`EventType`] is a payload with a Rust type of
-//!   its own. [`Queue::publish_in`] publishes in a transaction of yours.
-//! - [`Node`] runs handlers, and [`RunningNode`] is one at work. A [`Handler`] gets an [`Envelope`] and a [`Context`],
-//!   and returns [`Handled`]: done, or a [`HandlerError`] that says what shall follow. Handlers can work in a transaction
-//!   that is committed with the completion: [`Handler::in_pg_tx`], [`Handler::in_sqlite_tx`].
-//! - [`Policy`] says what becomes of an event, from its claim to its end; [`SubscriptionSpec`] who else must be told.
-//! - Without a node: a [`ClaimRequest`] takes a [`Delivery`], and a [`Report`] ends it.
-//! - [`EventView`], [`LogEntry`], [`DeadLetter`] and [`NodeView`] show what is there and what happened, and [`Sample`]
-//!   how much of it in each minute. [`Queue::diagnose`] says what is wrong with an installation, and what to do.
-//! - [`Error`] has a stable [`Error::code`], and [`Error::is_temporary`] says whether trying again may help.
+//! Opening and publishing:
+//!
+//! - [`Queue`] is a handle to one namespace of a database. It publishes, claims, finishes, inspects and configures.
+//!   [`OpenOptions`] has the settings with which it is opened.
+//! - [`NewEvent`] is an event to publish, [`Published`] the result and [`Event`] the stored event. [`EventType`] ties
+//!   an event type to the Rust type of its payload. [`Queue::publish_in`] publishes in a transaction of the
+//!   application.
+//!
+//! Processing with handlers:
+//!
+//! - [`Node`] runs handlers; [`RunningNode`] is a started node.
+//! - [`Handler`] processes the events of one type. It receives an [`Envelope`] and a [`Context`] and returns
+//!   [`Handled`]: success, or a [`HandlerError`] that says whether the event is retried, snoozed or dead-lettered.
+//!
+//! Processing without a node:
+//!
+//! - [`ClaimRequest`] leases deliveries to a worker. Each [`Delivery`] has a [`Lease`], which [`Queue::extend`] renews.
+//! - [`Report`] ends an attempt with an [`Outcome`]; [`Finished`] is the result.
+//!
+//! Configuration:
+//!
+//! - [`Policy`] defines leases, retries, backoff, deadlines and retention of a [`Namespace`]. [`PolicyOverrides`]
+//!   changes it for a type or a subscription.
+//! - [`SubscriptionSpec`] adds a [`Subscription`], which gets its own delivery of each matching event (fan-out).
+//! - [`NewSchedule`] publishes an event at the times of a cron rule.
+//! - [`Limits`] bounds the sizes and counts that a queue accepts.
+//!
+//! Monitoring and administration:
+//!
+//! - [`EventView`], [`LogEntry`], [`DeadLetter`] and [`NodeView`] describe events, attempts, dead letters and nodes.
+//!   [`Status`] is the state of a delivery. [`Sample`] has the counts of one minute.
+//! - [`Queue::redrive`] puts dead letters back into the queue, and [`Queue::cancel`] cancels pending deliveries.
+//! - [`Queue::diagnose`] checks an installation. Each [`Finding`] has the result of one check and, if it found a
+//!   problem, how to fix it.
+//!
+//! Errors: [`Error::code`] is stable across versions, and [`Error::is_temporary`] tells whether a retry may succeed.
 //!
 //! # Features
 //!
-//! - `sqlite` and `postgres`, both on unless switched off: the databases. At least one is needed.
-//! - `testing`: the module `testing`, for tests of code that publishes and handles events.
-//! - `metrics`: what happens is told to the recorder of the `metrics` facade, as counters and histograms.
-//! - `otel`: spans for publishing, taking and handling events, which are one trace across processes.
-//! - `openapi`: schemas for OpenAPI documents of the types that answers are made of.
+//! - `sqlite` and `postgres`: the databases. Both are enabled by default; at least one is required.
+//! - `testing`: the `testing` module, for tests of code that publishes and handles events.
+//! - `metrics`: counters and histograms for the `metrics` facade.
+//! - `otel`: OpenTelemetry spans for publishing, claiming and handling events, as one trace across processes.
+//! - `openapi`: OpenAPI schemas of the types in API responses.
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("windlass needs at least one of its features `sqlite` and `postgres`");
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/rust.md")]
-struct Guide;
 
 mod admin;
 mod claim;
@@ -119,9 +147,9 @@ pub use schedule::{
 };
 pub use topology::{DEFAULT_NAMESPACE, MAIN, Namespace, Subscription};
 
-/// The driver of SQLite, in the version that [`Queue::publish_in`] takes transactions of.
+/// The SQLite driver, in the version whose transactions [`Queue::publish_in`] accepts.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
-/// The driver of PostgreSQL, in the version that [`Queue::publish_in`] takes transactions of.
+/// The PostgreSQL driver, in the version whose transactions [`Queue::publish_in`] accepts.
 #[cfg(feature = "postgres")]
 pub use sqlx;

@@ -1,5 +1,7 @@
-//! For tests of code that publishes and handles events: a queue in memory, a clock that the test moves, nodes that run
-//! until nothing is left to do, and what was published and handled. With the feature `testing`.
+//! Helpers for tests of code that publishes and handles events. Requires the feature `testing`.
+//!
+//! [`TestQueue`] is a queue in memory with a clock that the test moves, and has assertions on published and completed
+//! events. [`TestNode`] runs handlers until no delivery is ready.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -12,7 +14,7 @@
 //! let node = queue
 //!     .start(Node::new(&queue, "under-test").on("order.paid", |event, cx| async move {
 //!         if event.attempt() == 1 {
-//!             Err("the mail server is away")?;
+//!             Err("mail server unavailable")?;
 //!         }
 //!         cx.emit("mail.sent", &"thank you").await?;
 //!         Ok(())
@@ -23,7 +25,7 @@
 //! node.run_until_idle().await?;
 //! assert_eq!(queue.status(order.id).await?, Status::Pending);
 //!
-//! // Its retry comes after five minutes.
+//! // The retry is due after five minutes.
 //! queue.advance(Duration::from_secs(300));
 //! node.run_until_idle().await?;
 //! assert_eq!(queue.status(order.id).await?, Status::Completed);
@@ -41,7 +43,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::event::delivery::Status;
 use crate::event::typed::EventType;
-use crate::node::{ByHand, Node};
+use crate::node::{ManualNode, Node};
 use crate::observe::inspect::{EventView, ListFilter};
 use crate::queue::Queue;
 use crate::topology::MAIN;
@@ -49,10 +51,10 @@ use crate::topology::MAIN;
 /// 2025-01-01T00:00:00Z.
 const START_MICROS: i64 = 1_735_689_600_000_000;
 
-/// A queue with a clock that stands still until the test moves it. It can be used as the [`Queue`] that it is.
+/// A queue with a clock that stands still until the test moves it. Dereferences to [`Queue`].
 pub struct TestQueue {
     queue: Queue,
-    hand: TestClock,
+    test_clock: TestClock,
 }
 
 impl Deref for TestQueue {
@@ -70,52 +72,52 @@ impl TestQueue {
         TestQueue::open("sqlite::memory:").await
     }
 
-    /// A queue on a database of the test's own, at 2025-01-01T00:00:00Z.
+    /// A queue on the database at `url`, at 2025-01-01T00:00:00Z. The test must be the only user of the database.
     pub async fn open(url: &str) -> Result<TestQueue> {
-        let (clock, hand) = Clock::test(from_micros(START_MICROS));
+        let (clock, test_clock) = Clock::test(from_micros(START_MICROS));
         let queue = Queue::options(url).clock(clock).open().await?;
-        Ok(TestQueue { queue, hand })
+        Ok(TestQueue { queue, test_clock })
     }
 
-    /// What time it is.
+    /// The time of the test clock.
     pub fn now(&self) -> Timestamp {
         self.clock().now()
     }
 
-    /// Lets time pass.
+    /// Advances the test clock.
     pub fn advance(&self, by: Duration) {
-        self.hand.advance(by);
+        self.test_clock.advance(by);
     }
 
-    /// Makes a node ready that handles events when the test says so.
+    /// Starts a node that handles events only while the test calls [`TestNode::run_until_idle`].
     pub async fn start(&self, node: Node) -> Result<TestNode> {
-        Ok(TestNode(node.start_by_hand().await?))
+        Ok(TestNode(node.start_manual().await?))
     }
 
-    /// The events of this type that were published and are kept, in order.
+    /// The stored events of this type, in publish order.
     pub async fn published(&self, event_type: &str) -> Result<Vec<Event>> {
         let views = self.views(ListFilter { types: vec![event_type.to_owned()], ..Default::default() }).await?;
         Ok(views.into_iter().map(|view| view.event).collect())
     }
 
-    /// The same, as values of their type.
+    /// The payloads of the stored events of this type, in publish order.
     pub async fn published_as<T: EventType>(&self) -> Result<Vec<T>> {
         self.published(T::NAME).await?.iter().map(Event::payload).collect()
     }
 
-    /// The events of this type that `main` has done with, in order.
+    /// The events of this type that are completed for the subscription `main`, in publish order.
     pub async fn completed(&self, event_type: &str) -> Result<Vec<Event>> {
         let filter =
             ListFilter { types: vec![event_type.to_owned()], status: Some(Status::Completed), ..Default::default() };
         Ok(self.views(filter).await?.into_iter().map(|view| view.event).collect())
     }
 
-    /// How an event stands with `main`.
+    /// The status of the event's delivery to the subscription `main`.
     pub async fn status(&self, event_id: i64) -> Result<Status> {
         self.status_of(event_id, MAIN).await
     }
 
-    /// How an event stands with a subscription.
+    /// The status of the event's delivery to a subscription.
     pub async fn status_of(&self, event_id: i64, subscription: &str) -> Result<Status> {
         let view = self.get(event_id).await?;
         let found = view.delivery(subscription).map(|delivery| delivery.status);
@@ -125,22 +127,22 @@ impl TestQueue {
         })
     }
 
-    /// Why an attempt at an event failed, the last time that one did.
+    /// The error of the event's last failed attempt.
     pub async fn last_error(&self, event_id: i64) -> Result<Option<String>> {
         Ok(self.log(event_id).await?.into_iter().rev().find_map(|entry| entry.error_message))
     }
 
-    /// Panics unless exactly these were published of their type, in this order.
+    /// Panics unless exactly these events of the type were published, in this order.
     pub async fn assert_published<T: EventType + PartialEq + Debug>(&self, expected: &[T]) {
         match self.published_as::<T>().await {
-            Ok(published) => assert_eq!(published, expected, "what was published as '{}'", T::NAME),
-            Err(error) => panic!("what was published as '{}' cannot be read: {error}", T::NAME),
+            Ok(published) => assert_eq!(published, expected, "published events of type '{}'", T::NAME),
+            Err(error) => panic!("cannot read the published events of type '{}': {error}", T::NAME),
         }
     }
 
-    /// Panics unless every event is completed for everyone who is told of it, and says what is not, and why.
+    /// Panics unless every delivery of every event is completed. The message lists the others with their last errors.
     pub async fn assert_all_completed(&self) {
-        let views = self.views(ListFilter::default()).await.expect("the events can be read");
+        let views = self.views(ListFilter::default()).await.expect("cannot list the events");
         let mut open = Vec::new();
         for view in views {
             for delivery in view.deliveries.iter().filter(|delivery| delivery.status != Status::Completed) {
@@ -171,13 +173,14 @@ impl TestQueue {
     }
 }
 
-/// A node that handles events when the test says so.
-pub struct TestNode(ByHand);
+/// A node that handles events only while the test calls [`TestNode::run_until_idle`].
+pub struct TestNode(ManualNode);
 
 impl TestNode {
-    /// Handles whatever is ready, and whatever becomes ready by that, until nothing is; how many deliveries it took.
+    /// Handles deliveries until none is ready, including those that become ready meanwhile. Returns how many it
+    /// claimed.
     ///
-    /// What waits for its time – a retry, a delay – stays for later: see [`TestQueue::advance`].
+    /// Delayed events and retries stay pending until the clock reaches their time: see [`TestQueue::advance`].
     pub async fn run_until_idle(&self) -> Result<usize> {
         self.0.run_until_idle().await
     }

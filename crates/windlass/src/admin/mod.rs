@@ -1,4 +1,6 @@
-//! Namespaces, subscriptions and API tokens: what an administrator sets up.
+//! Administration: namespaces, subscriptions and API tokens.
+//!
+//! Enforcement of tokens is in the server crate; policies are in `policy/`.
 
 pub(crate) mod namespaces;
 pub(crate) mod scopes;

@@ -1,4 +1,4 @@
-//! Namespaces: creating them, setting their policy, pausing them.
+//! Creates, configures and pauses namespaces.
 
 use serde_json::value::RawValue;
 
@@ -9,7 +9,8 @@ use crate::queue::Queue;
 use crate::topology::Namespace;
 
 impl Queue {
-    /// Creates the namespace, or replaces the parts that are given, and returns a handle on it.
+    /// Creates a namespace, or replaces its policy and metadata where they are given. Returns a queue for the
+    /// namespace.
     pub async fn put_namespace(
         &self,
         namespace: &str,
@@ -28,26 +29,26 @@ impl Queue {
         }
         self.store().put_namespace(namespace, metadata.as_deref(), policy.as_ref(), self.now()).await?;
         let queue = self.in_namespace(namespace)?;
-        queue.changed().await?;
+        queue.topology_changed().await?;
         Ok(queue)
     }
 
-    /// This namespace's registry entry.
+    /// This namespace with its policy and metadata.
     pub async fn describe(&self) -> Result<Namespace> {
         Ok(self.reload().await?.namespace.clone())
     }
 
-    /// All namespaces, by name.
+    /// All namespaces, ordered by name.
     pub async fn namespaces(&self) -> Result<Vec<Namespace>> {
         self.store().namespaces().await
     }
 
-    /// Hands out nothing more from this namespace. Publishing goes on.
+    /// Pauses the namespace: nothing can be claimed from it. Publishing is still possible.
     pub async fn pause(&self) -> Result<()> {
         self.set_paused(true).await
     }
 
-    /// Hands out again.
+    /// Resumes the namespace.
     pub async fn resume(&self) -> Result<()> {
         self.set_paused(false).await
     }
@@ -55,29 +56,29 @@ impl Queue {
     async fn set_paused(&self, paused: bool) -> Result<()> {
         self.reload().await?;
         self.store().pause_namespace(self.namespace(), paused).await?;
-        self.changed().await
+        self.topology_changed().await
     }
 
-    /// Hands out nothing more of this type (by exact name, or by prefix ending in `*`).
+    /// Pauses an event type, given by exact name or by prefix ending in `*`: its events cannot be claimed.
     pub async fn pause_type(&self, event_type: &str) -> Result<()> {
         names::check_type_pattern("type", event_type)?;
         let max = self.limits().tags_max;
         if self.reload().await?.namespace.paused_types.len() >= max {
-            return Err(Error::invalid("type", format!("at most {max} types can be paused at once")));
+            return Err(Error::invalid("type", format!("at most {max} types can be paused")));
         }
         self.store().pause_type(self.namespace(), event_type, true).await?;
-        self.changed().await
+        self.topology_changed().await
     }
 
-    /// Hands out this type again.
+    /// Resumes an event type.
     pub async fn resume_type(&self, event_type: &str) -> Result<()> {
         self.reload().await?;
         self.store().pause_type(self.namespace(), event_type, false).await?;
-        self.changed().await
+        self.topology_changed().await
     }
 
-    /// After a change of the topology: everyone here sees it, and who waits looks again.
-    pub(crate) async fn changed(&self) -> Result<()> {
+    /// Call after a change of the topology: reloads it in this process and wakes the namespace's waiting claims.
+    pub(crate) async fn topology_changed(&self) -> Result<()> {
         self.reload().await?;
         self.core().wakes.notify_anywhere(self.namespace());
         Ok(())

@@ -1,4 +1,4 @@
-//! What an API token allows.
+//! The scopes of API tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What a token allows.
+/// A permission of an API token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Publish events.
     Publish,
-    /// Take deliveries and finish them; read as well.
+    /// Claim and finish deliveries. Includes [`Scope::Read`].
     Consume,
-    /// Look at events, dead letters, subscriptions and counts.
+    /// Read events, dead letters, subscriptions and counts.
     Read,
     /// Everything.
     Admin,
 }
 
 impl Scope {
-    /// All of them.
+    /// All scopes.
     pub const ALL: [Scope; 4] = [Scope::Publish, Scope::Consume, Scope::Read, Scope::Admin];
 
-    /// Its name, as in JSON.
+    /// The scope's name, as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Scope::Publish => "publish",
@@ -35,7 +35,7 @@ impl Scope {
         }
     }
 
-    /// Whether who has this scope may do what `other` allows.
+    /// Whether this scope allows everything that `other` allows.
     pub fn includes(self, other: Scope) -> bool {
         self == other || self == Scope::Admin || (self, other) == (Scope::Consume, Scope::Read)
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_same_everywhere() {
+    fn scope_names_match_in_text_and_json() {
         for scope in Scope::ALL {
             assert_eq!(scope.as_str().parse(), Ok(scope));
             assert_eq!(serde_json::to_value(scope).unwrap(), scope.to_string());
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn admin_includes_everything_and_consume_reads() {
+    fn admin_includes_all_scopes_and_consume_includes_read() {
         let included = |scope: Scope| Scope::ALL.into_iter().filter(|other| scope.includes(*other)).collect::<Vec<_>>();
         assert_eq!(included(Scope::Publish), [Scope::Publish]);
         assert_eq!(included(Scope::Consume), [Scope::Consume, Scope::Read]);

@@ -1,7 +1,7 @@
-//! API tokens: who may use the HTTP API, and for what.
+//! API tokens for the HTTP API: creation, verification and revocation.
 //!
-//! The text of a token is `wl_<id>_<secret>`. The id finds it; of the secret only a hash is kept. The
-//! secret is 256 random bits, so a plain SHA-256 is enough: there is nothing to guess.
+//! The text of a token is `wl_<id>_<secret>`. The database finds a token by its id and stores only a hash of the
+//! secret. The secret has 256 random bits and cannot be guessed, so a plain SHA-256 is sufficient.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::admin::scopes::Scope;
-use crate::clock::{SPAN_MAX, Timestamp};
+use crate::clock::{DURATION_MAX, Timestamp};
 use crate::error::{Error, Result};
 use crate::event::names;
 use crate::policy::limits::Limits;
@@ -22,73 +22,74 @@ const PREFIX: &str = "wl_";
 const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
 
-/// A token as it is known to the database. It belongs to no namespace.
+/// A token as stored in the database, without its secret.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Token {
-    /// The part of its text that is no secret.
+    /// The id: the public part of the token's text.
     pub token_id: String,
-    /// For people: who uses it, or where.
+    /// A human-readable name, for example of the client.
     pub name: String,
-    /// What it allows.
+    /// What the token allows.
     pub scopes: Vec<Scope>,
-    /// Where it allows that; everywhere if empty.
+    /// The namespaces the token is valid in; empty means all.
     pub namespaces: Vec<String>,
-    /// When it was created.
+    /// When the token was created.
     pub created_at: Timestamp,
-    /// From when on it is of no use; `None`: never.
+    /// When the token expires; `None` means never.
     pub expires_at: Option<Timestamp>,
     #[serde(skip)]
-    pub(crate) hash: Hash,
+    pub(crate) hash: SecretHash,
 }
 
-/// The SHA-256 of a secret. It is of no use to a thief, but of no use in a log either.
+/// The SHA-256 of a secret. Debug output does not show it.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Hash(pub Vec<u8>);
+pub(crate) struct SecretHash(pub Vec<u8>);
 
-impl Hash {
-    fn of(secret: &str) -> Hash {
-        Hash(Sha256::digest(secret).to_vec())
+impl SecretHash {
+    fn of(secret: &str) -> SecretHash {
+        SecretHash(Sha256::digest(secret).to_vec())
     }
 }
 
-impl fmt::Debug for Hash {
+impl fmt::Debug for SecretHash {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("…")
     }
 }
 
 impl Token {
-    /// Whether one of its scopes allows this. [`Scope::Admin`] allows everything, [`Scope::Consume`]
-    /// also reading.
+    /// Whether one of the token's scopes includes this one; see [`Scope::includes`].
     pub fn allows(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|own| own.includes(scope))
     }
 
-    /// Whether it may be used in this namespace.
+    /// Whether the token is valid in this namespace.
     pub fn covers(&self, namespace: &str) -> bool {
         self.namespaces.is_empty() || self.namespaces.iter().any(|own| own == namespace)
     }
 
-    /// Whether its time is over.
+    /// Whether the token has expired.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// The id within a token's text; `None` where that is no token's text.
+    /// The id in a token's text; `None` if the text is malformed.
     pub fn id_of(text: &str) -> Option<&str> {
         split(text).map(|(token_id, _)| token_id)
     }
 
-    /// Whether this is the text of this token. How long that takes says nothing about the secret.
+    /// Whether this is the text of this token. The secret is compared in constant time.
     pub fn matches(&self, text: &str) -> bool {
         match split(text) {
-            Some((token_id, secret)) if token_id == self.token_id => Hash::of(secret).0.ct_eq(&self.hash.0).into(),
+            Some((token_id, secret)) if token_id == self.token_id => {
+                SecretHash::of(secret).0.ct_eq(&self.hash.0).into()
+            }
             _ => false,
         }
     }
 }
 
-/// Id and secret. There is one way to write a token, so nothing is trimmed and no case ignored.
+/// Splits a token's text into id and secret. Strict: no trimming, and case matters.
 fn split(text: &str) -> Option<(&str, &str)> {
     let (token_id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
     (is_hex(token_id, ID_BYTES) && is_hex(secret, SECRET_BYTES)).then_some((token_id, secret))
@@ -98,7 +99,7 @@ fn is_hex(text: &str, bytes: usize) -> bool {
     text.len() == 2 * bytes && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// From the operating system's generator: nobody can guess them.
+/// Random bytes from the operating system, in hexadecimal digits.
 fn random_hex<const BYTES: usize>() -> Result<String> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).map_err(|error| Error::RandomUnavailable { detail: error.to_string() })?;
@@ -125,26 +126,26 @@ pub struct NewToken {
 }
 
 impl NewToken {
-    /// One that allows this in all namespaces, forever.
+    /// A token with these scopes, valid in all namespaces, without expiry.
     pub fn new(scopes: impl IntoIterator<Item = Scope>) -> NewToken {
         NewToken { name: None, scopes: scopes.into_iter().collect(), namespaces: Vec::new(), expires_in: None }
     }
 
-    /// A name for people. Without one it is called by its scopes.
+    /// Sets a human-readable name. The default is the list of scopes.
     pub fn name(mut self, name: impl Into<String>) -> NewToken {
         self.name = Some(name.into());
         self
     }
 
-    /// Only in these namespaces, which need not exist yet; in all of them if there are none here.
+    /// Limits the token to these namespaces, which need not exist yet. An empty list means all namespaces.
     pub fn namespaces<T: Into<String>>(mut self, namespaces: impl IntoIterator<Item = T>) -> NewToken {
         self.namespaces = namespaces.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Only for so long, at most a hundred years.
-    pub fn expires_in(mut self, span: Duration) -> NewToken {
-        self.expires_in = Some(span);
+    /// Limits the token's lifetime, to at most a hundred years.
+    pub fn expires_in(mut self, lifetime: Duration) -> NewToken {
+        self.expires_in = Some(lifetime);
         self
     }
 
@@ -162,23 +163,23 @@ impl NewToken {
         }
         self.namespaces.iter().try_for_each(|namespace| names::check_identifier("namespaces", namespace))?;
         match self.expires_in {
-            // Both databases count in microseconds.
-            Some(span) if span.as_micros() == 0 => Err(Error::invalid("expires_in", "must be more than zero")),
-            Some(span) if span > SPAN_MAX => Err(Error::invalid("expires_in", "must be at most 100 years")),
+            // Both databases store microseconds.
+            Some(lifetime) if lifetime.as_micros() == 0 => Err(Error::invalid("expires_in", "must be more than zero")),
+            Some(lifetime) if lifetime > DURATION_MAX => Err(Error::invalid("expires_in", "must be at most 100 years")),
             _ => Ok(()),
         }
     }
 
-    /// Gives it its id and the hash of its secret. What was named twice is kept once.
-    fn prepare(mut self, token_id: String, hash: Hash) -> PreparedToken {
+    /// Adds the id and the hash of the secret, and removes duplicate scopes and namespaces.
+    fn prepare(mut self, token_id: String, hash: SecretHash) -> PreparedToken {
         self.scopes.sort();
         self.scopes.dedup();
         self.namespaces.sort();
         self.namespaces.dedup();
-        let words = || self.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(",");
+        let scope_names = || self.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(",");
         PreparedToken {
             token_id,
-            name: self.name.unwrap_or_else(words),
+            name: self.name.unwrap_or_else(scope_names),
             scopes: self.scopes,
             namespaces: self.namespaces,
             hash,
@@ -187,12 +188,12 @@ impl NewToken {
     }
 }
 
-/// A token that was just created, with its secret: nobody can show that again.
+/// A new token with its secret. The secret cannot be shown again.
 #[derive(Clone)]
 pub struct CreatedToken {
-    /// What the database knows of it.
+    /// The stored token.
     pub token: Token,
-    /// The whole text, to be sent as `authorization: Bearer …`.
+    /// The token's text, to be sent as `authorization: Bearer …`.
     pub secret: String,
 }
 
@@ -203,7 +204,7 @@ impl fmt::Debug for CreatedToken {
 }
 
 impl Queue {
-    /// Creates a token for the HTTP API. It belongs to the whole database, whatever namespace this handle works in.
+    /// Creates a token for the HTTP API. Tokens belong to the whole database, not to this queue's namespace.
     pub async fn create_token(&self, new: NewToken) -> Result<CreatedToken> {
         new.check(self.limits())?;
         let max = self.limits().tokens_max;
@@ -211,20 +212,20 @@ impl Queue {
             return Err(Error::invalid("token", format!("a database has at most {max} tokens; revoke one first")));
         }
         let (token_id, secret) = (random_hex::<ID_BYTES>()?, random_hex::<SECRET_BYTES>()?);
-        let prepared = new.prepare(token_id, Hash::of(&secret));
+        let prepared = new.prepare(token_id, SecretHash::of(&secret));
         let token = self.store().add_token(&prepared, self.now()).await?;
         let secret = format!("{PREFIX}{}_{secret}", token.token_id);
         Ok(CreatedToken { token, secret })
     }
 
-    /// All tokens of the database, the oldest first; also those that have expired.
+    /// All tokens of the database, including expired ones, oldest first.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
         self.store().tokens().await
     }
 
-    /// Removes a token: from now on the database does not know it.
+    /// Removes a token.
     pub async fn revoke_token(&self, token_id: &str) -> Result<()> {
-        // What cannot be an id need not be asked for; PostgreSQL would not even take every text.
+        // A malformed id is not queried: PostgreSQL rejects some texts.
         if is_hex(token_id, ID_BYTES) && self.store().remove_token(token_id).await? {
             return Ok(());
         }
@@ -245,12 +246,12 @@ mod tests {
     fn token() -> Token {
         let new = NewToken::new([Scope::Read, Scope::Publish, Scope::Read]).namespaces(["b", "a", "b"]);
         let PreparedToken { token_id, name, scopes, namespaces, hash, .. } =
-            new.prepare(ID.into(), Hash::of(&secret()));
+            new.prepare(ID.into(), SecretHash::of(&secret()));
         Token { token_id, name, scopes, namespaces, created_at: Timestamp::UNIX_EPOCH, expires_at: None, hash }
     }
 
     #[test]
-    fn only_its_own_text_matches() {
+    fn token_matches_only_its_own_text() {
         let (token, text) = (token(), format!("wl_{ID}_{}", secret()));
         assert_eq!(Token::id_of(&text), Some(ID));
         assert!(token.matches(&text));
@@ -275,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_known_one() {
-        let hash: String = Hash::of("abc").0.iter().map(|byte| format!("{byte:02x}")).collect();
+    fn hash_is_sha256() {
+        let hash: String = SecretHash::of("abc").0.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
     #[test]
-    fn what_is_named_twice_is_kept_once_and_scopes_name_it() {
+    fn duplicates_are_removed_and_scopes_are_the_default_name() {
         let token = token();
         assert_eq!((token.name.as_str(), token.namespaces.join(" ")), ("publish,read", "a b".into()));
         assert_eq!(token.scopes, [Scope::Publish, Scope::Read]);
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn no_debug_output_shows_the_secret_or_its_hash() {
+    fn debug_output_hides_the_secret_and_its_hash() {
         let created = CreatedToken { token: token(), secret: format!("wl_{ID}_{}", secret()) };
         let shown = format!("{created:?}");
         assert!(shown.contains(ID) && shown.contains("hash: …"), "{shown}");
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn two_secrets_differ() {
+    fn secrets_are_unique() {
         let (one, two) = (random_hex::<SECRET_BYTES>().unwrap(), random_hex::<SECRET_BYTES>().unwrap());
         assert!(is_hex(&one, SECRET_BYTES) && is_hex(&two, SECRET_BYTES) && one != two);
     }

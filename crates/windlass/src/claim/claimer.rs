@@ -1,7 +1,7 @@
 //! Serves all claim requests that share a filter.
 //!
-//! Concurrent requests are combined into one claim statement. If nothing is ready, the requests wait until a notification,
-//! or the [`watcher`], reports that something is.
+//! Concurrent requests are combined into one claim statement. If no delivery is ready, the requests wait until a
+//! notification or the [`watcher`] reports one.
 //!
 //! ```text
 //!            request                    nothing ready
@@ -11,7 +11,7 @@
 //!    └──────────────────────all requests answered───────────────┘
 //! ```
 //!
-//! A long poll that arrives while others wait joins them without a statement.
+//! A long poll that arrives while other requests wait joins them without a statement.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ use super::positions::Positions;
 use super::requests::{WaitingClaim, WaitingClaims};
 use super::selection::Selection;
 use super::undelivered::Undelivered;
-use super::watcher::{self, Pace};
+use super::watcher::{self, PollThrottle};
 use crate::error::{Error, Result};
 use crate::event::delivery::{Delivery, Lease};
 use crate::maintenance::release_expired::release_expired;
@@ -36,22 +36,22 @@ use crate::store::{Claim, ClaimSlot, LeaseTimes};
 use crate::topology::Topology;
 use crate::topology::lanes::LaneKey;
 
-/// Requests that wait for at least this many poll intervals rely on the watcher.
+/// Requests that wait for at least this many poll intervals rely on the watcher, which polls more often than that.
 const LONG_POLL_MIN: u32 = 2;
-/// Under load, the claimer looks behind its positions this often.
-const LOOK_BEHIND_EVERY: Duration = Duration::from_secs(1);
+/// Under load, the claimer checks this often for deliveries behind its positions.
+const BEHIND_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A claimer without requests ends after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// A claim asks for at most this many deliveries at first. The number grows while claims are filled.
+/// The initial and minimum batch size of a claim. The size doubles while claims are filled.
 const CLAIM_SIZE_MIN: usize = 64;
-/// How often one claim is repeated because lanes were created.
-const NEW_LANES_ROUNDS_MAX: usize = 3;
-/// How often one claim is repeated because the namespace changed, leases expired or other workers were faster.
-const ROUNDS_MAX: usize = 20;
-/// After how many rounds a claim that takes nothing is not repeated, although something seems to be ready.
-const EMPTY_ROUNDS_MAX: usize = 4;
+/// A claim is repeated at most this often because lanes were created.
+const NEW_LANES_TRIES_MAX: usize = 3;
+/// A claim is repeated at most this often because the namespace changed, leases expired or other workers claimed first.
+const TRIES_MAX: usize = 20;
+/// An empty claim is not repeated after this many tries, even if a delivery seems to be ready.
+const EMPTY_TRIES_MAX: usize = 4;
 
-/// The sending end of a claimer.
+/// Sends requests to a claimer task.
 #[derive(Clone)]
 pub(super) struct ClaimerHandle {
     requests: mpsc::UnboundedSender<WaitingClaim>,
@@ -70,7 +70,7 @@ impl ClaimerHandle {
             tokio::spawn(route::run(core.clone(), filter.namespace.clone()));
         }
         let claimer = Claimer {
-            shutting_down: core.hurry.subscribe(),
+            shutting_down: core.shutting_down.subscribe(),
             registration,
             core,
             filter,
@@ -79,15 +79,15 @@ impl ClaimerHandle {
             phase: Phase::Idle,
             selection: Selection::default(),
             positions: Positions::default(),
-            look_behind: Pace::every(LOOK_BEHIND_EVERY),
+            behind_check: PollThrottle::new(BEHIND_CHECK_INTERVAL),
             claim_size: CLAIM_SIZE_MIN,
-            was_filled: false,
+            last_claim_filled: false,
         };
         tokio::spawn(claimer.run());
         ClaimerHandle { requests, last_worker: Arc::default(), idle_poll }
     }
 
-    /// `None` if the task has ended.
+    /// Returns `None` if the task has ended.
     pub async fn claim(
         &self,
         worker_id: &str,
@@ -96,13 +96,13 @@ impl ClaimerHandle {
         wait: Duration,
     ) -> Option<Result<Vec<Delivery>>> {
         self.note_worker(worker_id);
-        let (reply, answer) = oneshot::channel();
+        let (reply_to, reply) = oneshot::channel();
         let slot = ClaimSlot { worker_id: worker_id.to_owned(), lease: Lease::random(), max, group_run };
         let long_poll = wait >= LONG_POLL_MIN * self.idle_poll;
-        let request = WaitingClaim { slot, until: Instant::now() + wait, long_poll, reply };
+        let request = WaitingClaim { slot, until: Instant::now() + wait, long_poll, reply_to };
         self.requests.send(request).ok()?;
-        let undelivered = answer.await.ok()?;
-        Some(undelivered.map(Undelivered::receive))
+        let undelivered = reply.await.ok()?;
+        Some(undelivered.map(Undelivered::into_received))
     }
 
     pub fn note_worker(&self, worker_id: &str) {
@@ -112,7 +112,7 @@ impl ClaimerHandle {
         }
     }
 
-    /// The worker of the last request.
+    /// The worker that sent the last request.
     pub fn last_worker(&self) -> String {
         lock(&self.last_worker).clone()
     }
@@ -122,15 +122,17 @@ impl ClaimerHandle {
     }
 }
 
-/// What the claimer does next. [`Claimer::step`] has every transition.
+/// What the claimer does next. [`Claimer::step`] has all transitions.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// There is no request.
+    /// No requests. The task ends after [`IDLE_TIMEOUT`].
     Idle,
-    /// Requests wait, and deliveries may be ready; the watcher may have seen one.
+    /// Requests are queued and deliveries may be ready: run a claim. `seen_by_watcher`: the watcher found a ready
+    /// delivery.
     Claiming { seen_by_watcher: bool },
-    /// Requests wait, and nothing was ready. `look`: the watcher must look at once, to learn when something will be.
-    Waiting { look: bool },
+    /// Requests are queued, but no delivery was ready. `poll_now`: the watcher must poll immediately, to find out when
+    /// a delivery becomes ready.
+    Waiting { poll_now: bool },
 }
 
 struct Claimer {
@@ -143,12 +145,12 @@ struct Claimer {
     phase: Phase,
     selection: Selection,
     positions: Positions,
-    /// When to look behind the positions next, if no claim comes back unfilled before.
-    look_behind: Pace,
-    /// How many deliveries the next claim asks for, at most.
+    /// When to check behind the positions next. A claim that is not filled checks earlier.
+    behind_check: PollThrottle,
+    /// The maximum number of deliveries of the next claim.
     claim_size: usize,
-    /// The last claim got all that it asked for.
-    was_filled: bool,
+    /// The last claim returned as many deliveries as it asked for.
+    last_claim_filled: bool,
 }
 
 impl Claimer {
@@ -156,7 +158,7 @@ impl Claimer {
         while self.step().await {}
     }
 
-    /// One transition; `false` when the claimer ends.
+    /// Makes one transition. Returns `false` when the claimer ends.
     async fn step(&mut self) -> bool {
         self.phase = match self.phase {
             Phase::Idle => match self.next_request().await {
@@ -167,26 +169,26 @@ impl Claimer {
                 None => return false,
             },
             Phase::Claiming { seen_by_watcher } => self.claim_for_requests(seen_by_watcher).await,
-            Phase::Waiting { look } => self.wait(look).await,
+            Phase::Waiting { poll_now } => self.wait(poll_now).await,
         };
         true
     }
 
-    /// Waits for the first request. `None` if none comes.
+    /// Waits for the first request. Returns `None` on the idle timeout.
     async fn next_request(&mut self) -> Option<WaitingClaim> {
         self.registration.stop_waiting();
         match tokio::time::timeout(IDLE_TIMEOUT, self.inbox.recv()).await {
             Ok(request) => request,
             Err(_) => {
                 self.inbox.close();
-                // Requests that were sent before that are still served.
+                // Serve a request that was sent before the inbox was closed.
                 self.inbox.recv().await
             }
         }
     }
 
-    /// Adds the requests that have come; whether all of them may wait without a claim.
-    fn admit_all(&mut self) -> bool {
+    /// Admits the requests in the inbox. Returns whether all of them are long polls, which may wait without a claim.
+    fn admit_requests(&mut self) -> bool {
         let mut long_polls = true;
         while let Ok(request) = self.inbox.try_recv() {
             long_polls &= request.long_poll;
@@ -195,22 +197,22 @@ impl Claimer {
         long_polls
     }
 
-    /// The phase when no request can be served now.
-    fn without_ready_deliveries(&mut self, look: bool) -> Phase {
-        self.answer_ended();
-        if self.requests.is_empty() { Phase::Idle } else { Phase::Waiting { look } }
+    /// The next phase while no delivery is ready.
+    fn wait_or_idle(&mut self, poll_now: bool) -> Phase {
+        self.reply_to_timed_out();
+        if self.requests.is_empty() { Phase::Idle } else { Phase::Waiting { poll_now } }
     }
 
     async fn claim_for_requests(&mut self, seen_by_watcher: bool) -> Phase {
-        self.admit_all();
+        self.admit_requests();
         let batch = self.requests.take_first(self.claim_size.min(self.core.limits.claim_batch_max));
         if batch.is_empty() {
-            return self.without_ready_deliveries(false);
+            return self.wait_or_idle(false);
         }
-        let _busy = self.core.busy.begin();
+        let _in_flight = self.core.in_flight.begin();
         self.registration.stop_waiting();
-        // The claim finds everything that the waiter was notified of until now.
-        drop(self.registration.waiter.news());
+        // The claim finds everything that earlier notifications reported.
+        drop(self.registration.waiter.take_reasons());
         let slots: Vec<ClaimSlot> = batch.iter().map(|(_, request)| request.slot.clone()).collect();
         let exact = batch.iter().any(|(_, request)| !request.long_poll);
         match self.claim(slots, exact).await {
@@ -218,53 +220,49 @@ impl Claimer {
                 let empty = deliveries.is_empty();
                 self.claim_size = (deliveries.len() * 2).max(CLAIM_SIZE_MIN);
                 self.deliver(batch, deliveries);
-                // If the watcher saw a ready delivery, another worker claimed it first. Do not look again at once.
-                if empty {
-                    self.without_ready_deliveries(!seen_by_watcher)
-                } else {
-                    Phase::Claiming { seen_by_watcher: false }
-                }
+                // If the watcher saw a ready delivery, another worker claimed it first. Do not poll again immediately.
+                if empty { self.wait_or_idle(!seen_by_watcher) } else { Phase::Claiming { seen_by_watcher: false } }
             }
             Err(error) => {
-                // If the server crashed, it may have lost claims that it had confirmed.
+                // If the server crashed, it may have lost acknowledged claims.
                 self.positions = Positions::default();
-                batch.into_iter().for_each(|(_, request)| request.answer(Err(error.clone())));
+                batch.into_iter().for_each(|(_, request)| request.reply(Err(error.clone())));
                 self.fail_all(&error);
                 Phase::Idle
             }
         }
     }
 
-    /// Claims for these slots. If nothing is ready, makes sure of it. `exact`: also of what has arrived; otherwise the router
-    /// notifies the claims.
+    /// Claims for these slots. Returns nothing only after checking that nothing is ready. With `exact`, the check
+    /// includes arrivals; without it, the router notifies the requests after it has routed them.
     async fn claim(&mut self, slots: Vec<ClaimSlot>, exact: bool) -> Result<Vec<Delivery>> {
         let wanted: usize = slots.iter().map(|slot| slot.max).sum();
-        // A claim that will find something need not look for arrivals first.
-        let mut routed = exact && !self.was_filled;
+        // After a filled claim, more deliveries are probably ready, so skip the arrivals at first.
+        let mut routed = exact && !self.last_claim_filled;
         if routed {
             self.route_arrivals().await?;
         }
-        for round in 0..ROUNDS_MAX {
+        for tries in 0..TRIES_MAX {
             self.refresh_selection().await?;
-            let look_behind = self.look_behind.is_due();
-            if look_behind {
+            let check_behind = self.behind_check.is_due();
+            if check_behind {
                 self.check_behind().await?;
             }
-            if self.registration.waiter.take_rewind() || look_behind {
+            if self.registration.waiter.take_rewind() || check_behind {
                 self.positions.restart_ready_streams();
             }
-            let Some(mut claim) = self.statement(&slots) else {
-                // Paused, as far as this process knows. Another process may have resumed it.
+            let Some(mut claim) = self.build_claim(&slots) else {
+                // Paused in the cached topology. Another process may have resumed it.
                 let topology = self.core.reload(&self.filter.namespace).await?;
                 if self.selection.version() != Some(topology.version) {
                     continue;
                 }
                 return Ok(Vec::new());
             };
-            // Where lanes are created all the time, a claim does without the newest of them.
-            let without_newest = claim.known_lanes.take_if(|_| round >= NEW_LANES_ROUNDS_MAX).is_some();
+            // If lanes are created all the time, claim without the newest lanes.
+            let without_newest = claim.known_lanes.take_if(|_| tries >= NEW_LANES_TRIES_MAX).is_some();
             let claimed = self.core.store.claim(&claim, self.core.clock.overridden()).await?;
-            let missed = self.positions.note_connects(claimed.connects);
+            let missed = self.positions.reset_on_reconnect(claimed.connects);
             if claimed.outdated {
                 self.core.reload(&self.filter.namespace).await?;
                 continue;
@@ -278,44 +276,46 @@ impl Claimer {
                 continue;
             }
             let filled = claimed.deliveries.len() >= wanted;
-            self.was_filled = filled;
+            self.last_claim_filled = filled;
             self.positions.advance(&claimed, filled);
             let restarted = !filled && self.positions.restart_ready_streams();
             if without_newest {
-                // The claim may have passed deliveries in lanes that are listed later.
+                // The claim may have passed deliveries in lanes that this process has not listed yet.
                 self.positions.rewind();
             }
-            let deliveries = with_runs(claimed.deliveries, claimed.followers);
+            let deliveries = merge_runs(claimed.deliveries, claimed.followers);
             if let Some(topology) = &self.selection.topology {
                 self.core.count_claimed(topology, &claim.namespace, &claim.subscription, &deliveries);
             }
             if !deliveries.is_empty() {
                 return Ok(deliveries);
             }
-            // A row may be locked for long by a transaction that gives it back or finishes it. It is left to the next poll.
-            let mut more = missed || claimed.contended || self.check_behind().await? || restarted;
-            if !more && exact && !routed {
-                (routed, more) = (true, true);
+            // If a transaction that releases or finishes a row keeps it locked for long, leave the row to the next
+            // poll.
+            let mut retry = missed || claimed.contended || self.check_behind().await? || restarted;
+            if !retry && exact && !routed {
+                (routed, retry) = (true, true);
                 self.route_arrivals().await?;
             }
-            if !more || (round >= EMPTY_ROUNDS_MAX && !claimed.contended) {
+            if !retry || (tries >= EMPTY_TRIES_MAX && !claimed.contended) {
                 return Ok(deliveries);
             }
         }
-        // The namespace keeps changing, or other workers took every candidate. The requests wait for a notification.
+        // The namespace keeps changing, or other workers claimed every candidate. The requests wait for a notification.
         Ok(Vec::new())
     }
 
-    /// Routes what was committed before the claim, so that the claim finds it.
+    /// Routes events that were committed before the claim, so that the claim finds them.
     async fn route_arrivals(&self) -> Result<()> {
         match route_arrivals(&self.core, &self.filter.namespace).await {
-            // The queue is being closed: the claim returns what there is.
+            // The queue is closing: claim without them.
             Err(Error::Closed) => Ok(()),
             routed => routed.map(drop),
         }
     }
 
-    fn statement(&self, slots: &[ClaimSlot]) -> Option<Claim> {
+    /// The claim for these slots; `None` if nothing can be claimed because of a pause.
+    fn build_claim(&self, slots: &[ClaimSlot]) -> Option<Claim> {
         let topology = self.selection.topology.as_ref()?;
         Some(Claim {
             namespace: self.filter.namespace.clone(),
@@ -337,7 +337,7 @@ impl Claimer {
         }
     }
 
-    /// Brings the selection up to date with the namespace, as far as this process knows it.
+    /// Updates the selection to the cached topology and lanes.
     async fn refresh_selection(&mut self) -> Result<()> {
         let topology = self.core.topology(&self.filter.namespace).await?;
         if self.selection.version() != Some(topology.version) {
@@ -368,31 +368,31 @@ impl Claimer {
         Ok(())
     }
 
-    /// Looks for deliveries in publish order behind the position. `true` if there may be one.
+    /// Checks for claimable deliveries behind the position in publish order. Returns `true` if there may be one.
     async fn check_behind(&mut self) -> Result<bool> {
         let begun = Instant::now();
-        let check = match (self.positions.unsettled(), self.statement(&[])) {
+        let check = match (self.positions.unsettled(), self.build_claim(&[])) {
             (Some((from, to)), Some(claim)) => {
                 Some(self.core.store.check_behind(&claim, from, to, self.core.clock.overridden()).await)
             }
             _ => None,
         };
-        self.look_behind.note(begun);
+        self.behind_check.record(begun);
         let Some(check) = check.transpose()? else { return Ok(false) };
-        // Deliveries in lanes that the claimer does not know yet were passed. The next claim lists these lanes.
-        Ok(check.new_lanes || self.positions.note_check(&check))
+        // The check skips lanes that this claimer does not know yet. The next claim lists them.
+        Ok(check.new_lanes || self.positions.apply_check(&check))
     }
 
-    /// Gives each request what it got. Requests that got nothing keep their place.
+    /// Replies to the requests that got deliveries. The others keep their position.
     fn deliver(&mut self, batch: Vec<(u64, WaitingClaim)>, deliveries: Vec<Delivery>) {
-        let mut of_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
+        let mut by_lease: HashMap<Lease, Vec<Delivery>> = HashMap::new();
         match (&batch[..], deliveries.first()) {
-            ([_], Some(first)) => drop(of_lease.insert(first.lease, deliveries)),
-            _ => deliveries.into_iter().for_each(|delivery| of_lease.entry(delivery.lease).or_default().push(delivery)),
+            ([_], Some(first)) => drop(by_lease.insert(first.lease, deliveries)),
+            _ => deliveries.into_iter().for_each(|delivery| by_lease.entry(delivery.lease).or_default().push(delivery)),
         }
         for (arrival, request) in batch {
-            match of_lease.remove(&request.slot.lease) {
-                Some(deliveries) => request.answer(Ok(self.undelivered(deliveries))),
+            match by_lease.remove(&request.slot.lease) {
+                Some(deliveries) => request.reply(Ok(self.undelivered(deliveries))),
                 None => self.requests.put_back(arrival, request),
             }
         }
@@ -402,33 +402,34 @@ impl Claimer {
         Undelivered { deliveries, core: self.core.clone(), topology: self.selection.topology.clone() }
     }
 
-    /// Answers the requests that do not wait any longer.
-    fn answer_ended(&mut self) {
-        let ended = match *self.shutting_down.borrow() {
+    /// Replies to the requests that have timed out; on shutdown, to all of them.
+    fn reply_to_timed_out(&mut self) {
+        let timed_out = match *self.shutting_down.borrow() {
             true => self.requests.take_all().collect(),
-            false => self.requests.take_ended(Instant::now()),
+            false => self.requests.take_timed_out(Instant::now()),
         };
-        for request in ended {
-            request.answer(Ok(self.undelivered(Vec::new())));
+        for request in timed_out {
+            request.reply(Ok(self.undelivered(Vec::new())));
         }
     }
 
     fn fail_all(&mut self, error: &Error) {
-        self.requests.take_all().for_each(|request| request.answer(Err(error.clone())));
+        self.requests.take_all().for_each(|request| request.reply(Err(error.clone())));
     }
 
-    /// Waits until something may be ready, a request comes, or the first one stops waiting.
-    async fn wait(&mut self, look: bool) -> Phase {
-        if self.registration.wait(self.positions.settled(), look) {
+    /// Waits for a notification, a new request, the next check behind the positions, or the first timeout.
+    async fn wait(&mut self, poll_now: bool) -> Phase {
+        if self.registration.wait(self.positions.settled(), poll_now) {
             tokio::spawn(watcher::watch(self.core.clone(), self.filter.namespace.clone()));
         }
-        let first_end = self.requests.first_end().unwrap_or_else(|| Instant::now() + self.core.idle_poll);
+        let first_timeout = self.requests.first_timeout().unwrap_or_else(|| Instant::now() + self.core.idle_poll);
         let (unsettled, mut long_polls) = (self.positions.unsettled().is_some(), true);
         tokio::select! {
             () = self.registration.waiter.notified() => {}
-            () = tokio::time::sleep_until(first_end) => {}
-            // The watcher reads all that is not settled, so settle it. If this fails, the watcher's next look reports why.
-            () = tokio::time::sleep_until(self.look_behind.next()), if unsettled => {
+            () = tokio::time::sleep_until(first_timeout) => {}
+            // The watcher's polls scan everything after the settled event, so move it. If the check fails, the
+            // watcher's next poll reports the error.
+            () = tokio::time::sleep_until(self.behind_check.next_at()), if unsettled => {
                 if self.check_behind().await.unwrap_or(false) {
                     return Phase::Claiming { seen_by_watcher: true };
                 }
@@ -439,8 +440,8 @@ impl Claimer {
             }
             () = until_shutdown(&mut self.shutting_down) => {}
         }
-        long_polls &= self.admit_all();
-        let WakeReasons { ready, seen_by_watcher, lanes_changed, failed } = self.registration.waiter.news();
+        long_polls &= self.admit_requests();
+        let WakeReasons { ready, seen_by_watcher, lanes_changed, failed } = self.registration.waiter.take_reasons();
         if let Some(error) = failed {
             self.fail_all(&error);
             return Phase::Idle;
@@ -448,17 +449,17 @@ impl Claimer {
         if ready || lanes_changed || !long_polls {
             return Phase::Claiming { seen_by_watcher };
         }
-        self.without_ready_deliveries(false)
+        self.wait_or_idle(false)
     }
 }
 
 async fn until_shutdown(shutting_down: &mut watch::Receiver<bool>) {
-    // The core has the other end, and the claimer has the core.
+    // The sender cannot be dropped: the claimer keeps the core alive, which owns it.
     let _ = shutting_down.wait_for(|shutting_down| *shutting_down).await;
 }
 
-/// Deliveries, each directly before the rest of its run.
-fn with_runs(deliveries: Vec<Delivery>, followers: Vec<Delivery>) -> Vec<Delivery> {
+/// Inserts the rest of each run directly after its first delivery.
+fn merge_runs(deliveries: Vec<Delivery>, followers: Vec<Delivery>) -> Vec<Delivery> {
     if followers.is_empty() {
         return deliveries;
     }

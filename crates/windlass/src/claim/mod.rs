@@ -1,4 +1,8 @@
-//! Claim requests, their filters, and the registry of claimers. Each filter has one [`claimer`], which serves its requests.
+//! Claiming: [`Queue::claim`] and the tasks that serve it.
+//!
+//! Requests with equal filters are served by one [`claimer`] task, which combines them into one statement and lets them
+//! wait while nothing is ready. One [`watcher`] task per namespace polls for all waiting claims. [`positions`] tracks
+//! how far each claimer has read. The statements are in `store`. Start with [`claimer`].
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -25,7 +29,7 @@ mod watcher;
 
 use claimer::ClaimerHandle;
 
-/// The longest time that a claim may wait.
+/// The maximum of [`ClaimRequest::wait`].
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A request for deliveries.
@@ -50,7 +54,7 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    /// One delivery of any type from the subscription `main`, for this worker, without waiting.
+    /// A request for one delivery of any type from the subscription `main`, without waiting.
     pub fn new(worker_id: impl Into<String>) -> ClaimRequest {
         ClaimRequest {
             worker_id: worker_id.into(),
@@ -97,10 +101,9 @@ impl ClaimRequest {
 
     /// Up to this many consecutive deliveries of one group; 1 by default.
     ///
-    /// Such a run counts as one delivery towards [`max`](ClaimRequest::max) and comes in one piece. Its deliveries have one
-    /// lease, and must be handled in order. The next worker gets deliveries of the group when all of the run are
-    /// completed. If one of them fails, is released or loses its lease, the rest of the run is released with it, as if it
-    /// had not been claimed.
+    /// Such a run counts as one delivery towards [`max`](ClaimRequest::max). Its deliveries share one lease and must be
+    /// handled in order. Other workers get deliveries of the group only when the whole run is completed. If one of its
+    /// deliveries fails, is released or loses its lease, the rest of the run is released as if it had not been claimed.
     ///
     /// A run ends before a delivery that was tried before, is not due or does not match the request.
     pub fn group_run(mut self, group_run: usize) -> ClaimRequest {
@@ -151,7 +154,7 @@ impl ClaimRequest {
     }
 }
 
-/// What a claim selects. Requests with equal filters are served together.
+/// The deliveries that a claim selects, and their lease. Requests with equal filters are served by the same claimer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Filter {
     pub namespace: String,
@@ -163,7 +166,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// The filter as it is recorded for diagnosis.
+    /// Converts the filter to its recorded form, which diagnosis reads.
     pub fn into_consumer(self, worker_id: String) -> Consumer {
         let Filter { subscription, types, except_types, tags, .. } = self;
         Consumer { subscription, types, except_types, tags, worker_id }
@@ -195,26 +198,27 @@ pub(crate) struct Claimers(Mutex<ClaimersByFilter>);
 #[derive(Default)]
 struct ClaimersByFilter {
     claimers: HashMap<Filter, ClaimerHandle>,
-    /// Claimers that have ended are removed when the map reaches this size.
+    /// Ended claimers are removed when the map reaches this size.
     clean_at: usize,
-    /// A task records the filters in the database now and then.
+    /// A task that periodically records the filters in the database is running.
     recording: bool,
 }
 
 impl Claimers {
-    /// Each filter in use, with the worker of its last request. A claimer ends half a minute after that request.
+    /// Each filter in use, with the worker of its last request. A filter is in use for half a minute after that
+    /// request.
     pub fn filters_in_use(&self) -> Vec<(Filter, String)> {
         let by_filter = lock(&self.0);
         let alive = by_filter.claimers.iter().filter(|(_, claimer)| !claimer.has_ended());
         alive.map(|(filter, claimer)| (filter.clone(), claimer.last_worker())).collect()
     }
 
-    /// `true` for the first caller, which then has to record the filters.
+    /// Returns `true` to the first caller, which then has to start the recording task.
     pub fn start_recording(&self) -> bool {
         !std::mem::replace(&mut lock(&self.0).recording, true)
     }
 
-    /// `true` if there is no claimer left: then recording ends.
+    /// Returns `true` if no claimer is left. The recording task then ends.
     pub fn stop_recording_if_unused(&self) -> bool {
         let mut by_filter = lock(&self.0);
         by_filter.recording = by_filter.claimers.values().any(|claimer| !claimer.has_ended());
@@ -249,25 +253,25 @@ impl Queue {
         Ok(self.claim(ClaimRequest::new(worker_id)).await?.pop())
     }
 
-    /// Claims deliveries in this order: deadlines within the policy's horizon, earliest first; then higher priority; then
-    /// earliest ready.
+    /// Claims deliveries in this order: deadlines within the policy's horizon, earliest first; then higher priority;
+    /// then earliest ready.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Vec<Delivery>> {
         request.check(self.limits())?;
         self.topology_with(&request.subscription).await?;
         let (worker_id, max, group_run, wait) =
             (request.worker_id.clone(), request.max, request.group_run, request.wait);
         let filter = request.into_filter(self.namespace());
-        // An idle claimer may end after it was found. A new one is running.
+        // An idle claimer may end between the lookup and the request. Then a new one is started.
         loop {
             let claimer = self.claimer(&filter)?;
-            if let Some(answer) = claimer.claim(&worker_id, max, group_run, wait).await {
-                trace::taken(answer.as_deref().unwrap_or_default());
-                return answer;
+            if let Some(claimed) = claimer.claim(&worker_id, max, group_run, wait).await {
+                trace::record_claim(claimed.as_deref().unwrap_or_default());
+                return claimed;
             }
         }
     }
 
-    /// Records that the worker will repeat the request as soon as it has room.
+    /// Records the worker as a consumer for this filter, although it cannot claim more deliveries now.
     pub(crate) fn note_worker_of(&self, request: ClaimRequest) {
         let worker_id = request.worker_id.clone();
         if let Ok(claimer) = self.claimer(&request.into_filter(self.namespace())) {

@@ -1,4 +1,4 @@
-//! Claim requests in the order in which they came, and by when each stops waiting.
+//! The waiting claim requests of a claimer, in arrival order and by the time at which each stops waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,27 +9,27 @@ use super::undelivered::Undelivered;
 use crate::error::Result;
 use crate::store::ClaimSlot;
 
-/// One claim request, and where its answer goes.
+/// A claim request and the channel for its reply.
 pub(super) struct WaitingClaim {
     pub slot: ClaimSlot,
     pub until: Instant,
-    /// It waits long enough to rely on the watcher, so it need not claim when it arrives.
+    /// Waits long enough to rely on the watcher, so it can join waiting requests without a claim of its own.
     pub long_poll: bool,
-    pub reply: oneshot::Sender<Result<Undelivered>>,
+    pub reply_to: oneshot::Sender<Result<Undelivered>>,
 }
 
 impl WaitingClaim {
-    /// A caller that is gone drops what it gets.
-    pub fn answer(self, answer: Result<Undelivered>) {
-        let _ = self.reply.send(answer);
+    /// If the caller is gone, the reply is dropped, which releases its deliveries.
+    pub fn reply(self, reply: Result<Undelivered>) {
+        let _ = self.reply_to.send(reply);
     }
 }
 
-/// All requests of one claimer. Adding and removing a request costs the same however many there are.
+/// All requests of one claimer. Adding or removing a request takes logarithmic time.
 #[derive(Default)]
 pub(super) struct WaitingClaims {
     by_arrival: BTreeMap<u64, WaitingClaim>,
-    by_end: BTreeSet<(Instant, u64)>,
+    by_timeout: BTreeSet<(Instant, u64)>,
     last_arrival: u64,
 }
 
@@ -43,50 +43,50 @@ impl WaitingClaims {
         self.put_back(self.last_arrival, claim);
     }
 
-    /// Puts back a request that was taken out, in its old place.
+    /// Puts back a request that was taken out, at its old position.
     pub fn put_back(&mut self, arrival: u64, claim: WaitingClaim) {
-        self.by_end.insert((claim.until, arrival));
+        self.by_timeout.insert((claim.until, arrival));
         self.by_arrival.insert(arrival, claim);
     }
 
-    /// Takes out the first requests, with their places: as many as want `room` deliveries together, and at least one.
-    /// Requests whose caller is gone are dropped.
-    pub fn take_first(&mut self, mut room: usize) -> Vec<(u64, WaitingClaim)> {
+    /// Takes out the first requests with their positions: at least one, and more while they ask for at most `capacity`
+    /// deliveries together. Requests whose caller is gone are dropped.
+    pub fn take_first(&mut self, mut capacity: usize) -> Vec<(u64, WaitingClaim)> {
         let mut first: Vec<(u64, WaitingClaim)> = Vec::new();
         while let Some(next) = self.by_arrival.first_entry() {
-            let (dropped, max) = (next.get().reply.is_closed(), next.get().slot.max);
-            if !dropped && max > room && !first.is_empty() {
+            let (dropped, max) = (next.get().reply_to.is_closed(), next.get().slot.max);
+            if !dropped && max > capacity && !first.is_empty() {
                 break;
             }
             let (arrival, claim) = next.remove_entry();
-            self.by_end.remove(&(claim.until, arrival));
+            self.by_timeout.remove(&(claim.until, arrival));
             if !dropped {
-                room = room.saturating_sub(max);
+                capacity = capacity.saturating_sub(max);
                 first.push((arrival, claim));
             }
         }
         first
     }
 
-    /// When the first of them stops waiting.
-    pub fn first_end(&self) -> Option<Instant> {
-        self.by_end.first().map(|(until, _)| *until)
+    /// When the first request stops waiting.
+    pub fn first_timeout(&self) -> Option<Instant> {
+        self.by_timeout.first().map(|(until, _)| *until)
     }
 
-    /// Takes out the requests that stop waiting by now.
-    pub fn take_ended(&mut self, now: Instant) -> Vec<WaitingClaim> {
-        let mut ended = Vec::new();
-        while let Some((until, arrival)) = self.by_end.first().copied()
+    /// Takes out the requests that stop waiting by `now`.
+    pub fn take_timed_out(&mut self, now: Instant) -> Vec<WaitingClaim> {
+        let mut timed_out = Vec::new();
+        while let Some((until, arrival)) = self.by_timeout.first().copied()
             && until <= now
         {
-            self.by_end.remove(&(until, arrival));
-            ended.extend(self.by_arrival.remove(&arrival));
+            self.by_timeout.remove(&(until, arrival));
+            timed_out.extend(self.by_arrival.remove(&arrival));
         }
-        ended
+        timed_out
     }
 
     pub fn take_all(&mut self) -> impl Iterator<Item = WaitingClaim> + use<> {
-        self.by_end.clear();
+        self.by_timeout.clear();
         std::mem::take(&mut self.by_arrival).into_values()
     }
 }
@@ -98,22 +98,22 @@ mod tests {
     use super::*;
     use crate::event::delivery::Lease;
 
-    type Answer = oneshot::Receiver<Result<Undelivered>>;
+    type Reply = oneshot::Receiver<Result<Undelivered>>;
 
-    fn claim(name: usize, max: usize, until: Instant) -> (WaitingClaim, Answer) {
-        let (reply, answer) = oneshot::channel();
+    fn claim(name: usize, max: usize, until: Instant) -> (WaitingClaim, Reply) {
+        let (reply_to, reply) = oneshot::channel();
         let slot = ClaimSlot { worker_id: name.to_string(), lease: Lease(name as i64), max, group_run: 1 };
-        (WaitingClaim { slot, until, long_poll: true, reply }, answer)
+        (WaitingClaim { slot, until, long_poll: true, reply_to }, reply)
     }
 
-    fn claims(of: &[(usize, u64)]) -> (WaitingClaims, Vec<Answer>, Instant) {
-        let (mut claims, mut answers, now) = (WaitingClaims::default(), Vec::new(), Instant::now());
+    fn claims(of: &[(usize, u64)]) -> (WaitingClaims, Vec<Reply>, Instant) {
+        let (mut claims, mut replies, now) = (WaitingClaims::default(), Vec::new(), Instant::now());
         for (name, (max, ms)) in of.iter().enumerate() {
-            let (claim, answer) = claim(name, *max, now + Duration::from_millis(*ms));
+            let (claim, reply) = claim(name, *max, now + Duration::from_millis(*ms));
             claims.push(claim);
-            answers.push(answer);
+            replies.push(reply);
         }
-        (claims, answers, now)
+        (claims, replies, now)
     }
 
     fn names<'a>(claims: impl IntoIterator<Item = &'a WaitingClaim>) -> Vec<i64> {
@@ -121,36 +121,36 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_taken_in_order_and_keep_their_place() {
-        let (mut claims, _answers, _) = claims(&[(2, 9), (2, 8), (2, 7), (9, 6)]);
+    fn requests_are_taken_in_order_and_keep_their_position() {
+        let (mut claims, _replies, _) = claims(&[(2, 9), (2, 8), (2, 7), (9, 6)]);
         let first = claims.take_first(5);
         assert_eq!(names(first.iter().map(|(_, claim)| claim)), [0, 1]);
         for (arrival, claim) in first.into_iter().rev() {
             claims.put_back(arrival, claim);
         }
         assert_eq!(names(claims.take_first(6).iter().map(|(_, claim)| claim)), [0, 1, 2]);
-        // A request for more than there is room for is taken alone.
+        // A request for more than the capacity is taken alone.
         assert_eq!(names(claims.take_first(5).iter().map(|(_, claim)| claim)), [3]);
-        assert!(claims.is_empty() && claims.first_end().is_none());
+        assert!(claims.is_empty() && claims.first_timeout().is_none());
     }
 
     #[test]
-    fn requests_that_stop_waiting_are_found() {
-        let (mut claims, _answers, now) = claims(&[(1, 30), (1, 10), (1, 20), (1, 10)]);
+    fn timed_out_requests_are_taken_out() {
+        let (mut claims, _replies, now) = claims(&[(1, 30), (1, 10), (1, 20), (1, 10)]);
         let at = |ms| now + Duration::from_millis(ms);
-        assert_eq!(claims.first_end(), Some(at(10)));
-        assert!(claims.take_ended(at(9)).is_empty());
-        assert_eq!(names(&claims.take_ended(at(20))), [1, 3, 2]);
-        assert_eq!(claims.first_end(), Some(at(30)));
+        assert_eq!(claims.first_timeout(), Some(at(10)));
+        assert!(claims.take_timed_out(at(9)).is_empty());
+        assert_eq!(names(&claims.take_timed_out(at(20))), [1, 3, 2]);
+        assert_eq!(claims.first_timeout(), Some(at(30)));
         assert_eq!(names(&claims.take_all().collect::<Vec<_>>()), [0]);
-        assert!(claims.is_empty() && claims.first_end().is_none());
+        assert!(claims.is_empty() && claims.first_timeout().is_none());
     }
 
     #[test]
-    fn requests_whose_caller_is_gone_are_skipped() {
-        let (mut claims, mut answers, _) = claims(&[(1, 10), (5, 10), (1, 10)]);
-        drop(answers.drain(..2));
+    fn requests_without_a_caller_are_dropped() {
+        let (mut claims, mut replies, _) = claims(&[(1, 10), (5, 10), (1, 10)]);
+        drop(replies.drain(..2));
         assert_eq!(names(claims.take_first(1).iter().map(|(_, claim)| claim)), [2]);
-        assert!(claims.is_empty() && claims.first_end().is_none());
+        assert!(claims.is_empty() && claims.first_timeout().is_none());
     }
 }

@@ -1,16 +1,16 @@
-//! Deliveries on their way from the claimer to the caller. If the caller is gone, they are released.
+//! Deliveries on their way from the claimer to the caller. If the caller drops its claim, they are released.
 
 use std::sync::Arc;
 
 use crate::event::delivery::Delivery;
 use crate::queue::Core;
 use crate::queue::change::{apply_counted, change};
-use crate::queue::decide::give_back;
+use crate::queue::decide::release_transition;
 use crate::queue::outcome::Action;
 use crate::store::{ChangeGuard, DeliveryChange};
 use crate::topology::Topology;
 
-/// Claimed deliveries that the caller has not received yet. Dropped before that, they are released.
+/// Claimed deliveries that the caller has not received yet. Dropping this value releases them.
 pub(super) struct Undelivered {
     pub deliveries: Vec<Delivery>,
     pub core: Arc<Core>,
@@ -18,8 +18,8 @@ pub(super) struct Undelivered {
 }
 
 impl Undelivered {
-    /// The caller has received them.
-    pub fn receive(mut self) -> Vec<Delivery> {
+    /// Passes the deliveries to the caller.
+    pub fn into_received(mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.deliveries)
     }
 }
@@ -29,10 +29,10 @@ impl Drop for Undelivered {
         let (deliveries, Some(topology)) = (std::mem::take(&mut self.deliveries), self.topology.take()) else { return };
         let (core, Ok(runtime)) = (self.core.clone(), tokio::runtime::Handle::try_current()) else { return };
         if !deliveries.is_empty() {
-            let busy = core.busy.begin();
+            let in_flight = core.in_flight.begin();
             runtime.spawn(async move {
                 release(core, topology, deliveries).await;
-                drop(busy);
+                drop(in_flight);
             });
         }
     }
@@ -40,7 +40,7 @@ impl Drop for Undelivered {
 
 async fn release(core: Arc<Core>, topology: Arc<Topology>, deliveries: Vec<Delivery>) {
     let released = |delivery: &Delivery| {
-        change(delivery.live(), ChangeGuard::Lease(delivery.lease), (Action::Released, give_back()))
+        change(delivery.live(), ChangeGuard::Lease(delivery.lease), (Action::Released, release_transition()))
     };
     let changes: Vec<DeliveryChange> = deliveries.iter().map(released).collect();
     if let Err(error) = apply_counted(&core, &topology.namespace.namespace, &changes).await {

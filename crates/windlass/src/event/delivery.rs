@@ -1,4 +1,4 @@
-//! One event to be processed for one subscription, and the lease on it.
+//! Deliveries: one event to be processed for one subscription. Their status and lease.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,29 +10,29 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::queue::wake::ReadyLane;
 
-/// Where a delivery stands.
+/// The status of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
-    /// Waiting: to be taken, for its time, or for its group.
+    /// Ready to be claimed, or waiting for its due time or its group.
     Pending,
-    /// LeasedEvent by a worker.
+    /// Leased to a worker.
     Processing,
-    /// Done.
+    /// Completed successfully.
     Completed,
-    /// Done, with errors that are kept in the history.
+    /// Completed, with errors that are kept in the history.
     CompletedWithErrors,
-    /// Given up; a dead letter.
+    /// Not retried any more; a dead letter.
     Failed,
     /// Not started before its deadline; a dead letter.
     Expired,
-    /// Called off before it was taken.
+    /// Canceled while pending.
     Cancelled,
 }
 
 impl Status {
-    /// All of them, in the order of a delivery's life.
+    /// All statuses, in the order of a delivery's life.
     pub const ALL: [Status; 7] = [
         Status::Pending,
         Status::Processing,
@@ -43,7 +43,7 @@ impl Status {
         Status::Cancelled,
     ];
 
-    /// Its name in the API and in the database.
+    /// The name in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Status::Pending => "PENDING",
@@ -74,9 +74,9 @@ impl FromStr for Status {
     }
 }
 
-/// The token of a claim. Only who holds the current one can finish a delivery.
+/// The token of a lease. A delivery can be finished only with its current token.
 ///
-/// In JSON it is a string of 16 hexadecimal digits, since JavaScript rounds large numbers.
+/// In JSON it is a string of 16 hexadecimal digits, because JavaScript rounds large numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lease(pub(crate) i64);
 
@@ -117,26 +117,26 @@ impl<'de> Deserialize<'de> for Lease {
     }
 }
 
-/// A claimed delivery: the event, and the right to finish it.
+/// A claimed delivery: the event, and the lease that allows its worker to finish it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Delivery {
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// Who is told.
+    /// The subscription that the delivery is for.
     pub subscription: String,
-    /// Who holds it.
+    /// The worker that claimed it.
     pub worker_id: String,
-    /// The proof of that.
+    /// The token of the worker's lease.
     pub lease: Lease,
-    /// How many times it was acquired, this one included.
+    /// How many times the delivery has been claimed, including this time.
     pub attempts: u32,
-    /// How many failures were reported.
+    /// The number of failures so far.
     pub retry_count: u32,
-    /// The failure that brings `retry_count` to this is the last.
+    /// The delivery is not retried when `retry_count` reaches this number; `None`: no limit.
     pub max_retries: Option<u32>,
     /// When it was claimed.
     pub picked_at: Timestamp,
-    /// When the claim runs out, unless it is extended.
+    /// When the lease expires, unless it is renewed.
     pub lease_expires_at: Timestamp,
     #[serde(skip)]
     pub(crate) subscription_id: i64,
@@ -149,7 +149,7 @@ pub struct Delivery {
 impl Delivery {
     /// How many times this delivery has been claimed, including this time: 1 on the first delivery.
     ///
-    /// The same number as [`Delivery::attempts`], under the name that the event envelope uses.
+    /// The same as [`Delivery::attempts`], under the name that the event envelope uses.
     pub fn redelivery_count(&self) -> u32 {
         self.attempts
     }
@@ -172,33 +172,33 @@ impl Delivery {
     }
 }
 
-/// What a decision about a live delivery needs to know. Nobody but the lease's holder changes it.
+/// The state of a pending or processing delivery that decisions need. Only the holder of its lease can change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LiveDelivery {
     pub event_id: i64,
     pub subscription_id: i64,
     pub lane_id: i64,
     pub event_type: String,
-    /// `None` while nobody holds it.
+    /// `None` while the delivery is pending.
     pub lease: Option<Lease>,
     pub attempts: u32,
-    /// Past this many acquisitions it is poison.
+    /// After this many attempts, the delivery becomes a dead letter.
     pub attempts_limit: u32,
     pub retry_count: u32,
     pub max_retries: Option<u32>,
     pub subscription: String,
     pub group_id: Option<String>,
-    /// When its holder took it, where that was asked for.
+    /// When it was claimed, if the query asked for it.
     pub picked_at: Option<Timestamp>,
 }
 
 impl LiveDelivery {
-    /// Its lane. `rewind`: see [`ReadyLane`].
+    /// The delivery's lane, for a notification. `rewind`: see [`ReadyLane`].
     pub fn ready_lane(&self, rewind: bool) -> ReadyLane {
         ReadyLane { subscription_id: self.subscription_id, lane_id: self.lane_id, rewind }
     }
 
-    /// Whether an attempt has ended before the one that is under way, if one is.
+    /// Whether an earlier attempt has ended.
     pub fn was_tried(&self) -> bool {
         self.attempts > u32::from(self.lease.is_some())
     }
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_survive_the_round_trip() {
+    fn names_round_trip() {
         for status in Status::ALL {
             assert_eq!(status.as_str().parse::<Status>().unwrap(), status);
         }

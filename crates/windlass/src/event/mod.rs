@@ -1,4 +1,6 @@
-//! What happened: the event, as published and as stored.
+//! Events: [`NewEvent`] to publish, with its validation, and [`Event`] as stored.
+//!
+//! Deliveries and leases are in [`delivery`], the rules for names in [`names`]. Publishing is in `queue`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::clock::{SPAN_MAX, Timestamp};
+use crate::clock::{DURATION_MAX, Timestamp};
 use crate::error::{Error, Result};
 use crate::policy::limits::Limits;
 
@@ -42,24 +44,24 @@ pub struct NewEvent {
     pub(crate) max_retries: Option<u32>,
     pub(crate) metadata: Option<Box<RawValue>>,
     pub(crate) producer: Option<String>,
-    /// The schedule that it comes from.
+    /// The schedule that publishes it.
     pub(crate) scheduled_task_id: Option<String>,
 }
 
-/// Whether two events that share a key are the same: a repeated call, and not a key that was used twice.
+/// Whether two events with the same key have the same type and payload, so that the second is a repeated publish.
 #[cfg(feature = "postgres")]
 pub(crate) fn same_contents(one: &NewEvent, other: &NewEvent) -> bool {
     one.event_type == other.event_type && same_json(one.payload.get(), other.payload.get())
 }
 
-/// Whether two JSON texts have the same value, whatever their white space and the order of their keys.
+/// Whether two JSON texts have the same value, regardless of white space and key order.
 pub(crate) fn same_json(one: &str, other: &str) -> bool {
     let value = |json: &str| serde_json::from_str::<serde_json::Value>(json);
     one == other || matches!((value(one), value(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 impl NewEvent {
-    /// An event of this type, with the payload `null`, ready at once.
+    /// An event of this type, with the payload `null`, ready immediately.
     pub fn new(event_type: impl Into<String>) -> NewEvent {
         NewEvent {
             event_type: event_type.into(),
@@ -81,104 +83,104 @@ impl NewEvent {
         }
     }
 
-    /// The payload: anything that serializes to JSON.
+    /// The payload, serialized to JSON.
     pub fn payload<T: Serialize + ?Sized>(mut self, payload: &T) -> Result<NewEvent> {
         self.payload = to_raw("payload", payload)?;
         Ok(self)
     }
 
-    /// The payload as JSON text that was checked already; it is stored as it is.
+    /// The payload as JSON text, which is stored unchanged.
     pub fn payload_raw(mut self, payload: Box<RawValue>) -> NewEvent {
         self.payload = payload;
         self
     }
 
-    /// A line for people.
+    /// A one-line description for people.
     pub fn title(mut self, title: impl Into<String>) -> NewEvent {
         self.title = Some(title.into());
         self
     }
 
-    /// A few sentences for people.
+    /// A longer description for people.
     pub fn description(mut self, description: impl Into<String>) -> NewEvent {
         self.description = Some(description.into());
         self
     }
 
-    /// Tags that consumers can ask for.
+    /// Tags, by which subscriptions and claims can filter.
     pub fn tags<T: AsRef<str>>(mut self, tags: impl IntoIterator<Item = T>) -> NewEvent {
         let tags: Vec<T> = tags.into_iter().collect();
         self.tags = tags.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",");
         self
     }
 
-    /// Tags as one comma-separated text, kept as it is.
+    /// Tags as one comma-separated text, which is stored unchanged.
     pub fn tags_text(mut self, tags: impl Into<String>) -> NewEvent {
         self.tags = tags.into();
         self
     }
 
-    /// Not before this instant.
+    /// The event is not delivered before this time.
     pub fn run_at(mut self, run_at: Timestamp) -> NewEvent {
         self.run_at = Some(run_at);
         self
     }
 
-    /// Not before this much time has passed.
+    /// The event is not delivered before this much time has passed.
     pub fn delay(mut self, delay: Duration) -> NewEvent {
         self.delay = Some(delay);
         self
     }
 
-    /// Never started after this instant; it ends EXPIRED instead.
+    /// The deadline: a delivery that is not started before it becomes EXPIRED.
     pub fn expires_at(mut self, expires_at: Timestamp) -> NewEvent {
         self.expires_at = Some(expires_at);
         self
     }
 
-    /// The same, this long after it may first start.
+    /// The deadline, relative to the time at which the event can first be delivered.
     pub fn expires_in(mut self, expires_in: Duration) -> NewEvent {
         self.expires_in = Some(expires_in);
         self
     }
 
-    /// Events of one group are handled one at a time, in the order they were published.
+    /// The group: its events are handled one at a time, in publish order.
     pub fn group(mut self, group_id: impl Into<String>) -> NewEvent {
         self.group_id = Some(group_id.into());
         self
     }
 
-    /// Publishing the same key again within the policy's window stores nothing.
+    /// The deduplication key. Publishing the same key again within the policy's window stores nothing.
     pub fn key(mut self, key: impl Into<String>) -> NewEvent {
         self.key = Some(key.into());
         self
     }
 
-    /// Higher goes first; 0 unless set.
+    /// The priority: higher is delivered first; 0 by default.
     pub fn priority(mut self, priority: i16) -> NewEvent {
         self.priority = priority;
         self
     }
 
-    /// The failure that brings the retry count to this is the last; overrides the policy.
+    /// A delivery is not retried when its `retry_count` reaches this number. Overrides the policy.
     pub fn max_retries(mut self, max_retries: u32) -> NewEvent {
         self.max_retries = Some(max_retries);
         self
     }
 
-    /// Context that travels with the event: a JSON object, such as a trace context.
+    /// Metadata that is delivered with the event: a JSON object, such as a trace context.
     pub fn metadata<T: Serialize + ?Sized>(mut self, metadata: &T) -> Result<NewEvent> {
         self.metadata = Some(to_raw("metadata", metadata)?);
         Ok(self)
     }
 
-    /// Who published it, such as a node's id.
+    /// The publisher, such as a node's id.
     pub fn producer(mut self, producer: impl Into<String>) -> NewEvent {
         self.producer = Some(producer.into());
         self
     }
 
-    /// Refuses what no store could keep, naming the field and its limit.
+    /// Validates the event. The error names the field and its limit.
     pub(crate) fn check(&self, limits: &Limits, now: Timestamp) -> Result<()> {
         names::check_type("type", &self.event_type)?;
         if let Some(title) = &self.title {
@@ -210,7 +212,7 @@ impl NewEvent {
         if self.run_at.is_some() && self.delay.is_some() {
             return Err(Error::invalid("delay_ms", "give either run_at or a delay, not both"));
         }
-        if self.delay.is_some_and(|delay| delay > SPAN_MAX) {
+        if self.delay.is_some_and(|delay| delay > DURATION_MAX) {
             return Err(Error::invalid("delay_ms", "must be at most 100 years"));
         }
         if self.expires_at.is_some() && self.expires_in.is_some() {
@@ -223,17 +225,17 @@ impl NewEvent {
             }
         }
         let Some(expires_at) = self.expires_at else { return Ok(()) };
-        let starts = self.run_at.or_else(|| self.delay.map(|delay| crate::clock::after(now, delay)));
-        if starts.is_some_and(|starts| starts >= expires_at) {
+        let starts_at = self.run_at.or_else(|| self.delay.map(|delay| crate::clock::after(now, delay)));
+        if starts_at.is_some_and(|starts_at| starts_at >= expires_at) {
             return Err(Error::invalid("expires_at", "must be after run_at: the event could never start"));
         }
         Ok(())
     }
 }
 
-/// How long an event may wait: not for no time at all, since then it could never start.
+/// Checks a relative deadline. It must not be zero, because then the event could never start.
 pub(crate) fn check_expires_in(field: &'static str, expires_in: Option<Duration>) -> Result<()> {
-    if expires_in.is_some_and(|expires_in| expires_in.as_millis() == 0 || expires_in > SPAN_MAX) {
+    if expires_in.is_some_and(|expires_in| expires_in.as_millis() == 0 || expires_in > DURATION_MAX) {
         return Err(Error::invalid(field, "must be at least 1 ms and at most 100 years"));
     }
     Ok(())
@@ -250,7 +252,7 @@ pub(crate) fn check_json(field: &'static str, json: &str, max: usize, limits: &L
     if json.len() > max {
         return Err(Error::TooLarge { field, size: json.len(), max });
     }
-    let (depth, decodable) = scan(json);
+    let (depth, decodable) = scan_json(json);
     if depth > limits.payload_depth_max {
         return Err(Error::invalid(field, format!("must not nest deeper than {}", limits.payload_depth_max)));
     }
@@ -260,8 +262,8 @@ pub(crate) fn check_json(field: &'static str, json: &str, max: usize, limits: &L
     Ok(())
 }
 
-/// How deep valid JSON nests, and whether its strings can be decoded, found without parsing it into values.
-fn scan(json: &str) -> (usize, bool) {
+/// The nesting depth of valid JSON, and whether its strings are valid Unicode. Does not allocate.
+fn scan_json(json: &str) -> (usize, bool) {
     let bytes = json.as_bytes();
     let (mut depth, mut deepest, mut in_string, mut decodable, mut at) = (0usize, 0usize, false, true, 0);
     while at < bytes.len() {
@@ -287,14 +289,14 @@ fn scan(json: &str) -> (usize, bool) {
     (deepest, decodable)
 }
 
-/// The number of a `\uXXXX` at the beginning; 0 where there is none.
+/// The code unit of a `\uXXXX` at the beginning; 0 if there is none.
 fn code_unit(bytes: &[u8]) -> u32 {
     let Some([b'\\', b'u', digits @ ..]) = bytes.get(..6) else { return 0 };
     let digits = digits.iter().map(|digit| char::from(*digit).to_digit(16));
     digits.fold(0, |number, digit| number * 16 + digit.unwrap_or(0))
 }
 
-/// The distinct tags of a comma-separated text, trimmed and in order.
+/// The distinct tags of a comma-separated text, trimmed and sorted.
 pub(crate) fn tag_set(field: &'static str, tags: &str, limits: &Limits) -> Result<Vec<String>> {
     names::check_text(field, tags, limits.tags_bytes_max)?;
     let trim = |text: &'_ str| text.trim_matches(|c: char| c.is_ascii_whitespace()).to_owned();
@@ -311,47 +313,47 @@ pub(crate) fn tag_set(field: &'static str, tags: &str, limits: &Limits) -> Resul
     Ok(set.into_iter().collect())
 }
 
-/// A stored event; it never changes.
+/// A stored event, which never changes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
-    /// Unique across all namespaces, and larger for events published later.
+    /// The id: unique across all namespaces, and larger for events that are published later.
     pub id: i64,
-    /// Where it lives.
+    /// The event's namespace.
     pub namespace: String,
-    /// Its type, by which it is routed.
+    /// The event type, by which events are routed.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// A line for people.
+    /// A one-line description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// A few sentences for people.
+    /// A longer description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Its tags, comma-separated, as they were sent.
+    /// The tags, comma-separated, as published.
     pub tags: String,
-    /// JSON, exactly as it was sent.
+    /// The payload: JSON, exactly as published.
     pub payload: Box<RawValue>,
-    /// Its group: one at a time, in order.
+    /// The group, whose events are handled one at a time and in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_id: Option<String>,
-    /// The key it was deduplicated by.
+    /// The deduplication key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Higher goes first.
+    /// The priority: higher is delivered first.
     pub priority: i16,
-    /// Who published it.
+    /// The publisher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub producer: Option<String>,
-    /// The scheduled task that published it: a UUID.
+    /// The id of the schedule that published it: a UUID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_task_id: Option<String>,
-    /// Not before this instant.
+    /// The event is not delivered before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
-    /// Never started after this instant.
+    /// The deadline: a delivery that is not started before it becomes EXPIRED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// Context that travels with it.
+    /// Metadata that is delivered with the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Box<RawValue>>,
     /// When it was published.
@@ -371,23 +373,23 @@ mod tests {
 
     #[test]
     fn depth_counts_nesting_outside_strings() {
-        assert_eq!(scan("1").0, 0);
-        assert_eq!(scan(r#"{"a":[1,{"b":[]}]}"#).0, 4);
-        assert_eq!(scan(r#"["[[[\"[["]"#).0, 1);
+        assert_eq!(scan_json("1").0, 0);
+        assert_eq!(scan_json(r#"{"a":[1,{"b":[]}]}"#).0, 4);
+        assert_eq!(scan_json(r#"["[[[\"[["]"#).0, 1);
     }
 
     #[test]
-    fn half_a_character_is_noticed() {
-        for fine in [r#""\u0041\ud83d\ude00x""#, r#""\\ud800""#, r#""\n""#, "1"] {
-            assert!(scan(fine).1, "{fine}");
+    fn lone_surrogate_is_detected() {
+        for valid in [r#""\u0041\ud83d\ude00x""#, r#""\\ud800""#, r#""\n""#, "1"] {
+            assert!(scan_json(valid).1, "{valid}");
         }
-        for half in [r#""\ud800""#, r#"{"\udc00":1}"#, r#""\ud800\ud800""#, r#""\ud83dx\ude00""#] {
-            assert!(!scan(half).1, "{half}");
+        for invalid in [r#""\ud800""#, r#"{"\udc00":1}"#, r#""\ud800\ud800""#, r#""\ud83dx\ude00""#] {
+            assert!(!scan_json(invalid).1, "{invalid}");
         }
     }
 
     #[test]
-    fn tags_are_a_set() {
+    fn tags_are_trimmed_sorted_and_deduplicated() {
         let limits = Limits::default();
         assert_eq!(tag_set("tags", "b, a,b", &limits).unwrap(), ["a", "b"]);
         assert!(tag_set("tags", "", &limits).unwrap().is_empty());
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bad_field_is_named() {
+    fn validation_error_names_the_field() {
         let (limits, now) = (Limits::default(), "2025-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
         let hour = chrono::TimeDelta::hours(1);
         let text = |text: &str| serde_json::value::to_raw_value(text).unwrap();

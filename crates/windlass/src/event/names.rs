@@ -1,11 +1,11 @@
-//! Names that people choose: namespaces, subscriptions, types, tags, groups, keys, workers.
+//! Validation of user-defined names (namespaces, subscriptions, types, tags, groups, keys, workers), and type patterns.
 
 use crate::error::{Error, Result};
 
-/// The longest name, in bytes.
+/// The maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
 
-/// Refuses an empty, overlong or unprintable name.
+/// Rejects a name that is empty, too long, has control characters, or begins or ends with white space.
 pub(crate) fn check(field: &'static str, name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid(field, "must not be empty"));
@@ -22,14 +22,14 @@ pub(crate) fn check(field: &'static str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The longest identifier, in bytes.
+/// The maximum length of an identifier, in bytes.
 const IDENTIFIER_BYTES_MAX: usize = 63;
 
-/// Namespaces and subscriptions stand in paths: ASCII letters, digits, `-`, `_` and `.`.
+/// Checks the name of a namespace or subscription, which appears in URL paths: ASCII letters, digits, `-`, `_` and `.`.
 pub(crate) fn check_identifier(field: &'static str, name: &str) -> Result<()> {
     let mut chars = name.chars();
-    let starts_well = chars.next().is_some_and(|c| c.is_ascii_alphanumeric());
-    if starts_well
+    let is_valid_start = chars.next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if is_valid_start
         && name.len() <= IDENTIFIER_BYTES_MAX
         && chars.all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     {
@@ -45,7 +45,7 @@ pub(crate) fn check_identifier(field: &'static str, name: &str) -> Result<()> {
     ))
 }
 
-/// An event type: a name without `*`, which stands for others in patterns.
+/// Checks an event type: a name without `*`, which is reserved for patterns.
 pub(crate) fn check_type(field: &'static str, event_type: &str) -> Result<()> {
     check(field, event_type)?;
     if event_type.contains('*') {
@@ -54,7 +54,7 @@ pub(crate) fn check_type(field: &'static str, event_type: &str) -> Result<()> {
     Ok(())
 }
 
-/// An event type to match: an exact name, or a prefix ending in `*`.
+/// Checks a type pattern: an exact name, or a prefix ending in `*`.
 pub(crate) fn check_type_pattern(field: &'static str, pattern: &str) -> Result<()> {
     if pattern == "*" {
         return Ok(());
@@ -93,7 +93,7 @@ pub(crate) fn pattern_intersection<'a>(a: &'a str, b: &'a str) -> Option<&'a str
     }
 }
 
-/// A text without the one character that PostgreSQL cannot store.
+/// Checks a text: at most `max` bytes, and without U+0000, which PostgreSQL cannot store.
 pub(crate) fn check_text(field: &'static str, text: &str, max: usize) -> Result<()> {
     if text.len() > max {
         return Err(Error::TooLarge { field, size: text.len(), max });
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn two_patterns_intersect_in_the_more_specific_one() {
+    fn patterns_intersect_in_the_more_specific_one() {
         let cases = [
             ("*", "a.*", Some("a.*")),
             ("a.*", "a.b*", Some("a.b*")),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_names_are_refused_with_their_field() {
+    fn invalid_names_are_rejected_with_their_field() {
         for bad in ["", "a b", "-a", "ä", "a/b", &"x".repeat(64)] {
             let error = check_identifier("namespace", bad).unwrap_err();
             assert!(error.to_string().starts_with("namespace: "), "{error}");

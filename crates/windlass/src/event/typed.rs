@@ -1,4 +1,4 @@
-//! Events as Rust types.
+//! Typed events: a Rust type for the payload of an event type.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use crate::event::NewEvent;
 use crate::queue::Queue;
 use crate::queue::publish::Published;
 
-/// A Rust type that stands for the payload of one event type.
+/// A Rust type for the payload of one event type.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -29,14 +29,14 @@ pub trait EventType: Serialize + DeserializeOwned + Send + 'static {
 }
 
 impl NewEvent {
-    /// An event with this payload, of its type.
+    /// An event with this payload and the payload's event type.
     pub fn of<T: EventType>(payload: &T) -> Result<NewEvent> {
         NewEvent::new(T::NAME).payload(payload)
     }
 }
 
 impl Queue {
-    /// Publishes an event with this payload, of its type. For more than that there is [`NewEvent::of`].
+    /// Publishes an event with this payload and the payload's event type. To set more options, use [`NewEvent::of`].
     pub async fn publish_as<T: EventType>(&self, payload: &T) -> Result<Published> {
         self.publish(NewEvent::of(payload)?).await
     }

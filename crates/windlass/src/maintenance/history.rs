@@ -1,4 +1,4 @@
-//! Exporting history to files, and importing it from them.
+//! Exports history to archive files and imports it from them. The file format is in `archive`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -16,48 +16,48 @@ use crate::policy::limits::Limits;
 use crate::queue::Queue;
 use crate::topology::MAIN;
 
-/// Which history to export; what is empty or `None` does not filter.
+/// Which history to export. Empty or `None` does not filter.
 #[derive(Debug, Clone, Default)]
 pub struct HistoryFilter {
-    /// Of any of these types, by exact name or prefix ending in `*`.
+    /// Only events of these types: exact names, or prefixes ending in `*`.
     pub types: Vec<String>,
-    /// Published at this instant or later.
+    /// Only events published at this time or later.
     pub from: Option<Timestamp>,
-    /// Published before this instant.
+    /// Only events published before this time.
     pub until: Option<Timestamp>,
 }
 
-/// What was exported.
+/// The result of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ExportedHistory {
-    /// Events.
+    /// Exported events.
     pub events: u64,
-    /// Their attempts.
+    /// Exported attempts.
     pub attempts: u64,
-    /// Files that were written.
+    /// Written files.
     pub files: u64,
 }
 
-/// What was imported.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ImportedHistory {
-    /// Files that were read.
+    /// Imported files.
     pub files: u64,
-    /// Files that were never finished, and left out.
+    /// Incomplete files, which were skipped.
     pub unfinished: u64,
-    /// Events that are new here.
+    /// Events that were added.
     pub events: u64,
-    /// Attempts that are new here.
+    /// Attempts that were added.
     pub attempts: u64,
-    /// Events that were here already.
+    /// Events that already existed.
     pub known: u64,
-    /// Events that were left out, since their id belongs to another event here.
+    /// Events that were skipped because another event in this database has the same id.
     pub clashes: u64,
-    /// The first of those.
+    /// The id of the first of those.
     pub first_clash: Option<i64>,
 }
 
-/// An event that is stored already.
+/// The identity of an event that is already stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredEvent {
     pub namespace: String,
@@ -65,14 +65,14 @@ pub(crate) struct StoredEvent {
     pub created_at: Timestamp,
 }
 
-/// Where an event belongs that comes from a file.
+/// How an event from a file relates to the stored event with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ImportTarget {
     New,
-    /// It is here already.
+    /// The event already exists.
     Known,
-    /// Another event has its id.
-    Taken,
+    /// Another event has the same id.
+    IdInUse,
 }
 
 impl ImportTarget {
@@ -85,21 +85,22 @@ impl ImportTarget {
             {
                 ImportTarget::Known
             }
-            Some(_) => ImportTarget::Taken,
+            Some(_) => ImportTarget::IdInUse,
         }
     }
 }
 
-/// What stands for the lane of an attempt from a file: the deliveries of an event have one each, and perhaps none of the
-/// subscriptions is here. Real ones are never negative.
-pub(crate) fn stand_in_id(subscription: &str) -> i64 {
+/// A placeholder for the lane of an imported attempt, one per subscription. The subscription may not exist in this
+/// database. Real lane ids are never negative.
+pub(crate) fn placeholder_lane_id(subscription: &str) -> i64 {
     let digest = Sha256::digest(subscription);
-    i64::from_le_bytes(std::array::from_fn(|at| digest[at])) | i64::MIN
+    i64::from_le_bytes(std::array::from_fn(|index| digest[index])) | i64::MIN
 }
 
 impl PastEvent {
-    /// When each of its deliveries ended; one that nothing is known of when it was published.
-    pub fn ends(&self) -> Vec<(i64, String, Timestamp)> {
+    /// The event id, subscription and end of each delivery. An event without attempts counts as a delivery to `main`
+    /// that ended when it was published.
+    pub fn delivery_ends(&self) -> Vec<(i64, String, Timestamp)> {
         let mut ends: BTreeMap<&str, Timestamp> = BTreeMap::new();
         for attempt in &self.attempts {
             let end = ends.entry(&attempt.subscription).or_insert(attempt.finished_at);
@@ -111,7 +112,7 @@ impl PastEvent {
         ends.into_iter().map(|(subscription, at)| (self.event.id, subscription.to_owned(), at)).collect()
     }
 
-    /// Refuses what no store could keep.
+    /// Rejects data that a store could not hold.
     fn check(&self, limits: &Limits) -> Result<()> {
         let event = &self.event;
         names::check_type("type", &event.event_type)?;
@@ -137,12 +138,12 @@ impl PastEvent {
     }
 }
 
-/// How many events are read or stored at once.
+/// How many events one statement reads or stores.
 const BATCH: usize = 500;
 
 impl Queue {
-    /// Writes this namespace's history to files in a folder: every event that matches and is neither live nor a dead
-    /// letter, with its attempts. `progress` is told how far it is, out of how much.
+    /// Writes this namespace's history to files in a folder: every matching event that is neither pending nor
+    /// processing nor a dead letter, with its attempts. `progress` is called with the progress and the total.
     pub async fn export_history(
         &self,
         to: &Path,
@@ -172,10 +173,9 @@ impl Queue {
         })
     }
 
-    /// Stores the history in a folder's files – those of one namespace, if one is named – as history: nothing of it is
-    /// delivered. Events keep their ids; those that are here already are passed over, and so are those whose id belongs
-    /// to another event here. Namespaces that do not exist are created. `progress` is told how many events are done, out
-    /// of how many.
+    /// Imports the history in a folder's files, or only that of one namespace. Imported events are not delivered. They
+    /// keep their ids; events that already exist, or whose id belongs to another event, are skipped. Missing namespaces
+    /// are created. `progress` is called with the number of processed events and the total.
     pub async fn import_history(
         &self,
         from: &Path,
@@ -187,16 +187,16 @@ impl Queue {
         files.retain(|(_, manifest)| namespace.is_none_or(|namespace| manifest.namespace == namespace));
         let total = files.iter().map(|(_, manifest)| manifest.events).sum();
         let mut imported = ImportedHistory { unfinished: unfinished as u64, ..ImportedHistory::default() };
-        let mut there: HashSet<String> = HashSet::new();
+        let mut ensured: HashSet<String> = HashSet::new();
         for (path, manifest) in files {
             let queue = self.in_namespace(&manifest.namespace)?;
-            if there.insert(manifest.namespace.clone()) {
-                queue.create_unless_there().await?;
+            if ensured.insert(manifest.namespace.clone()) {
+                queue.create_if_missing().await?;
             }
             let mut reader = blocking(move || Reader::open(&path, &manifest)).await?;
             loop {
-                let (back, events) = blocking(move || reader.next(BATCH).map(|events| (reader, events))).await?;
-                reader = back;
+                let (returned, events) = blocking(move || reader.next(BATCH).map(|events| (reader, events))).await?;
+                reader = returned;
                 if events.is_empty() {
                     break;
                 }
@@ -208,7 +208,7 @@ impl Queue {
         Ok(imported)
     }
 
-    async fn create_unless_there(&self) -> Result<()> {
+    async fn create_if_missing(&self) -> Result<()> {
         match self.reload().await {
             Err(Error::NamespaceNotFound { .. }) => self.put_namespace(self.namespace(), None, None).await.map(drop),
             found => found.map(drop),
@@ -240,7 +240,7 @@ mod tests {
     use crate::event::to_raw;
 
     #[test]
-    fn an_event_is_known_by_more_than_its_id() {
+    fn stored_event_is_identified_by_more_than_its_id() {
         let at: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let event = Event {
             id: 7,
@@ -265,15 +265,19 @@ mod tests {
         let cases = [
             (None, ImportTarget::New),
             (Some(stored.clone()), ImportTarget::Known),
-            (Some(StoredEvent { namespace: "other".into(), ..stored.clone() }), ImportTarget::Taken),
-            (Some(StoredEvent { event_type: "u".into(), ..stored.clone() }), ImportTarget::Taken),
-            (Some(StoredEvent { created_at: later, ..stored }), ImportTarget::Taken),
+            (Some(StoredEvent { namespace: "other".into(), ..stored.clone() }), ImportTarget::IdInUse),
+            (Some(StoredEvent { event_type: "u".into(), ..stored.clone() }), ImportTarget::IdInUse),
+            (Some(StoredEvent { created_at: later, ..stored }), ImportTarget::IdInUse),
         ];
-        for (stored, place) in cases {
-            assert_eq!(ImportTarget::of(&event, stored.as_ref()), place, "{stored:?}");
+        for (stored, target) in cases {
+            assert_eq!(ImportTarget::of(&event, stored.as_ref()), target, "{stored:?}");
         }
         let past = PastEvent { event, attempts: Vec::new() };
-        assert_eq!(past.ends(), [(7, MAIN.to_owned(), at)]);
-        assert!(stand_in_id("a") < 0 && stand_in_id("b") < 0 && stand_in_id("a") != stand_in_id("b"));
+        assert_eq!(past.delivery_ends(), [(7, MAIN.to_owned(), at)]);
+        assert!(
+            placeholder_lane_id("a") < 0
+                && placeholder_lane_id("b") < 0
+                && placeholder_lane_id("a") != placeholder_lane_id("b")
+        );
     }
 }

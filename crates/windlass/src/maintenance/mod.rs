@@ -1,4 +1,8 @@
-//! The loops that every server and every node runs, beside each other so that none holds up another.
+//! Background work that every server and every node runs.
+//!
+//! This module has the loops; they run concurrently, so that none blocks another. `task` lists the maintenance tasks
+//! and shares them between processes, and the other modules implement them. Firing of schedules is in `schedule/`,
+//! routing in `queue/`. Start at [`Queue::maintain_all`].
 
 use std::time::Duration;
 
@@ -16,53 +20,52 @@ pub(crate) mod retain;
 pub(crate) mod retention;
 pub(crate) mod task;
 
-/// After a failure the next round waits at least this long, twice as long after each further one, …
+/// The pause after a failed round. It doubles with each further failure, up to `RETRY_MAX`.
 const RETRY_MIN: Duration = Duration::from_secs(2);
-/// … and at most this long.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What could not be done in one go goes on after this time.
-const GO_ON: Duration = Duration::from_secs(1);
+/// How soon a task that has more to do continues.
+const CONTINUE_AFTER: Duration = Duration::from_secs(1);
 
-/// For so long a schedule that another process made may go unseen.
-const TICKS_UNSEEN_MAX: Duration = Duration::from_secs(5);
+/// The longest interval between checks for schedules that other processes created.
+const SCHEDULE_CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// An event that has arrived in a namespace without claims may stay there for so long.
-const ARRIVALS_UNSEEN_MAX: Duration = Duration::from_secs(1);
+/// The longest interval between checks for arrivals in namespaces without claims.
+const ARRIVAL_CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 impl Queue {
-    /// Does the upkeep of all namespaces, and fires their schedules, for as long as this is awaited; looks `every` so
-    /// often for what is due. For servers; a [`Node`](crate::Node) sees to its own namespace.
+    /// Runs the maintenance tasks of all namespaces and fires their schedules until the future is dropped. Checks for
+    /// due work once per `every`. For servers; a [`Node`](crate::Node) maintains its own namespace.
     pub async fn maintain_all(&self, every: Duration) {
-        self.keep_up(None, every).await;
+        self.run_loops(None, every).await;
     }
 
-    /// The same for this namespace.
+    /// Like [`Queue::maintain_all`], for this namespace.
     pub(crate) async fn maintain(&self, every: Duration) {
-        self.keep_up(Some(self.namespace()), every).await;
+        self.run_loops(Some(self.namespace()), every).await;
     }
 
-    async fn keep_up(&self, namespace: Option<&str>, every: Duration) {
+    async fn run_loops(&self, namespace: Option<&str>, every: Duration) {
         tokio::join!(
-            self.repeat(namespace, MaintenanceTask::QUICK, every),
-            self.repeat(namespace, MaintenanceTask::SLOW, every),
-            self.tick(namespace, every.min(TICKS_UNSEEN_MAX)),
-            self.route(namespace, every.min(ARRIVALS_UNSEEN_MAX)),
+            self.run_tasks(namespace, MaintenanceTask::QUICK, every),
+            self.run_tasks(namespace, MaintenanceTask::SLOW, every),
+            self.fire_schedules(namespace, every.min(SCHEDULE_CHECK_INTERVAL_MAX)),
+            self.route(namespace, every.min(ARRIVAL_CHECK_INTERVAL_MAX)),
         );
     }
 
-    /// At once, and then again and again.
-    async fn repeat(&self, namespace: Option<&str>, tasks: &[MaintenanceTask], every: Duration) {
+    /// Runs due maintenance tasks, the first time immediately.
+    async fn run_tasks(&self, namespace: Option<&str>, tasks: &[MaintenanceTask], every: Duration) {
         let mut wait = every;
         loop {
-            let done = self.do_due(namespace, tasks).await;
-            let unfinished = |runs: &Vec<MaintenanceRun>| runs.iter().any(|run| run.more);
-            wait = next_wait(wait, done.map(|runs| if unfinished(&runs) { every.min(GO_ON) } else { every }));
+            let runs = self.run_due_tasks(namespace, tasks).await;
+            let has_more = |runs: &Vec<MaintenanceRun>| runs.iter().any(|run| run.more);
+            wait = next_wait(wait, runs.map(|runs| if has_more(&runs) { every.min(CONTINUE_AFTER) } else { every }));
             sleep_about(wait).await;
         }
     }
 
-    /// Routes what has arrived where no claimer's router does.
+    /// Routes arrivals that no claimer routes.
     async fn route(&self, namespace: Option<&str>, every: Duration) {
         let mut wait = every;
         loop {
@@ -75,8 +78,8 @@ impl Queue {
         }
     }
 
-    /// Fires schedules at their time; those that other processes made meanwhile are seen `every` so often.
-    async fn tick(&self, namespace: Option<&str>, every: Duration) {
+    /// Fires schedules on time. Schedules of other processes are noticed within `every`.
+    async fn fire_schedules(&self, namespace: Option<&str>, every: Duration) {
         let mut changed = self.core().schedules_changed.subscribe();
         let mut wait = every;
         loop {
@@ -86,13 +89,13 @@ impl Queue {
                 None => self.fire_all().await,
             };
             wait = next_wait(wait, next_in.map(|next_in| next_in.unwrap_or(every).min(every)));
-            // Its sender is the queue's, which is here.
+            // This cannot fail: the queue owns the sender.
             let _ = tokio::time::timeout(wait, changed.changed()).await;
         }
     }
 
-    /// Fires what is due in any namespace; how long until the next tick. A namespace that fails does not keep the others
-    /// from theirs.
+    /// Fires the due schedules of all namespaces. Returns how long until the next tick. A failing namespace does not
+    /// block the others.
     async fn fire_all(&self) -> Result<Option<Duration>> {
         let mut waits = Vec::new();
         for (namespace, wait) in self.store().next_ticks(self.now()).await? {
@@ -102,23 +105,23 @@ impl Queue {
             }
             match self.in_namespace(&namespace)?.fire_schedules_once().await {
                 Ok(fired) => waits.extend(fired.next_in),
-                Err(error) => tracing::warn!(%error, namespace, "schedules could not be fired"),
+                Err(error) => tracing::warn!(%error, namespace, "could not fire schedules"),
             }
         }
         Ok(waits.into_iter().min())
     }
 }
 
-/// How long to wait after a round: as it says, or for longer each time that it fails.
+/// How long to wait after a round: the returned duration, or an increasing one after failures.
 fn next_wait(last: Duration, round: Result<Duration>) -> Duration {
     round.unwrap_or_else(|error| {
         let next = (last * 2).clamp(RETRY_MIN, RETRY_MAX);
-        tracing::warn!(%error, again_in = ?next, "upkeep failed");
+        tracing::warn!(%error, retry_in = ?next, "maintenance failed; retrying");
         next
     })
 }
 
-/// Jittered, so that processes started together do not stay together.
+/// Jittered, so that processes that started at the same time do not stay in step.
 async fn sleep_about(wait: Duration) {
     tokio::time::sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
 }

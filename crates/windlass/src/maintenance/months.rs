@@ -1,4 +1,4 @@
-//! The months by which history is kept: which to make, and which to drop. No I/O.
+//! The monthly partitions of history: which to create and which to drop. No I/O.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use chrono::{Datelike, NaiveDate, NaiveTime, TimeDelta};
 
 use crate::clock::Timestamp;
 
-/// A month, in UTC. It is written as in the names of partitions: `2026_05`.
+/// A month in UTC, formatted as in the names of partitions: `2026_05`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Month {
     year: i32,
@@ -26,13 +26,13 @@ impl Month {
         }
     }
 
-    pub fn begins(self) -> Timestamp {
+    pub fn start(self) -> Timestamp {
         let day = NaiveDate::from_ymd_opt(self.year, self.month, 1).unwrap_or(NaiveDate::MAX);
         day.and_time(NaiveTime::MIN).and_utc()
     }
 
-    pub fn ends(self) -> Timestamp {
-        self.next().begins()
+    pub fn end(self) -> Timestamp {
+        self.next().start()
     }
 }
 
@@ -53,57 +53,57 @@ impl FromStr for Month {
     }
 }
 
-/// What is kept by months.
+/// A history table that is partitioned by month.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kept {
-    /// By when they were published.
+pub(crate) enum HistoryTable {
+    /// Partitioned by the time of publishing.
     Events,
-    /// By when they ended.
+    /// Partitioned by the time the attempt ended.
     Attempts,
 }
 
-impl Kept {
-    pub const ALL: [Kept; 2] = [Kept::Events, Kept::Attempts];
+impl HistoryTable {
+    pub const ALL: [HistoryTable; 2] = [HistoryTable::Events, HistoryTable::Attempts];
 
-    /// Its table.
+    /// The table's name.
     pub fn as_str(self) -> &'static str {
         match self {
-            Kept::Events => "events",
-            Kept::Attempts => "event_attempts",
+            HistoryTable::Events => "events",
+            HistoryTable::Attempts => "event_attempts",
         }
     }
 }
 
-/// A part of the history.
-pub(crate) type Part = (Kept, Month);
+/// A monthly partition of a history table.
+pub(crate) type HistoryPartition = (HistoryTable, Month);
 
-/// How many months are made before they come.
+/// How many months ahead partitions are created.
 const MONTHS_AHEAD: usize = 2;
 
-/// The parts of this month and the next ones that are not there.
-pub(crate) fn missing(found: &[Part], now: Timestamp) -> Vec<Part> {
+/// The missing partitions of this month and the next ones.
+pub(crate) fn missing_partitions(found: &[HistoryPartition], now: Timestamp) -> Vec<HistoryPartition> {
     let months = std::iter::successors(Some(Month::of(now)), |month| Some(month.next())).take(MONTHS_AHEAD + 1);
-    let wanted = months.flat_map(|month| Kept::ALL.map(|kept| (kept, month)));
-    wanted.filter(|part| !found.contains(part)).collect()
+    let wanted = months.flat_map(|month| HistoryTable::ALL.map(|table| (table, month)));
+    wanted.filter(|partition| !found.contains(partition)).collect()
 }
 
-/// Whether nothing can have happened in it yet, and nothing will soon.
+/// Whether the month is so far ahead that its partition has no rows yet and gets none soon.
 pub(crate) fn is_ahead(month: Month, now: Timestamp) -> bool {
-    month.begins() - now > TimeDelta::days(1)
+    month.start() - now > TimeDelta::days(1)
 }
 
-/// The months that ended before this instant, the oldest first.
-pub(crate) fn over(found: &[Part], of: Kept, before: Timestamp) -> Vec<Month> {
-    let of_them = found.iter().filter(|(kept, month)| *kept == of && month.ends() <= before);
-    let mut months: Vec<Month> = of_them.map(|(_, month)| *month).collect();
+/// The months of a table that ended before a time, oldest first.
+pub(crate) fn ended_before(found: &[HistoryPartition], table: HistoryTable, before: Timestamp) -> Vec<Month> {
+    let ended = found.iter().filter(|(name, month)| *name == table && month.end() <= before);
+    let mut months: Vec<Month> = ended.map(|(_, month)| *month).collect();
     months.sort();
     months
 }
 
-/// Those of the attempts' months that may go where these months of events are only put off: until they go, their events
-/// are seen as they were.
-pub(crate) fn before_all(months: Vec<Month>, put_off: &[Month]) -> Vec<Month> {
-    months.into_iter().filter(|month| put_off.iter().all(|left| month < left)).collect()
+/// The months of attempts that may be dropped although the drop of these months of events was postponed. Attempts of a
+/// postponed month stay, so that its events keep their complete history.
+pub(crate) fn before_postponed(months: Vec<Month>, postponed: &[Month]) -> Vec<Month> {
+    months.into_iter().filter(|month| postponed.iter().all(|postponed| month < postponed)).collect()
 }
 
 #[cfg(test)]
@@ -119,31 +119,31 @@ mod tests {
     }
 
     #[test]
-    fn months_follow_each_other() {
+    fn next_month_follows() {
         assert_eq!(month("2025_12").next(), month("2026_01"));
         assert_eq!(month("2026_01").next(), month("2026_02"));
         assert_eq!(Month::of(at("2026-02-28T23:59:59.999999Z")), month("2026_02"));
-        assert_eq!(month("2026_02").ends(), at("2026-03-01T00:00:00Z"));
+        assert_eq!(month("2026_02").end(), at("2026-03-01T00:00:00Z"));
         assert!(month("2025_12") < month("2026_01"));
     }
 
     #[test]
-    fn only_whole_names_are_months() {
+    fn malformed_month_names_are_rejected() {
         for bad in ["", "default", "2026_13", "2026_00", "26_01", "2026_1", "2026-01", "2026_01_dropped", "+2026_01"] {
             assert!(bad.parse::<Month>().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn this_month_and_the_next_two_are_made() {
-        let found = [(Kept::Events, month("2026_11")), (Kept::Attempts, month("2026_12"))];
-        let missing = missing(&found, at("2026-11-30T23:00:00Z"));
-        let shown: Vec<String> = missing.iter().map(|(kept, month)| format!("{}_{month}", kept.as_str())).collect();
+    fn partitions_of_this_and_the_next_two_months_are_created() {
+        let found = [(HistoryTable::Events, month("2026_11")), (HistoryTable::Attempts, month("2026_12"))];
+        let missing = missing_partitions(&found, at("2026-11-30T23:00:00Z"));
+        let shown: Vec<String> = missing.iter().map(|(table, month)| format!("{}_{month}", table.as_str())).collect();
         assert_eq!(shown, ["event_attempts_2026_11", "events_2026_12", "events_2027_01", "event_attempts_2027_01"]);
     }
 
     #[test]
-    fn a_month_is_ahead_until_the_day_before() {
+    fn month_is_ahead_until_the_day_before() {
         let cases = [("2026-01-30T23:59:59Z", true), ("2026-01-31T00:00:00Z", false), ("2026-02-05T00:00:00Z", false)];
         for (now, ahead) in cases {
             assert_eq!(is_ahead(month("2026_02"), at(now)), ahead, "{now}");
@@ -151,18 +151,21 @@ mod tests {
     }
 
     #[test]
-    fn a_month_is_over_when_all_of_it_is() {
-        let found = ["2026_03", "2026_01", "2026_02"].map(|text| (Kept::Events, month(text)));
-        assert_eq!(over(&found, Kept::Events, at("2026-02-28T23:59:59Z")), [month("2026_01")]);
-        assert_eq!(over(&found, Kept::Events, at("2026-03-01T00:00:00Z")), [month("2026_01"), month("2026_02")]);
-        assert_eq!(over(&found, Kept::Attempts, at("2027-01-01T00:00:00Z")), []);
+    fn month_is_dropped_only_after_its_end() {
+        let found = ["2026_03", "2026_01", "2026_02"].map(|text| (HistoryTable::Events, month(text)));
+        assert_eq!(ended_before(&found, HistoryTable::Events, at("2026-02-28T23:59:59Z")), [month("2026_01")]);
+        assert_eq!(
+            ended_before(&found, HistoryTable::Events, at("2026-03-01T00:00:00Z")),
+            [month("2026_01"), month("2026_02")]
+        );
+        assert_eq!(ended_before(&found, HistoryTable::Attempts, at("2027-01-01T00:00:00Z")), []);
     }
 
     #[test]
-    fn attempts_do_not_go_before_their_events() {
+    fn attempts_are_not_dropped_before_their_events() {
         let months = || ["2026_01", "2026_02", "2026_03"].map(month).to_vec();
-        assert_eq!(before_all(months(), &[]), months());
-        assert_eq!(before_all(months(), &[month("2026_02")]), [month("2026_01")]);
-        assert_eq!(before_all(months(), &[month("2025_02")]), []);
+        assert_eq!(before_postponed(months(), &[]), months());
+        assert_eq!(before_postponed(months(), &[month("2026_02")]), [month("2026_01")]);
+        assert_eq!(before_postponed(months(), &[month("2025_02")]), []);
     }
 }

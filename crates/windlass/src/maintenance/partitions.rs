@@ -1,58 +1,60 @@
-//! The months of history: made before they come, and dropped when all in them is over. Only PostgreSQL has them.
+//! Maintains the monthly partitions of history on PostgreSQL: creates them ahead, and drops expired ones.
 
 use crate::error::Result;
-use crate::maintenance::months::{self, Kept, Month, before_all, is_ahead, missing};
-use crate::maintenance::retention::{longest_ms, over_before};
+use crate::maintenance::months::{self, HistoryTable, Month, before_postponed, is_ahead, missing_partitions};
+use crate::maintenance::retention::{delete_before, longest_keep_ms};
 use crate::queue::Queue;
 use crate::store::{DropOutcome, ExpiredMonths, MonthStore};
 
-/// What became of the months of history.
+/// The result of [`Queue::partitions_once`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Partitions {
-    /// Partitions that were made.
+    /// Partitions that were created.
     pub made: usize,
     /// Partitions that were dropped.
     pub dropped: usize,
-    /// Partitions that could not be made or dropped now: their table is in use, or they hold too much that must stay.
-    pub put_off: usize,
-    /// Events that were left alone outside of all months, and deleted.
+    /// Partitions that could not be created or dropped now: the table is in use, or too many rows must be kept.
+    pub postponed: usize,
+    /// Events outside the dropped months that were deleted because their attempts were dropped.
     pub strays: usize,
 }
 
-/// How many batches of events one call deletes row by row.
+/// How many batches of strays one call deletes.
 const STRAYS_BATCHES_MAX: usize = 1_000;
 
 impl Queue {
-    /// Makes the partitions of this month and the next two, and drops months in which everything is over, for the whole
-    /// database: those that ended longer ago than any namespace, type or subscription keeps what is completed. What must
-    /// stay of such a month – live events, dead letters, what ended later – is put aside first. Nobody is kept waiting
-    /// for more than a moment: where a table is in use, it is tried again next time. Nothing is dropped for a day after
-    /// the clock has leapt. On SQLite there is nothing to do.
+    /// Creates the partitions of this month and the next two, and drops expired months, for the whole database. A month
+    /// is expired if it ended longer ago than the longest retention of completed deliveries of any namespace, type or
+    /// subscription. Rows that must be kept (pending and processing events, dead letters, deliveries that ended later)
+    /// are moved out first.
+    ///
+    /// Locks are held only briefly: if a table is in use, the next call retries. After the clock jumped, nothing is
+    /// dropped for a day. On SQLite this does nothing.
     pub async fn partitions_once(&self) -> Result<Partitions> {
         let mut done = Partitions::default();
         let Some(store) = self.store().by_months() else { return Ok(done) };
-        // What was left of the last time does not wait for all that may go wrong now.
+        // First, so that an error below does not delay the drops that the last call began.
         done.dropped += store.finish_dropping().await?;
         let now = self.store().now(self.now()).await?;
-        for part in missing(&store.months().await?, now) {
-            match store.add_month(part, is_ahead(part.1, now)).await? {
+        for partition in missing_partitions(&store.months().await?, now) {
+            match store.add_month(partition, is_ahead(partition.1, now)).await? {
                 true => done.made += 1,
-                false => done.put_off += 1,
+                false => done.postponed += 1,
             }
         }
         let rules = store.rules().await?;
-        if let Some(longest_ms) = longest_ms(&rules.of)
-            && self.believes(now).await?
+        if let Some(longest_keep_ms) = longest_keep_ms(&rules.of)
+            && self.trusts_clock(now).await?
         {
-            // What is archived goes row by row.
+            // History that is archived is deleted row by row.
             let spared = rules.of.into_iter().filter(|(_, rules)| rules.archives()).map(|(namespace, _)| namespace);
-            let (before, spared) = (over_before(now, longest_ms), spared.collect());
+            let (before, spared) = (delete_before(now, longest_keep_ms), spared.collect());
             drop_months(store, &ExpiredMonths { before, spared, version: rules.version }, &mut done).await?;
             done.dropped += store.finish_dropping().await?;
         }
         if done != Partitions::default() {
-            let Partitions { made, dropped, put_off, strays } = done;
-            tracing::info!(made, dropped, put_off, strays, "months of history");
+            let Partitions { made, dropped, postponed, strays } = done;
+            tracing::info!(made, dropped, postponed, strays, "maintained the monthly partitions");
         }
         Ok(done)
     }
@@ -60,19 +62,19 @@ impl Queue {
 
 async fn drop_months(store: &dyn MonthStore, over: &ExpiredMonths, done: &mut Partitions) -> Result<()> {
     let found = store.months().await?;
-    let mut put_off = Vec::new();
-    for month in months::over(&found, Kept::Events, over.before) {
+    let mut postponed = Vec::new();
+    for month in months::ended_before(&found, HistoryTable::Events, over.before) {
         if !matches!(
-            drop_month(store, Kept::Events, month, over, done).await?,
+            drop_month(store, HistoryTable::Events, month, over, done).await?,
             DropOutcome::Dropped | DropOutcome::TooMuchStays
         ) {
-            put_off.push(month);
+            postponed.push(month);
         }
     }
-    for month in before_all(months::over(&found, Kept::Attempts, over.before), &put_off) {
-        drop_month(store, Kept::Attempts, month, over, done).await?;
+    for month in before_postponed(months::ended_before(&found, HistoryTable::Attempts, over.before), &postponed) {
+        drop_month(store, HistoryTable::Attempts, month, over, done).await?;
     }
-    // Events whose attempts went with a month, and which are in none themselves, or in one that stays.
+    // Delete events whose attempts were dropped with a month, while the events are in a month that stays or in none.
     for _ in 0..STRAYS_BATCHES_MAX {
         let Some(batch) = store.delete_strays(over).await? else { break };
         done.strays += batch;
@@ -82,20 +84,20 @@ async fn drop_months(store: &dyn MonthStore, over: &ExpiredMonths, done: &mut Pa
 
 async fn drop_month(
     store: &dyn MonthStore,
-    kept: Kept,
+    table: HistoryTable,
     month: Month,
     over: &ExpiredMonths,
     done: &mut Partitions,
 ) -> Result<DropOutcome> {
-    let dropping = store.drop_month((kept, month), over).await?;
-    let why = match dropping {
-        DropOutcome::Dropped => return Ok(dropping),
-        DropOutcome::Busy => "in use",
-        DropOutcome::TooMuchStays => "much of them must stay; the rest is deleted row by row",
-        DropOutcome::Outdated => "the rules have changed just now",
-        DropOutcome::Refused => "only the owner of the tables may do that",
+    let outcome = store.drop_month((table, month), over).await?;
+    let why = match outcome {
+        DropOutcome::Dropped => return Ok(outcome),
+        DropOutcome::Busy => "the table is in use",
+        DropOutcome::TooMuchStays => "too many rows must be kept; the others are deleted row by row",
+        DropOutcome::Outdated => "the retention settings have just changed",
+        DropOutcome::Refused => "only the owner of the tables may drop it",
     };
-    tracing::info!("{} of {month} are not dropped now: {why}", kept.as_str());
-    done.put_off += 1;
-    Ok(dropping)
+    tracing::info!("did not drop partition {month} of {}: {why}", table.as_str());
+    done.postponed += 1;
+    Ok(outcome)
 }

@@ -1,9 +1,12 @@
-//! Upkeep that every process may do at any time; guards make each change happen once.
+//! Maintenance of pending and leased deliveries: expired leases, deadlines, backfill, and pruning of small tables.
+//!
+//! Any process may run these at any time; guards make sure that each change is applied once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::event::tag_set;
+use crate::event::{Event, tag_set};
 use crate::queue::change::{apply_counted, change};
 use crate::queue::decide::{decide_abandoned, decide_expired};
 use crate::queue::publish::route_to;
@@ -12,47 +15,47 @@ use crate::queue::{Core, Queue};
 use crate::store::{ChangeGuard, NewDelivery};
 use crate::topology::Subscription;
 
-/// How long a node is remembered that is not heard of.
+/// How long a node without a heartbeat is kept.
 const NODE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long it is on record what a schedule fired. One that ticks each second has 600,000 ticks in this time; and by as
-/// much the clock may be put back without that any of them happens again.
+/// How long fired ticks are kept. A schedule that ticks every second has 600,000 rows. If the clock moves back by less
+/// than this, no tick fires again.
 const FIRES_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long it is remembered that somebody asked for events.
+/// How long a consumer without claim requests is kept.
 const CONSUMERS_KEPT: Duration = Duration::from_secs(3600);
 
-/// How long an empty lane stays after it was created.
+/// How long an empty lane is kept after its creation.
 const EMPTY_LANE_KEPT: Duration = Duration::from_secs(600);
 
-/// How many deliveries one statement of maintenance takes.
+/// How many deliveries or rows one statement processes.
 const BATCH: usize = 500;
-/// How many empty lanes one statement removes. Each removal makes all processes reload the namespace.
+/// How many empty lanes one statement removes. After a removal all processes reload the namespace.
 const LANES_BATCH: usize = 20_000;
 
 impl Queue {
-    /// Releases every delivery whose lease has expired, and dead-letters those that were claimed too often; how many.
+    /// Releases deliveries whose lease has expired, and dead-letters those that have no attempt left. Returns how many.
     pub async fn release_expired_once(&self) -> Result<usize> {
         self.reload().await?;
         release_expired(self.core(), self.namespace()).await
     }
 
-    /// Buries every waiting delivery whose deadline has passed; how many.
+    /// Dead-letters pending deliveries whose deadline has passed. Returns how many.
     pub async fn expire_once(&self) -> Result<usize> {
         self.reload().await?;
         let mut expired = 0;
         loop {
-            let found = self.store().expired(self.namespace(), BATCH, self.now()).await?;
-            let last = found.len() < BATCH;
-            let changes = found.into_iter().map(|live| change(live, ChangeGuard::Free, decide_expired()));
+            let found = self.store().expired_deliveries(self.namespace(), BATCH, self.now()).await?;
+            let is_last = found.len() < BATCH;
+            let changes = found.into_iter().map(|live| change(live, ChangeGuard::Pending, decide_expired()));
             expired += apply_counted(self.core(), self.namespace(), &changes.collect::<Vec<_>>()).await?;
-            if last {
+            if is_last {
                 return Ok(expired);
             }
         }
     }
 
-    /// Goes on adding past events to subscriptions that began in the past; how many deliveries.
+    /// Continues the backfill of subscriptions that start in the past. Returns how many deliveries were added.
     pub async fn backfill_once(&self) -> Result<usize> {
         let mut added = 0;
         for subscription in &self.reload().await?.subscriptions {
@@ -61,9 +64,9 @@ impl Queue {
         Ok(added)
     }
 
-    /// Deletes what nobody needs any more: handler results of deliveries that are gone, nodes that were not heard of
-    /// for a week, keys whose window is over, what schedules fired a week ago, who asked for events an hour ago, and lanes
-    /// without deliveries; how many.
+    /// Deletes obsolete rows: handler results of deleted deliveries, nodes without a heartbeat for a week, keys whose
+    /// deduplication window has ended, schedule ticks older than a week, consumers without a request for an hour, and
+    /// empty lanes. Returns how many.
     pub async fn prune_once(&self) -> Result<usize> {
         self.reload().await?;
         let mut pruned = self.remove_empty_lanes().await?;
@@ -89,7 +92,7 @@ impl Queue {
             }
         }
         if removed > 0 {
-            self.changed().await?;
+            self.topology_changed().await?;
         }
         Ok(removed)
     }
@@ -108,7 +111,8 @@ impl Queue {
                 }
             }
             let name = &subscription.subscription;
-            if !self.store().backfill(self.namespace(), name, &wanted, start, past.next, self.now()).await? {
+            let wanted: Arc<[(Event, NewDelivery)]> = wanted.into();
+            if !self.store().backfill(self.namespace(), name, wanted.clone(), start, past.next, self.now()).await? {
                 break;
             }
             added += wanted.len();
@@ -119,7 +123,7 @@ impl Queue {
         Ok(added)
     }
 
-    /// The delivery of a stored event to one subscription; makes its lane where it is missing.
+    /// Routes a stored event to one subscription. Creates the lane if it is missing.
     pub(crate) async fn route_one(
         &self,
         subscription: &str,
@@ -142,7 +146,7 @@ impl Queue {
     }
 }
 
-/// Releases the deliveries of the namespace whose lease has expired; how many. This is the only place that does so.
+/// Releases the deliveries of the namespace whose lease has expired. Returns how many. No other code does this.
 pub(crate) async fn release_expired(core: &Core, namespace: &str) -> Result<usize> {
     let mut released = 0;
     loop {

@@ -1,4 +1,6 @@
-//! Deleting history whose time is over, row by row.
+//! Deletes history that exceeds its retention, row by row. Whole months are dropped by `partitions`.
+//!
+//! Start at [`Queue::retain_once`]. The rules are in `retention`, the SQL in the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,10 +8,11 @@ use std::sync::Arc;
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::maintenance::archive::{Archive, blocking};
-use crate::maintenance::clock_check::Seen;
+use crate::maintenance::clock_check::ClockCheck;
 use crate::maintenance::history::write;
 use crate::maintenance::retention::{
-    Ended, Leftover, Mark, Rules, Walk, WalkPosition, longest_ms, over_at, over_before, row_wise_after_ms,
+    EndedDelivery, RetentionLeftover, RetentionMark, RetentionRules, RetentionWalk, WalkPosition, delete_at,
+    delete_before, delete_rows_after_ms, longest_keep_ms,
 };
 use crate::queue::Queue;
 use crate::store::{DeletedHistory, EndedPage, MarkStep, Retain};
@@ -22,131 +25,134 @@ pub struct RetentionReport {
     pub deliveries: usize,
     /// Dead letters that were deleted.
     pub dead_letters: usize,
-    /// Events that nothing refers to any more.
+    /// Events that were deleted because nothing refers to them.
     pub events: usize,
-    /// It stopped before it was through, so as not to keep other upkeep waiting.
+    /// There is more to delete. The run ended early so as not to delay other maintenance tasks.
     pub more: bool,
-    /// Nothing was deleted: history must be archived first and this process was not told where to, or the clock has leapt
-    /// and is not believed for a day.
+    /// Nothing was deleted: either history must be archived first and this process has no archive directory, or the
+    /// clock jumped and is not trusted for a day.
     pub withheld: bool,
 }
 
 impl RetentionReport {
-    fn add(&mut self, taken: DeletedHistory) {
-        self.deliveries += taken.deliveries;
-        self.dead_letters += taken.dead_letters;
-        self.events += taken.events;
+    fn add(&mut self, deleted: DeletedHistory) {
+        self.deliveries += deleted.deliveries;
+        self.dead_letters += deleted.dead_letters;
+        self.events += deleted.events;
     }
 }
 
-/// How many pages one call looks at.
+/// How many pages one call reads.
 const PAGES_MAX: usize = 200;
 
-/// How many deliveries are archived before they are deleted.
-const ARCHIVED_AT_ONCE: usize = 10_000;
+/// How many deliveries are archived together before they are deleted.
+const ARCHIVE_BATCH: usize = 10_000;
 
-/// How many pages without anything to delete pass before it is noted that they were seen.
-const EMPTY_PAGES_MAX: usize = 20;
+/// After this many pages without anything to delete, the progress is stored.
+const EMPTY_PAGES_PER_MARK: usize = 20;
 
 impl Queue {
-    /// Deletes from this namespace's history what its policy no longer keeps: completed and cancelled deliveries, dead
-    /// letters that are kept for a time, and events once nothing refers to them. Never a live event, and never a dead
-    /// letter that is kept until somebody acts. Harmless when several processes do it at once.
+    /// Deletes history of this namespace that exceeds the retention of its policy: completed and canceled deliveries,
+    /// dead letters with a finite retention, and events that nothing refers to. Pending and processing events, and dead
+    /// letters that are kept forever, are never deleted. Several processes may do this concurrently.
     pub async fn retain_once(&self) -> Result<RetentionReport> {
         let topology = self.reload().await?;
         let now = self.store().now(self.now()).await?;
-        let rules = Rules::of(&topology);
+        let rules = RetentionRules::of(&topology);
         let hash = rules.hash();
         if rules.archives() && self.core().archive.is_none() {
             tracing::info!(
                 namespace = self.namespace(),
-                "nothing is deleted: history must be archived first, and this process was not told where to; \
+                "retention is on hold: history must be archived first, but this process has no archive directory; \
                  start a server with --archive-dir, or open the queue with archive_to"
             );
             return Ok(RetentionReport { withheld: true, ..RetentionReport::default() });
         }
-        if !self.believes(now).await? {
+        if !self.trusts_clock(now).await? {
             return Ok(RetentionReport { withheld: true, ..RetentionReport::default() });
         }
-        // What is archived is read row by row, and may as well be deleted so.
-        let longest_ms = match self.store().by_months() {
-            Some(months) if !rules.archives() => longest_ms(&months.rules().await?.of),
+        // Archived history is read row by row, so it is deleted row by row as well.
+        let longest_keep_ms = match self.store().by_months() {
+            Some(months) if !rules.archives() => longest_keep_ms(&months.rules().await?.of),
             _ => None,
         };
-        let (pending, done) = (Vec::new(), RetentionReport::default());
-        let mut round = Round { queue: self, topology, rules, hash, now, longest_ms, pages: 0, pending, done };
-        round.leftovers().await?;
-        for walk in [Walk::DeadLetters, Walk::Attempts] {
-            round.walk(walk).await?;
+        let (planned, report) = (Vec::new(), RetentionReport::default());
+        let mut run =
+            RetentionRun { queue: self, topology, rules, hash, now, longest_keep_ms, pages: 0, planned, report };
+        run.delete_leftovers().await?;
+        for walk in [RetentionWalk::DeadLetters, RetentionWalk::Attempts] {
+            run.walk(walk).await?;
         }
-        round.done.more = round.is_over();
-        Ok(round.done)
+        run.report.more = run.is_at_limit();
+        Ok(run.report)
     }
 
-    /// Whether history may be deleted by this clock; if not, it has leapt.
-    pub(crate) async fn believes(&self, now: Timestamp) -> Result<bool> {
-        let before = self.store().seen().await?;
-        let seen = Seen::next(before, now);
-        if seen.is_news(before) {
-            self.store().note_seen(seen).await?;
+    /// Whether the database clock may be used to delete history; see [`ClockCheck`].
+    pub(crate) async fn trusts_clock(&self, now: Timestamp) -> Result<bool> {
+        let previous = self.store().clock_check().await?;
+        let check = ClockCheck::next(previous, now);
+        if check.must_be_stored(previous) {
+            self.store().record_clock_check(check).await?;
         }
-        if let Some(resume_at) = seen.resume_at.filter(|_| seen.is_doubt(before)) {
-            let last = seen.believed;
-            tracing::warn!(%last, %now, %resume_at, "the clock is far past the last retention: nothing is deleted for a day");
+        if let Some(resume_at) = check.resume_at.filter(|_| check.starts_hold(previous)) {
+            let last = check.trusted;
+            tracing::warn!(%last, %now, %resume_at, "the clock is far past the last check; retention deletes nothing for a day");
         }
-        Ok(seen.resume_at.is_none())
+        Ok(check.resume_at.is_none())
     }
 }
 
-struct Round<'a> {
+/// One call of [`Queue::retain_once`].
+struct RetentionRun<'a> {
     queue: &'a Queue,
     topology: Arc<Topology>,
-    rules: Rules,
+    rules: RetentionRules,
     hash: i64,
     now: Timestamp,
-    /// After which time whole months are dropped.
-    longest_ms: Option<u64>,
+    /// The age at which whole months are dropped, if they are.
+    longest_keep_ms: Option<u64>,
     pages: usize,
-    /// What is to be done, in order, once it is in the archive.
-    pending: Vec<Retain>,
-    done: RetentionReport,
+    /// Deletions to carry out in order, after archiving.
+    planned: Vec<Retain>,
+    report: RetentionReport,
 }
 
-impl Round<'_> {
-    fn is_over(&self) -> bool {
+impl RetentionRun<'_> {
+    fn is_at_limit(&self) -> bool {
         self.pages >= PAGES_MAX
     }
 
-    async fn walk(&mut self, walk: Walk) -> Result<()> {
+    async fn walk(&mut self, walk: RetentionWalk) -> Result<()> {
         let marks = self.queue.store().marks(self.queue.namespace(), walk).await?;
-        for keep_ms in self.rules.keeps(walk) {
+        for keep_ms in self.rules.keep_durations_ms(walk) {
             let mark = marks.iter().find(|mark| mark.keep_ms == keep_ms).copied();
             self.walk_for(walk, keep_ms, mark).await?;
         }
         Ok(())
     }
 
-    /// Goes on from the mark, or from the beginning where the rules were others, or the clock has gone back behind it.
-    async fn walk_for(&mut self, walk: Walk, keep_ms: u64, mut mark: Option<Mark>) -> Result<()> {
-        let until = over_before(self.now, row_wise_after_ms(walk, keep_ms, self.longest_ms));
-        let is_good = |mark: &Mark| mark.rules == self.hash && mark.place.at <= self.now.timestamp_micros();
-        let mut place = mark.filter(is_good).map_or(WalkPosition::default(), |mark| mark.place);
-        let mut empty = 0;
-        while !self.is_over() {
-            let page = self.page(walk, place, until).await?;
-            let (due, later) = self.sort(keep_ms, until, &page);
-            place = page.next;
-            let nothing = due.is_empty() && later.is_empty();
-            empty = if nothing { empty + 1 } else { 0 };
-            if nothing && page.more && empty % EMPTY_PAGES_MAX != 0 {
+    /// Continues from the mark. Starts over if the rules have changed, or if the clock is now before the mark.
+    async fn walk_for(&mut self, walk: RetentionWalk, keep_ms: u64, mut mark: Option<RetentionMark>) -> Result<()> {
+        let until = delete_before(self.now, delete_rows_after_ms(walk, keep_ms, self.longest_keep_ms));
+        let is_valid =
+            |mark: &RetentionMark| mark.rules == self.hash && mark.position.at <= self.now.timestamp_micros();
+        let mut position = mark.filter(is_valid).map_or(WalkPosition::default(), |mark| mark.position);
+        let mut empty_pages = 0;
+        while !self.is_at_limit() {
+            let page = self.page(walk, position, until).await?;
+            let (due, later) = self.split(keep_ms, until, &page);
+            position = page.next;
+            let is_empty = due.is_empty() && later.is_empty();
+            empty_pages = if is_empty { empty_pages + 1 } else { 0 };
+            if is_empty && page.more && empty_pages % EMPTY_PAGES_PER_MARK != 0 {
                 continue;
             }
-            let to = Mark { keep_ms, rules: self.hash, place };
+            let to = RetentionMark { keep_ms, rules: self.hash, position };
             if mark != Some(to) {
                 let step = Some(MarkStep { walk, from: mark, to });
                 self.plan(step, due, Vec::new(), later);
                 mark = Some(to);
-                if self.is_enough() && !self.carry_out().await? {
+                if self.is_batch_full() && !self.carry_out().await? {
                     return Ok(());
                 }
             }
@@ -157,20 +163,21 @@ impl Round<'_> {
         self.carry_out().await.map(drop)
     }
 
-    async fn page(&mut self, walk: Walk, place: WalkPosition, until: Timestamp) -> Result<EndedPage> {
+    async fn page(&mut self, walk: RetentionWalk, position: WalkPosition, until: Timestamp) -> Result<EndedPage> {
         self.pages += 1;
         let (store, namespace) = (self.queue.store(), self.queue.namespace());
-        store.ended(namespace, walk, place, until, store.retain_batch(), self.now).await
+        store.ended(namespace, walk, position, until, store.retain_batch(), self.now).await
     }
 
-    /// What of a page is over by this keep, and what a later look must find since the walk does not come by again.
-    fn sort(
+    /// Splits a page into deliveries to delete and leftovers. On SQLite a page may contain deliveries that ended after
+    /// `until`, because the clock moved back. They become leftovers, since the walk does not visit them again.
+    fn split(
         &self,
         keep_ms: u64,
         until: Timestamp,
         page: &EndedPage,
-    ) -> (Vec<Ended>, Vec<(Leftover, Option<Timestamp>)>) {
-        let mut due: BTreeMap<(i64, &str), &Ended> = BTreeMap::new();
+    ) -> (Vec<EndedDelivery>, Vec<(RetentionLeftover, Option<Timestamp>)>) {
+        let mut due: BTreeMap<(i64, &str), &EndedDelivery> = BTreeMap::new();
         let mut later = Vec::new();
         for ended in &page.ended {
             let keep = self.rules.keep_ms(ended.status, &ended.subscription, &ended.event_type);
@@ -178,9 +185,12 @@ impl Round<'_> {
                 continue;
             }
             if ended.at >= until {
-                let leftover =
-                    Leftover { event_id: ended.event_id, subscription: ended.subscription.clone(), since: ended.at };
-                later.push((leftover, over_at(ended.at, keep)));
+                let leftover = RetentionLeftover {
+                    event_id: ended.event_id,
+                    subscription: ended.subscription.clone(),
+                    since: ended.at,
+                };
+                later.push((leftover, delete_at(ended.at, keep)));
             } else {
                 due.entry((ended.event_id, &ended.subscription))
                     .and_modify(|last| *last = if ended.at > last.at { ended } else { last })
@@ -190,8 +200,8 @@ impl Round<'_> {
         (due.into_values().cloned().collect(), later)
     }
 
-    /// The types of events; an event that is gone has none.
-    async fn types(&self, event_ids: impl Iterator<Item = i64>) -> Result<HashMap<i64, String>> {
+    /// The types of events, without events that are deleted.
+    async fn event_types(&self, event_ids: impl Iterator<Item = i64>) -> Result<HashMap<i64, String>> {
         let event_ids: Vec<i64> = event_ids.collect();
         if event_ids.is_empty() {
             return Ok(HashMap::new());
@@ -200,80 +210,80 @@ impl Round<'_> {
         Ok(heads.into_iter().map(|head| (head.event_id, head.event_type)).collect())
     }
 
-    async fn leftovers(&mut self) -> Result<()> {
+    async fn delete_leftovers(&mut self) -> Result<()> {
         let (store, namespace) = (self.queue.store(), self.queue.namespace());
-        while !self.is_over() {
+        while !self.is_at_limit() {
             self.pages += 1;
             let limit = store.retain_batch();
             let found = store.leftovers(namespace, self.hash, limit, self.now).await?;
-            let last = found.len() < limit;
+            let is_last = found.len() < limit;
             if found.is_empty() {
                 return Ok(());
             }
-            let types = self.types(found.iter().map(|leftover| leftover.event_id)).await?;
+            let types = self.event_types(found.iter().map(|leftover| leftover.event_id)).await?;
             let (mut due, mut settled, mut later) = (Vec::new(), Vec::new(), Vec::new());
             for leftover in found {
                 let event_type = types.get(&leftover.event_id);
                 let keep = event_type.and_then(|found| self.rules.keep_ms(None, &leftover.subscription, found));
-                let at = over_at(leftover.since, keep);
-                // Of an event that is gone there may be attempts left.
+                let at = delete_at(leftover.since, keep);
+                // Attempts of a deleted event may be left.
                 if event_type.is_none() || at.is_some_and(|at| at <= self.now) {
-                    due.push(self.end_of(&leftover));
+                    due.push(self.ended(&leftover));
                     settled.push(leftover);
                 } else {
                     later.push((leftover, at));
                 }
             }
             self.plan(None, due, settled, later);
-            if !self.carry_out().await? || last {
+            if !self.carry_out().await? || is_last {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn end_of(&self, leftover: &Leftover) -> Ended {
-        let Leftover { event_id, subscription, since } = leftover.clone();
-        Ended { event_id, subscription_id: 0, subscription, event_type: String::new(), status: None, at: since }
+    fn ended(&self, leftover: &RetentionLeftover) -> EndedDelivery {
+        let RetentionLeftover { event_id, subscription, since } = leftover.clone();
+        EndedDelivery { event_id, subscription_id: 0, subscription, event_type: String::new(), status: None, at: since }
     }
 
     fn plan(
         &mut self,
         step: Option<MarkStep>,
-        due: Vec<Ended>,
-        settled: Vec<Leftover>,
-        later: Vec<(Leftover, Option<Timestamp>)>,
+        due: Vec<EndedDelivery>,
+        settled: Vec<RetentionLeftover>,
+        later: Vec<(RetentionLeftover, Option<Timestamp>)>,
     ) {
         let version = self.topology.version;
-        self.pending.push(Retain { version, step, due, settled, later, rules: self.hash });
+        self.planned.push(Retain { version, step, due, settled, later, rules: self.hash });
     }
 
-    /// Files are the better the larger they are; without an archive there is nothing to wait for.
-    fn is_enough(&self) -> bool {
-        let due: usize = self.pending.iter().map(|retain| retain.due.len()).sum();
-        !self.rules.archives() || due >= ARCHIVED_AT_ONCE
+    /// Whether to carry out the planned deletions now. With an archive, larger batches make larger files.
+    fn is_batch_full(&self) -> bool {
+        let due: usize = self.planned.iter().map(|retain| retain.due.len()).sum();
+        !self.rules.archives() || due >= ARCHIVE_BATCH
     }
 
-    /// Whether all was done; if not, somebody else was at it, or the policy has changed.
+    /// Archives and deletes. Returns `false` if another process moved the mark or the policy changed.
     async fn carry_out(&mut self) -> Result<bool> {
-        let pending = std::mem::take(&mut self.pending);
+        let planned = std::mem::take(&mut self.planned);
         if self.rules.archives() {
-            self.archive(&pending).await?;
+            self.archive(&planned).await?;
         }
-        for retain in &pending {
+        for retain in &planned {
             match self.queue.store().retain(self.queue.namespace(), retain).await? {
-                Some(taken) => self.done.add(taken),
+                Some(deleted) => self.report.add(deleted),
                 None => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    /// When this returns, all that is about to be deleted is safe.
-    async fn archive(&self, pending: &[Retain]) -> Result<()> {
+    /// Writes the history that will be deleted to files. The files are durable when this returns.
+    async fn archive(&self, planned: &[Retain]) -> Result<()> {
         let Some(folder) = &self.queue.core().archive else { return Ok(()) };
         let mut archive = Archive::new(folder, self.queue.namespace(), self.now);
-        for due in pending.iter().map(|retain| &retain.due).filter(|due| !due.is_empty()) {
+        for due in planned.iter().map(|retain| &retain.due).filter(|due| !due.is_empty()) {
             let events = self.queue.store().history_of(self.queue.namespace(), due).await?;
             archive = write(archive, events).await?;
         }

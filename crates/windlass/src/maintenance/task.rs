@@ -1,39 +1,41 @@
-//! Upkeep that recurs. All processes on a database are equal: whoever finds a task due takes it by its row, and what
-//! came of it is written there for everyone to see.
+//! Maintenance tasks: their intervals, and how processes share them.
+//!
+//! Each task has a row in the database. A process that finds a task due acquires the row for a limited time, runs the
+//! task, and stores the result in the row. All processes are equal; there is no leader.
 
 use std::pin::pin;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::queue::Queue;
 
-/// A piece of upkeep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// A recurring maintenance task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MaintenanceTask {
-    /// Brings back deliveries whose lease ran out: [`Queue::release_expired_once`].
+    /// Releases deliveries with an expired lease: [`Queue::release_expired_once`].
     ReleaseExpired,
-    /// Buries waiting deliveries past their deadline: [`Queue::expire_once`].
+    /// Dead-letters pending deliveries past their deadline: [`Queue::expire_once`].
     Expire,
-    /// Goes on giving new subscriptions their past: [`Queue::backfill_once`].
+    /// Backfills subscriptions that start in the past: [`Queue::backfill_once`].
     Backfill,
-    /// Clears away what nobody needs any more: [`Queue::prune_once`].
+    /// Deletes obsolete rows: [`Queue::prune_once`].
     Prune,
-    /// Puts schedules right after the clock was put back: [`Queue::reschedule_once`].
+    /// Recomputes schedules after the clock moved back: [`Queue::reschedule_once`].
     Reschedule,
-    /// Makes months of history ahead and drops those that are over: [`Queue::partitions_once`].
+    /// Creates monthly partitions of history ahead and drops expired ones: [`Queue::partitions_once`].
     Partitions,
-    /// Deletes history that is kept no longer: [`Queue::retain_once`].
+    /// Deletes history that exceeds its retention: [`Queue::retain_once`].
     Retain,
-    /// Looks how much there is, for charts: [`Queue::sample_once`].
+    /// Samples the queue depth for charts: [`Queue::sample_once`].
     Sample,
-    /// Puts old samples together: [`Queue::thin_samples_once`].
+    /// Merges old samples: [`Queue::thin_samples_once`].
     ThinSamples,
 }
 
@@ -41,9 +43,9 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl MaintenanceTask {
-    /// Done at once wherever they are due: others wait for what they bring.
+    /// Short tasks that deliveries depend on.
     pub(crate) const QUICK: &[MaintenanceTask] = &[MaintenanceTask::ReleaseExpired, MaintenanceTask::Expire];
-    /// Done beside the quick ones, which they must not hold up, in this order: what may take long comes last.
+    /// Tasks that run concurrently with the quick ones, in this order: those that may take long come last.
     pub(crate) const SLOW: &[MaintenanceTask] = &[
         MaintenanceTask::Sample,
         MaintenanceTask::Partitions,
@@ -54,7 +56,7 @@ impl MaintenanceTask {
         MaintenanceTask::Backfill,
     ];
 
-    /// Its name.
+    /// The task's name in JSON and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             MaintenanceTask::ReleaseExpired => "release_expired",
@@ -69,7 +71,7 @@ impl MaintenanceTask {
         }
     }
 
-    /// How often it is done, give or take a tenth.
+    /// The interval of the task, before jitter.
     pub(crate) fn every(self) -> Duration {
         match self {
             MaintenanceTask::ReleaseExpired | MaintenanceTask::Expire => 10 * SECOND,
@@ -81,17 +83,17 @@ impl MaintenanceTask {
         }
     }
 
-    /// For how long whoever took it is left alone with it, unless he says that he is still at it. Two at once do no
-    /// harm: they only do work twice.
-    pub(crate) const PATIENCE: Duration = MINUTE;
+    /// How long a process holds an acquired task without extending it. If two processes run a task at the same time,
+    /// they only repeat work.
+    pub(crate) const LEASE: Duration = MINUTE;
 
-    /// Whether it is done for the whole database rather than for each namespace. Its row is in `default`.
-    pub(crate) fn is_of_database(self) -> bool {
+    /// Whether the task runs once for the whole database instead of once per namespace. Its row is in `default`.
+    pub(crate) fn is_database_wide(self) -> bool {
         self == MaintenanceTask::Partitions
     }
 
-    /// How much there was to do, and whether there is more that could not be done in one go.
-    async fn once(self, queue: &Queue) -> Result<(usize, bool)> {
+    /// Runs the task. Returns how much it did, and whether there is more to do.
+    async fn run(self, queue: &Queue) -> Result<(usize, bool)> {
         let done = match self {
             MaintenanceTask::ReleaseExpired => queue.release_expired_once().await,
             MaintenanceTask::Expire => queue.expire_once().await,
@@ -118,75 +120,75 @@ impl FromStr for MaintenanceTask {
     fn from_str(name: &str) -> Result<MaintenanceTask> {
         let all = MaintenanceTask::QUICK.iter().chain(MaintenanceTask::SLOW);
         let found = all.copied().find(|task| task.as_str() == name);
-        found.ok_or_else(|| Error::invalid("task", format!("'{name}' is not a task")))
+        found.ok_or_else(|| Error::invalid("task", format!("'{name}' is not a maintenance task")))
     }
 }
 
-/// A task that was done, or tried, just now.
+/// The result of one run of a maintenance task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MaintenanceRun {
-    /// Which.
+    /// The task.
     pub task: MaintenanceTask,
-    /// How much there was to do: deliveries, rows, files.
+    /// How many deliveries, rows or files the task processed.
     pub done: usize,
-    /// How long it took.
+    /// The duration of the run.
     pub took: Duration,
-    /// There is more to do than could be done in one go: it goes on soon.
+    /// There is more to do; the next run follows soon.
     pub more: bool,
-    /// Why it failed, if it did. It is tried again when its time comes.
+    /// The error, if the run failed. The task runs again at its next regular time.
     pub error: Option<Error>,
 }
 
 impl MaintenanceRun {
-    /// Jittered, so that what began together does not stay together.
+    /// Jittered, so that tasks that started at the same time do not stay in step.
     pub(crate) fn next_in(&self) -> Duration {
         let every = if self.more { SECOND } else { self.task.every() };
         every.mul_f64(0.9 + 0.2 * fastrand::f64())
     }
 }
 
-/// What is known of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The stored state of a maintenance task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MaintenanceTaskView {
-    /// Which.
+    /// The task.
     pub task: MaintenanceTask,
-    /// How often it is done, give or take a tenth.
+    /// The interval, before jitter of up to 10 %.
     pub every_ms: u64,
-    /// When it is due again.
+    /// When the task is due again.
     pub next_at: DateTime<Utc>,
-    /// Who did it last, or is at it: host, process id and a few letters.
+    /// The process that ran the task last or is running it: host, process id and a few letters.
     pub worker_id: String,
-    /// How often it was done.
+    /// How many times the task has run.
     pub runs: u64,
-    /// When it was done last; absent: never yet.
+    /// When the task last ran; absent if it never did.
     pub last_run_at: Option<DateTime<Utc>>,
-    /// How long that took.
+    /// The duration of the last run.
     pub took_ms: Option<u64>,
-    /// How much there was to do: deliveries, rows, files.
+    /// How many deliveries, rows or files the last run processed.
     pub done: Option<u64>,
-    /// Why it failed, if it did.
+    /// The error of the last run, if it failed.
     pub error: Option<String>,
 }
 
 impl Queue {
-    /// Does what is due of this namespace's upkeep, and of the whole database's; what that was. `windlass serve` and
-    /// every running [`Node`](crate::Node) do this by themselves. Whoever only claims calls it now and then.
+    /// Runs the due maintenance tasks of this namespace and of the whole database. Returns what was run. `windlass
+    /// serve` and every running [`Node`](crate::Node) do this automatically; call it periodically if you run neither.
     pub async fn maintain_once(&self) -> Result<Vec<MaintenanceRun>> {
-        let mut runs = self.do_due(Some(self.namespace()), MaintenanceTask::QUICK).await?;
-        runs.append(&mut self.do_due(Some(self.namespace()), MaintenanceTask::SLOW).await?);
+        let mut runs = self.run_due_tasks(Some(self.namespace()), MaintenanceTask::QUICK).await?;
+        runs.append(&mut self.run_due_tasks(Some(self.namespace()), MaintenanceTask::SLOW).await?);
         Ok(runs)
     }
 
-    /// What is known of this namespace's upkeep. That of the whole database is shown with `default`.
+    /// The state of this namespace's maintenance tasks. Tasks of the whole database belong to `default`.
     pub async fn maintenance_tasks(&self) -> Result<Vec<MaintenanceTaskView>> {
         self.topology().await?;
         self.store().maintenance_tasks(self.namespace()).await
     }
 
-    /// Does those of these tasks that are due and that nobody else is at: of one namespace, or of all. One that fails
-    /// does not keep the others from theirs.
-    pub(crate) async fn do_due(
+    /// Runs those of the given tasks that are due and not acquired by another process, for one namespace or for all. An
+    /// error in one namespace does not prevent the tasks of the others.
+    pub(crate) async fn run_due_tasks(
         &self,
         namespace: Option<&str>,
         tasks: &[MaintenanceTask],
@@ -194,10 +196,10 @@ impl Queue {
         let mut due = self.store().due_maintenance_tasks(namespace, tasks, self.now()).await?;
         due.sort_by_cached_key(|(namespace, task)| order(namespace, *task));
         let (mut runs, mut failed) = (Vec::new(), None);
-        for of_one in due.chunk_by(|one, next| one.0 == next.0 && is_quick(one.1) && is_quick(next.1)) {
-            let queue = self.in_namespace(&of_one[0].0)?;
-            let tasks: Vec<MaintenanceTask> = of_one.iter().map(|(_, task)| *task).collect();
-            match queue.take_and_do(&tasks).await {
+        for chunk in due.chunk_by(|one, next| one.0 == next.0 && is_quick(one.1) && is_quick(next.1)) {
+            let queue = self.in_namespace(&chunk[0].0)?;
+            let tasks: Vec<MaintenanceTask> = chunk.iter().map(|(_, task)| *task).collect();
+            match queue.acquire_and_run(&tasks).await {
                 Ok(mut done) => runs.append(&mut done),
                 Err(error) => failed = Some(error),
             }
@@ -205,12 +207,12 @@ impl Queue {
         failed.map_or(Ok(runs), Err)
     }
 
-    async fn take_and_do(&self, tasks: &[MaintenanceTask]) -> Result<Vec<MaintenanceRun>> {
+    async fn acquire_and_run(&self, tasks: &[MaintenanceTask]) -> Result<Vec<MaintenanceRun>> {
         let worker_id = &*self.core().process;
-        let taken = self.store().acquire_maintenance_tasks(self.namespace(), tasks, worker_id, self.now()).await?;
-        let mut runs = Vec::with_capacity(taken.len());
-        for task in taken {
-            runs.push(self.do_one(task).await);
+        let acquired = self.store().acquire_maintenance_tasks(self.namespace(), tasks, worker_id, self.now()).await?;
+        let mut runs = Vec::with_capacity(acquired.len());
+        for task in acquired {
+            runs.push(self.run_task(task).await);
         }
         if !runs.is_empty() {
             self.store().record_maintenance_runs(self.namespace(), &runs, worker_id, self.now()).await?;
@@ -218,40 +220,40 @@ impl Queue {
         Ok(runs)
     }
 
-    async fn do_one(&self, task: MaintenanceTask) -> MaintenanceRun {
-        let begun = Instant::now();
+    async fn run_task(&self, task: MaintenanceTask) -> MaintenanceRun {
+        let started = Instant::now();
         let (namespace, name) = (self.namespace(), task.as_str());
-        let ((done, more), error) = match self.hold_while(task, task.once(self)).await {
+        let ((done, more), error) = match self.extend_while(task, task.run(self)).await {
             Ok(done) => (done, None),
             Err(error) => ((0, false), Some(error)),
         };
-        let took = begun.elapsed();
+        let took = started.elapsed();
         match &error {
-            Some(error) => tracing::warn!(%error, namespace, task = name, "upkeep failed"),
-            // Samples are taken every minute, and change nothing.
+            Some(error) => tracing::warn!(%error, namespace, task = name, "maintenance task failed"),
+            // Sampling does something every minute; it is not worth a line.
             None if done > 0 && task != MaintenanceTask::Sample => {
-                tracing::info!(namespace, task = name, done, ?took, "upkeep")
+                tracing::info!(namespace, task = name, done, ?took, "maintenance task done")
             }
-            None => tracing::debug!(namespace, task = name, ?took, "upkeep: nothing to do"),
+            None => tracing::debug!(namespace, task = name, ?took, "maintenance task had nothing to do"),
         }
         let run = MaintenanceRun { task, done, took, more, error };
         self.core().metrics.task(namespace, &run, self.clock().now());
         run
     }
 
-    /// Goes on holding the task for as long as the work takes.
-    async fn hold_while<T>(&self, task: MaintenanceTask, work: impl Future<Output = T>) -> T {
+    /// Extends the acquired task until the work is done.
+    async fn extend_while<T>(&self, task: MaintenanceTask, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
-            match tokio::time::timeout(MaintenanceTask::PATIENCE / 3, &mut work).await {
+            match tokio::time::timeout(MaintenanceTask::LEASE / 3, &mut work).await {
                 Ok(done) => return done,
                 Err(_) => {
-                    let held = self
+                    let extended = self
                         .store()
                         .extend_maintenance_task(self.namespace(), task, &self.core().process, self.now())
                         .await;
-                    if let Err(error) = held {
-                        tracing::debug!(%error, task = task.as_str(), "could not hold a task for longer");
+                    if let Err(error) = extended {
+                        tracing::debug!(%error, task = task.as_str(), "could not extend the acquired task");
                     }
                 }
             }
@@ -259,10 +261,10 @@ impl Queue {
     }
 }
 
-/// Quick ones of one namespace together; of the others first each one's turn in all namespaces, then the next one's.
+/// Sorts quick tasks by namespace, and slow tasks by task: one slow task runs in all namespaces before the next one.
 fn order(namespace: &str, task: MaintenanceTask) -> (usize, String, MaintenanceTask) {
-    let turn = MaintenanceTask::SLOW.iter().position(|slow| *slow == task);
-    (turn.map_or(0, |turn| turn + 1), namespace.to_owned(), task)
+    let index = MaintenanceTask::SLOW.iter().position(|slow| *slow == task);
+    (index.map_or(0, |index| index + 1), namespace.to_owned(), task)
 }
 
 fn is_quick(task: MaintenanceTask) -> bool {
@@ -274,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_duty_is_found_by_its_name() {
+    fn every_task_parses_from_its_name() {
         for task in MaintenanceTask::QUICK.iter().chain(MaintenanceTask::SLOW) {
             assert_eq!(task.as_str().parse(), Ok(*task));
             assert_eq!(serde_json::to_string(task).unwrap(), format!("\"{}\"", task.as_str()));
@@ -284,30 +286,30 @@ mod tests {
 
     #[cfg(feature = "sqlite")]
     #[tokio::test(start_paused = true)]
-    async fn a_duty_stays_held_while_the_work_goes_on() {
-        let (clock, hand) = crate::Clock::test("2026-01-01T00:00:00Z".parse().unwrap());
+    async fn task_stays_acquired_while_it_runs() {
+        let (clock, test_clock) = crate::Clock::test("2026-01-01T00:00:00Z".parse().unwrap());
         let queue = Queue::options("sqlite::memory:").clock(clock).open().await.unwrap();
-        let take = async |worker_id: &str| {
+        let acquire = async |worker_id: &str| {
             queue
                 .store()
                 .acquire_maintenance_tasks("default", &[MaintenanceTask::Prune], worker_id, queue.now())
                 .await
                 .unwrap()
         };
-        assert_eq!(take(&queue.core().process).await, [MaintenanceTask::Prune]);
+        assert_eq!(acquire(&queue.core().process).await, [MaintenanceTask::Prune]);
         let work = async {
-            hand.advance(MaintenanceTask::PATIENCE - SECOND);
-            tokio::time::sleep(MaintenanceTask::PATIENCE / 2).await;
+            test_clock.advance(MaintenanceTask::LEASE - SECOND);
+            tokio::time::sleep(MaintenanceTask::LEASE / 2).await;
         };
-        queue.hold_while(MaintenanceTask::Prune, work).await;
-        hand.advance(MaintenanceTask::PATIENCE - SECOND);
-        assert_eq!(take("other").await, []);
-        hand.advance(SECOND);
-        assert_eq!(take("other").await, [MaintenanceTask::Prune]);
+        queue.extend_while(MaintenanceTask::Prune, work).await;
+        test_clock.advance(MaintenanceTask::LEASE - SECOND);
+        assert_eq!(acquire("other").await, []);
+        test_clock.advance(SECOND);
+        assert_eq!(acquire("other").await, [MaintenanceTask::Prune]);
     }
 
     #[test]
-    fn a_duty_comes_again_about_when_it_should() {
+    fn next_run_is_jittered_around_the_interval() {
         for (more, every) in [(false, MaintenanceTask::Retain.every()), (true, SECOND)] {
             let run =
                 MaintenanceRun { task: MaintenanceTask::Retain, done: 0, took: Duration::ZERO, more, error: None };

@@ -1,4 +1,6 @@
-//! One attempt at a delivery on a node, from the claim to its end.
+//! One attempt at a delivery, from the claim to the reported outcome.
+//!
+//! Start at [`process_delivery`].
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -10,30 +12,31 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
+use super::backoff::RetryBackoff;
 use super::context::Context;
 use super::envelope::Envelope;
 use super::error::{Failure, Handled};
-use super::hand::Grip;
-use super::handler::{Handler, Running, Work};
-use super::pause::Pause;
-use super::pool::InHand;
+use super::handler::{Handler, HandlerFuture, Work};
+use super::leases::LeasedDelivery;
+use super::pool::InProgressGuard;
+use super::report::{HandlerRun, attempt_report, snooze_report};
 use super::result_storage::ResultStorage;
-use super::shared::Shared;
+use super::state::NodeState;
 use super::tx;
-use super::verdict::{Run, put_back, report};
 use crate::clock::millis_since;
 use crate::error::Error;
 use crate::observe::trace;
 use crate::policy::HandlerResultStorage;
 use crate::queue::outcome::{Finished, HandlerResult, Outcome, Report};
 
-/// What could not start within this time after all is given back: other nodes may have slots.
-const START_MAX: Duration = Duration::from_secs(1);
-/// That the database goes away is nobody's failure. But an event that meets it at so many attempts may be the reason.
-const AWAY_MAX: u32 = 10;
+/// A delivery that gets no slot within this time is released, because other nodes may have free slots.
+const SLOT_WAIT_MAX: Duration = Duration::from_secs(1);
+/// An attempt during which the database became unavailable does not count as a failure. After this many attempts it
+/// does, because the event itself may be the cause.
+const UNAVAILABLE_ATTEMPTS_MAX: u32 = 10;
 
-/// A line of the log about an event in hand.
-macro_rules! say {
+/// Logs a line with the fields of a delivery.
+macro_rules! log_delivery {
     ($level:ident, $event:expr, $($rest:tt)+) => {
         tracing::$level!(
             namespace = $event.namespace,
@@ -51,152 +54,169 @@ macro_rules! say {
 pub(super) enum AttemptEnd {
     /// The outcome has to be reported.
     Report(Report),
-    /// The delivery was completed in the handlers' transaction.
+    /// The handlers' transaction completed the delivery.
     Committed,
-    /// The lease is lost. What handlers wrote in a transaction was rolled back.
+    /// The lease is lost. Transactions of handlers were rolled back.
     Lost,
 }
 
-/// Runs the handlers of a delivery and reports the outcome. `known` are the handlers' results of earlier attempts; without
-/// them the delivery is released.
-pub(super) async fn attend(in_hand: InHand, event: Envelope, known: Option<Vec<HandlerResult>>) {
-    let node = in_hand.node().clone();
-    let grip = Grip::new(event.0.clone());
-    let _hold = node.hand.hold(&grip);
-    match attempt(&in_hand, &event, &grip, known.as_deref()).await {
-        AttemptEnd::Report(report) if !grip.is_lost() => settle(&node, &event, report).await,
+/// Runs the handlers of a delivery and reports the outcome. `earlier` are the handler results of earlier attempts. If
+/// they could not be loaded (`None`), the delivery is released.
+pub(super) async fn process_delivery(guard: InProgressGuard, event: Envelope, earlier: Option<Vec<HandlerResult>>) {
+    let node = guard.node().clone();
+    let leased = LeasedDelivery::new(event.0.clone());
+    let _renewal = node.leases.start_renewing(&leased);
+    match run_attempt(&guard, &event, &leased, earlier.as_deref()).await {
+        AttemptEnd::Report(report) if !leased.is_lost() => report_outcome(&node, &event, report).await,
         AttemptEnd::Committed => {}
-        AttemptEnd::Report(_) | AttemptEnd::Lost => tell_lost(&event),
+        AttemptEnd::Report(_) | AttemptEnd::Lost => log_lost_lease(&event),
     }
 }
 
-/// Runs the handlers of a delivery, unless the node stops.
-pub(super) async fn attempt(
-    in_hand: &InHand,
+/// Runs the handlers of a delivery; releases it if the node gives up on its handlers.
+pub(super) async fn run_attempt(
+    guard: &InProgressGuard,
     event: &Envelope,
-    grip: &Arc<Grip>,
-    known: Option<&[HandlerResult]>,
+    leased: &Arc<LeasedDelivery>,
+    earlier: Option<&[HandlerResult]>,
 ) -> AttemptEnd {
-    let span = trace::handling(&event.0);
-    let ended = tokio::select! {
-        // A handler that does not wait ends the attempt without a poll of the other branch.
+    let span = trace::handler_span(&event.0);
+    let end = tokio::select! {
+        // Biased: a handler that never waits finishes without a poll of the other branch.
         biased;
-        ended = work(in_hand, event, grip, known).instrument(span.clone()) => ended,
-        () = in_hand.node().is_abandoned() => released(),
+        end = execute_attempt(guard, event, leased, earlier).instrument(span.clone()) => end,
+        () = guard.node().wait_until_abandoned() => released(),
     };
-    if let AttemptEnd::Report(report) = &ended {
-        trace::handled(&span, report);
+    if let AttemptEnd::Report(report) = &end {
+        trace::record_outcome(&span, report);
     }
-    ended
+    end
 }
 
 fn released() -> AttemptEnd {
     AttemptEnd::Report(Report::new(Outcome::Release))
 }
 
-async fn work(in_hand: &InHand, event: &Envelope, grip: &Arc<Grip>, known: Option<&[HandlerResult]>) -> AttemptEnd {
-    let (node, Some(known)) = (in_hand.node(), known) else { return released() };
+async fn execute_attempt(
+    guard: &InProgressGuard,
+    event: &Envelope,
+    leased: &Arc<LeasedDelivery>,
+    earlier: Option<&[HandlerResult]>,
+) -> AttemptEnd {
+    let (node, Some(earlier)) = (guard.node(), earlier) else { return released() };
     let slots = tokio::select! {
         biased;
-        slots = in_hand.slots() => slots,
-        () = node.is_stopping() => None,
-        () = tokio::time::sleep(START_MAX) => None,
+        slots = guard.acquire_slots() => slots,
+        () = node.wait_until_stopping() => None,
+        () = tokio::time::sleep(SLOT_WAIT_MAX) => None,
     };
-    // What could not start in time is not started: nobody gets it any more, and upkeep lets it end.
-    let Some(_slots) = slots.filter(|_| !node.stops() && !grip.is_expired()) else { return released() };
-    let handlers = node.handlers.of(event.subscription(), &event.event_type);
+    // A delivery past its deadline is not started. Nothing claims it any more, and maintenance expires it.
+    let Some(_slots) = slots.filter(|_| !node.is_stopping() && !leased.is_past_deadline()) else { return released() };
+    let handlers = node.handlers.find(event.subscription(), &event.event_type);
     if handlers.is_empty() {
-        say!(warn, event, "no handler for event");
+        log_delivery!(warn, event, "no handler for event");
         return AttemptEnd::Report(Report::new(Outcome::Unhandled));
     }
     let cx = Context {
         envelope: event.clone(),
         producer: node.producer(),
-        grip: grip.clone(),
+        leased: leased.clone(),
         stopping: node.stopping.subscribe(),
     };
-    handle(node, cx, &handlers, known).await
+    run_handlers(node, cx, &handlers, earlier).await
 }
 
-/// Runs the handlers that have not finished in an earlier attempt.
-async fn handle(node: &Arc<Shared>, cx: Context, handlers: &[Arc<Handler>], known: &[HandlerResult]) -> AttemptEnd {
-    let is_known = |handler: &Handler| known.iter().any(|known| known.handler == handler.id);
-    let todo: Vec<_> = handlers.iter().filter(|handler| !is_known(handler)).cloned().collect();
-    let (begun, event) = (Instant::now(), cx.event());
+/// Runs the handlers that have no result from an earlier attempt.
+async fn run_handlers(
+    node: &Arc<NodeState>,
+    cx: Context,
+    handlers: &[Arc<Handler>],
+    earlier: &[HandlerResult],
+) -> AttemptEnd {
+    let has_result = |handler: &Handler| earlier.iter().any(|result| result.handler == handler.id);
+    let to_run: Vec<_> = handlers.iter().filter(|handler| !has_result(handler)).cloned().collect();
+    let (started, event) = (Instant::now(), cx.event());
     let Ok(policy) = node.policy_for(event).await else { return released() };
-    let stores = policy.handler_results == HandlerResultStorage::Immediately && todo.len() > 1;
-    let storage = stores.then(|| ResultStorage::new(node, todo.len()));
-    let (plain, in_tx): (Vec<_>, Vec<_>) = todo.into_iter().partition(|handler| handler.is_plain());
-    let mut runs = run_all(plain, &cx, storage).await;
+    let store_results = policy.handler_results == HandlerResultStorage::Immediately && to_run.len() > 1;
+    let storage = store_results.then(|| ResultStorage::new(node, to_run.len()));
+    let (plain, in_tx): (Vec<_>, Vec<_>) = to_run.into_iter().partition(|handler| handler.is_plain());
+    let mut runs = run_concurrently(plain, &cx, storage).await;
     node.count_handled(event, &runs);
     if !in_tx.is_empty() {
-        // Boxed, since it is large, and would make every event's future as large.
+        // Boxed: the future is large and would enlarge the future of every event.
         let share = policy.share_transaction;
-        match Box::pin(tx::run_all(node, &cx, &in_tx, &mut runs, known, begun, share)).await {
+        match Box::pin(tx::run_all(node, &cx, &in_tx, &mut runs, earlier, started, share)).await {
             Ok(None) => {}
             Ok(Some(end)) => return end,
-            Err(tx::Unavailable) if event.attempt() < AWAY_MAX => return AttemptEnd::Report(put_back(event, &runs)),
-            Err(tx::Unavailable) => runs.extend(away(&in_tx, &runs)),
+            Err(tx::DatabaseUnavailable) if event.attempt() < UNAVAILABLE_ATTEMPTS_MAX => {
+                return AttemptEnd::Report(snooze_report(event, &runs));
+            }
+            Err(tx::DatabaseUnavailable) => runs.extend(unavailable_failure(&in_tx, &runs)),
         }
     }
-    AttemptEnd::Report(report(&runs, known, policy.unrecoverable, stores).execution_time_ms(millis_since(begun)))
+    let report = attempt_report(&runs, earlier, policy.unrecoverable, store_results);
+    AttemptEnd::Report(report.execution_time_ms(millis_since(started)))
 }
 
-/// The failure of the handler under which the database went away.
-fn away(handlers: &[Arc<Handler>], runs: &[Run]) -> Option<Run> {
+/// The failure of the handler during which the database became unavailable.
+fn unavailable_failure(handlers: &[Arc<Handler>], runs: &[HandlerRun]) -> Option<HandlerRun> {
     let handler = handlers.iter().find(|handler| runs.iter().all(|run| run.handler != handler.id))?;
-    let error = "the database went away under it, time and again".to_owned();
-    Some(Run { handler: handler.id.clone(), failure: Some(Failure::Retry { after: None, error }) })
+    let error = "the database became unavailable during every attempt".to_owned();
+    Some(HandlerRun { handler: handler.id.clone(), failure: Some(Failure::Retry { after: None, error }) })
 }
 
 /// Runs handlers concurrently.
-async fn run_all(handlers: Vec<Arc<Handler>>, cx: &Context, storage: Option<ResultStorage>) -> Vec<Run> {
+async fn run_concurrently(
+    handlers: Vec<Arc<Handler>>,
+    cx: &Context,
+    storage: Option<ResultStorage>,
+) -> Vec<HandlerRun> {
     if let [only] = &handlers[..] {
-        return vec![run(only.clone(), cx.clone(), storage).await];
+        return vec![run_handler(only.clone(), cx.clone(), storage).await];
     }
-    let mut running = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for handler in handlers {
-        running.spawn(run(handler, cx.clone(), storage.clone()).in_current_span());
+        tasks.spawn(run_handler(handler, cx.clone(), storage.clone()).in_current_span());
     }
     let mut runs = Vec::new();
-    while let Some(ended) = running.join_next().await {
-        // Panics are caught before: only the end of the runtime cuts one off, and this with it.
-        runs.push(ended.unwrap_or_else(|error| cut_off(&error)));
+    while let Some(joined) = tasks.join_next().await {
+        // Handler panics are already caught. A join error means that the runtime is shutting down.
+        runs.push(joined.unwrap_or_else(|error| aborted_run(&error)));
     }
-    // In the order of their names, so that errors are told alike whoever comes first.
+    // Sorted, so that the combined error does not depend on which handler finished first.
     runs.sort_by(|a, b| a.handler.cmp(&b.handler));
     runs
 }
 
-fn cut_off(error: &tokio::task::JoinError) -> Run {
-    Run { handler: "?".to_owned(), failure: Some(Failure::Retry { after: None, error: error.to_string() }) }
+fn aborted_run(error: &tokio::task::JoinError) -> HandlerRun {
+    HandlerRun { handler: "?".to_owned(), failure: Some(Failure::Retry { after: None, error: error.to_string() }) }
 }
 
-async fn run(handler: Arc<Handler>, cx: Context, storage: Option<ResultStorage>) -> Run {
+async fn run_handler(handler: Arc<Handler>, cx: Context, storage: Option<ResultStorage>) -> HandlerRun {
     let failure = match &handler.work {
-        Work::Plain(work) => bounded(&handler, || work(cx.envelope.clone(), cx.clone())).await,
-        // The others have a transaction to run in.
+        Work::Plain(work) => run_with_timeout(&handler, || work(cx.envelope.clone(), cx.clone())).await,
+        // Other kinds of handlers run in `tx`.
         #[allow(unreachable_patterns)]
         _ => None,
     };
-    let run = Run { handler: handler.id.clone(), failure };
+    let run = HandlerRun { handler: handler.id.clone(), failure };
     if let Some(storage) = storage {
         storage.handler_finished(&run, &cx).await;
     }
     run
 }
 
-/// Runs a handler's code within its time; a panic is a failure.
-pub(super) async fn bounded(handler: &Handler, start: impl FnOnce() -> Running) -> Option<Failure> {
-    match tokio::time::timeout(handler.timeout, guarded(start)).await {
+/// Runs a handler's code with its timeout. A panic counts as a failure.
+pub(super) async fn run_with_timeout(handler: &Handler, start: impl FnOnce() -> HandlerFuture) -> Option<Failure> {
+    match tokio::time::timeout(handler.timeout, catch_panics(start)).await {
         Ok(Ok(handled)) => handled.err().map(|error| error.0),
         Ok(Err(panic)) => Some(Failure::panicked(&*panic)),
         Err(_) => Some(Failure::timed_out(handler.timeout)),
     }
 }
 
-async fn guarded(start: impl FnOnce() -> Running) -> Result<Handled, Box<dyn Any + Send>> {
-    let mut running = Guarded(Some(catch_unwind(AssertUnwindSafe(start))?));
+async fn catch_panics(start: impl FnOnce() -> HandlerFuture) -> Result<Handled, Box<dyn Any + Send>> {
+    let mut running = CatchPanics(Some(catch_unwind(AssertUnwindSafe(start))?));
     poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(handled)) => Poll::Ready(Ok(handled)),
@@ -205,48 +225,48 @@ async fn guarded(start: impl FnOnce() -> Running) -> Result<Handled, Box<dyn Any
     .await
 }
 
-/// A handler's code at work. It may panic at its end, too, when it is cut off.
-struct Guarded(Option<Running>);
+/// A running handler. It may also panic when it is dropped.
+struct CatchPanics(Option<HandlerFuture>);
 
-impl Guarded {
+impl CatchPanics {
     fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Handled> {
         self.0.as_mut().map_or(Poll::Pending, |running| running.as_mut().poll(cx))
     }
 }
 
-impl Drop for Guarded {
+impl Drop for CatchPanics {
     fn drop(&mut self) {
         let running = self.0.take();
         if catch_unwind(AssertUnwindSafe(|| drop(running))).is_err() {
-            tracing::warn!("a handler panicked when it was cut off");
+            tracing::warn!("a handler panicked while it was aborted");
         }
     }
 }
 
-/// Reports until it is on record: what was done shall not be done again for a database that is away.
-pub(super) async fn settle(node: &Shared, event: &Envelope, mut report: Report) {
-    let (mut pause, mut bare) = (Pause::after_a_failed_report(), Some(Report::new(report.outcome.clone())));
+/// Reports the outcome and retries while the database is unavailable, so that finished work is not repeated.
+pub(super) async fn report_outcome(node: &NodeState, event: &Envelope, mut report: Report) {
+    let (mut backoff, mut outcome_only) = (RetryBackoff::for_reports(), Some(Report::new(report.outcome.clone())));
     loop {
         let error = match node.queue.finish(&*event.0, report.clone()).await {
             Ok(Finished::Applied(_) | Finished::Repeated(_)) => return,
             Ok(Finished::Lost) if report.outcome == Outcome::Release => return,
-            Ok(Finished::Lost) => return tell_lost(event),
+            Ok(Finished::Lost) => return log_lost_lease(event),
             Err(error) => error,
         };
         if error.is_temporary() || matches!(error, Error::DatabaseReadOnly { .. }) {
-            say!(warn, event, %error, "could not report the end of an event; trying again");
-            pause.wait().await;
-        } else if let Some(bare) = bare.take() {
-            // What cannot be stored of it is left out: its outcome counts.
-            say!(warn, event, %error, "the report on an event is refused; only its outcome is kept");
-            report = bare;
+            log_delivery!(warn, event, %error, "could not report the outcome; retrying");
+            backoff.wait().await;
+        } else if let Some(outcome_only) = outcome_only.take() {
+            // The report contains something that cannot be stored. Report only the outcome.
+            log_delivery!(warn, event, %error, "the report was rejected; reporting only the outcome");
+            report = outcome_only;
         } else {
-            say!(error, event, %error, "could not report the end of an event; its lease runs out");
+            log_delivery!(error, event, %error, "could not report the outcome; the lease will expire");
             return;
         }
     }
 }
 
-pub(super) fn tell_lost(event: &Envelope) {
-    say!(warn, event, "the lease ran out before the event was handled; its end does not count");
+pub(super) fn log_lost_lease(event: &Envelope) {
+    log_delivery!(warn, event, "the lease was lost before the outcome was reported; the outcome is ignored");
 }

@@ -1,4 +1,4 @@
-//! What a handler may ask of its node.
+//! The context of a handler: its event, its node, publishing and cancellation.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::envelope::Envelope;
-use super::hand::Grip;
+use super::leases::LeasedDelivery;
 use crate::error::Result;
 use crate::event::NewEvent;
 use crate::queue::Queue;
 use crate::queue::publish::Published;
 
-/// What a handler may ask of its node. Clones are cheap.
+/// The context of a handler: the event, the node it runs on, publishing, and cancellation. Clones are cheap.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,36 +20,36 @@ use crate::queue::publish::Published;
 ///
 /// async fn export(event: Envelope, cx: Context) -> Handled {
 ///     tokio::select! {
-///         () = write_all_of_it() => {}
-///         // The node stops: let another one begin anew.
+///         () = write_export() => {}
+///         // The node is stopping: let another node start over.
 ///         () = cx.cancelled() => return Err(HandlerError::snooze(Duration::ZERO)),
 ///     }
 ///     cx.emit("export.done", &event.id).await?;
 ///     Ok(())
 /// }
 ///
-/// async fn write_all_of_it() {}
+/// async fn write_export() {}
 /// ```
 #[derive(Clone)]
 pub struct Context {
     pub(super) envelope: Envelope,
     pub(super) producer: Producer,
-    pub(super) grip: Arc<Grip>,
+    pub(super) leased: Arc<LeasedDelivery>,
     pub(super) stopping: watch::Receiver<bool>,
 }
 
 impl Context {
-    /// The event being handled; typed handlers find here what is not in their type.
+    /// The event being handled. Typed handlers use it to get more than the payload.
     pub fn event(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// The queue that the event came from, in its namespace.
+    /// The queue of the event's namespace.
     pub fn queue(&self) -> &Queue {
         &self.producer.queue
     }
 
-    /// The node that this runs on.
+    /// The id of the node that runs the handler.
     pub fn node_id(&self) -> &str {
         &self.producer.node_id
     }
@@ -59,29 +59,29 @@ impl Context {
         self.producer.publish(event).await
     }
 
-    /// Publishes an event of this type and payload; its id.
+    /// Publishes an event of this type and payload. Returns its id.
     pub async fn emit<T: Serialize + ?Sized>(&self, event_type: &str, payload: &T) -> Result<i64> {
         self.producer.emit(event_type, payload).await
     }
 
-    /// Ready when the work should be wound up: the node is stopping, or the event is no longer this node's, since
-    /// its lease was lost. A handler that runs for long waits for this beside its work.
+    /// Ready when the handler should stop: the node is stopping, or the lease on the event was lost. A long-running
+    /// handler should wait for this while it works.
     pub async fn cancelled(&self) {
         let mut stopping = self.stopping.clone();
         tokio::select! {
-            // The node's end of it goes away only with the node.
+            // An error means that the node has been dropped.
             _ = stopping.wait_for(|stopping| *stopping) => {}
-            () = self.grip.lost() => {}
+            () = self.leased.wait_until_lost() => {}
         }
     }
 
-    /// Whether the work should be wound up; see [`Context::cancelled`].
+    /// Whether the handler should stop; see [`Context::cancelled`].
     pub fn is_cancelled(&self) -> bool {
-        *self.stopping.borrow() || self.grip.is_lost()
+        *self.stopping.borrow() || self.leased.is_lost()
     }
 }
 
-/// Publishes in the name of a node.
+/// Publishes events with a node as their producer.
 #[derive(Clone)]
 pub(super) struct Producer {
     pub queue: Queue,
@@ -94,7 +94,7 @@ impl Producer {
         queue.publish(event).await
     }
 
-    /// Names the node as the producer of the event.
+    /// Sets the node as the event's producer, unless the event has one.
     pub fn stamp(&self, mut event: NewEvent) -> (Queue, NewEvent) {
         event.producer.get_or_insert_with(|| self.node_id.to_string());
         (self.queue.clone(), event)

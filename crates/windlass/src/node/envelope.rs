@@ -1,4 +1,4 @@
-//! What a handler sees: the event, and where it stands.
+//! The event as a handler receives it, with the state of its delivery.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,41 +10,40 @@ use crate::clock::Timestamp;
 use crate::event::Event;
 use crate::event::delivery::Delivery;
 
-/// An event on its way to its handlers. Clones are cheap.
+/// An event delivered to a handler. Clones are cheap.
 ///
-/// It can be used as the [`Event`] that it is: `event.payload()`, `event.id`, `event.created_at`. As JSON it is
+/// It dereferences to [`Event`]: `event.payload()`, `event.id`, `event.created_at`. As JSON it is
 /// `{namespace, eventType, payload, emittedAt, producerNodeId, messageId, scheduledTaskId, redeliveryCount}`.
 #[derive(Debug, Clone)]
 pub struct Envelope(pub(super) Arc<Delivery>);
 
 impl Envelope {
-    /// For whom it is delivered: the subscription.
+    /// The subscription that the event is delivered for.
     pub fn subscription(&self) -> &str {
         &self.0.subscription
     }
 
-    /// Which attempt this is, beginning with 1.
+    /// The number of this attempt, starting at 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempts
     }
 
-    /// How many times this delivery has been claimed, including this time: 1 on the first delivery. The same number
-    /// as [`Envelope::attempt`].
+    /// How many times this delivery has been claimed, including this attempt. The same number as [`Envelope::attempt`].
     pub fn redelivery_count(&self) -> u32 {
         self.0.redelivery_count()
     }
 
-    /// How many failures were reported so far.
+    /// How many failures have been reported so far.
     pub fn retry_count(&self) -> u32 {
         self.0.retry_count
     }
 
-    /// The failure that brings [`Envelope::retry_count`] to this is the last; `None`: there is no such bound.
+    /// The delivery is dead-lettered when [`Envelope::retry_count`] reaches this number. `None` means no limit.
     pub fn max_retries(&self) -> Option<u32> {
         self.0.max_retries
     }
 
-    /// When it was published.
+    /// When the event was published.
     pub fn emitted_at(&self) -> Timestamp {
         self.0.event.created_at
     }

@@ -1,18 +1,18 @@
-//! Why a handler has not done its work, and what shall follow.
+//! Errors of handlers, and how the delivery continues after them.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// What a handler returns. Any error that is passed on with `?` means: try again.
+/// The result of a handler. Any error returned with `?` means that the event is retried.
 pub type Handled = Result<(), HandlerError>;
 
 type AnyError = Box<dyn StdError + Send + Sync>;
 
-/// Why a handler has not done its work.
+/// The error of a handler. It decides how the delivery continues.
 ///
-/// Whatever `?` turns into one – any error type, a text – is a failure that may pass: the event is tried
-/// again as its policy says. The constructors say something else.
+/// Any error type, or a string, converts with `?` into a temporary failure: the event is retried according to its
+/// policy. Use a constructor for anything else.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,44 +23,44 @@ type AnyError = Box<dyn StdError + Send + Sync>;
 ///         200 => Ok(()),
 ///         404 => Err(HandlerError::unrecoverable("no such card")),
 ///         429 => Err(HandlerError::retry_after(Duration::from_secs(30), "asked to slow down")),
-///         // Not a failure: the bank is closed until then.
+///         // Not a failure: the bank is closed for an hour.
 ///         503 => Err(HandlerError::snooze(Duration::from_secs(3600))),
 ///         _ => Err("the bank does not answer")?,
 ///     }
 /// }
 /// # assert!(charge(200).is_ok());
 /// ```
-// It does not implement `Error`: then the conversion from every error type would not be possible.
+// Does not implement `Error`: that would conflict with the conversion from every error type.
 pub struct HandlerError(pub(super) Failure);
 
-/// The same, as the node sees it.
+/// The kind of error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It may work later; after this long, or as the policy says.
+    /// Temporary failure: retry after this delay, or with the policy's backoff.
     Retry { after: Option<Duration>, error: String },
-    /// Not now. Not a failure.
+    /// Try later. Not a failure.
     Snooze { delay: Duration },
-    /// It will never work.
+    /// Permanent failure: retrying is useless.
     Unrecoverable { error: String },
 }
 
 impl HandlerError {
-    /// It failed and may work later: what `?` does.
+    /// A temporary failure: the event is retried with the policy's backoff. This is what `?` does.
     pub fn retry(error: impl Into<AnyError>) -> HandlerError {
         HandlerError(Failure::Retry { after: None, error: text(error) })
     }
 
-    /// It failed and may work after this much time.
+    /// A temporary failure: the event is retried after this delay.
     pub fn retry_after(after: Duration, error: impl Into<AnyError>) -> HandlerError {
         HandlerError(Failure::Retry { after: Some(after), error: text(error) })
     }
 
-    /// It will never work: trying again is of no use.
+    /// A permanent failure: the event is not retried for this handler.
     pub fn unrecoverable(error: impl Into<AnyError>) -> HandlerError {
         HandlerError(Failure::Unrecoverable { error: text(error) })
     }
 
-    /// Puts the event back for this long. That is no failure, and counts as none.
+    /// Delivers the event again after this delay, without counting a failure.
     pub fn snooze(delay: Duration) -> HandlerError {
         HandlerError(Failure::Snooze { delay })
     }
@@ -78,15 +78,15 @@ impl fmt::Debug for HandlerError {
     }
 }
 
-/// An error with its causes, each said once: many errors name their cause themselves.
+/// The message of an error and its causes. A cause that the message already ends with is not repeated.
 fn text(error: impl Into<AnyError>) -> String {
     let error = error.into();
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
+        let message = next.to_string();
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
         }
         cause = next.source();
     }
@@ -103,18 +103,18 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("cannot send: {0}")]
-    struct Telling(#[source] std::io::Error);
+    struct IncludesCause(#[source] std::io::Error);
 
     #[test]
-    fn an_error_is_kept_with_its_causes() {
+    fn error_message_includes_each_cause_once() {
         let refused = || std::io::Error::other("connection refused");
         assert_eq!(text(Outer(refused())), "cannot send: connection refused");
-        assert_eq!(text(Telling(refused())), "cannot send: connection refused");
+        assert_eq!(text(IncludesCause(refused())), "cannot send: connection refused");
         assert_eq!(text("plain"), "plain");
     }
 
     #[test]
-    fn any_error_passed_on_is_a_retry() {
+    fn error_returned_with_question_mark_is_retried() {
         fn fails() -> Handled {
             "x".parse::<u8>()?;
             Ok(())

@@ -1,4 +1,4 @@
-//! Code for events of one type.
+//! Handlers: code for the events of one type, with its settings.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,12 +18,12 @@ use super::tx::PgTx;
 #[cfg(feature = "sqlite")]
 use super::tx::SqliteTx;
 
-/// Without a timeout of its own, a handler is cut off after this long.
+/// The timeout of a handler, unless set.
 const TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// The longest timeout: a week.
 const TIMEOUT_MAX: Duration = crate::policy::LEASE_MAX;
 
-pub(super) type Running = Pin<Box<dyn Future<Output = Handled> + Send>>;
+pub(super) type HandlerFuture = Pin<Box<dyn Future<Output = Handled> + Send>>;
 
 /// Code for the events of one type, with its settings.
 ///
@@ -40,7 +40,7 @@ pub(super) type Running = Pin<Box<dyn Future<Output = Handled> + Send>>;
 /// .timeout(Duration::from_secs(30));
 /// ```
 ///
-/// An `async fn(Envelope, Context) -> Handled` is as good as a closure:
+/// An `async fn(Envelope, Context) -> Handled` works as well as a closure:
 ///
 /// ```
 /// use windlass::{Context, Envelope, Handled, Handler};
@@ -55,26 +55,26 @@ pub(super) type Running = Pin<Box<dyn Future<Output = Handled> + Send>>;
 #[derive(Clone)]
 pub struct Handler {
     pub(super) id: String,
-    pub(super) events: Events,
+    pub(super) events: HandledEvents,
     pub(super) subscription: String,
     pub(super) timeout: Duration,
     pub(super) work: Work,
 }
 
-/// Which events a handler is for.
+/// Which events a handler receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Events {
-    /// Of this type, or with this prefix if it ends in `*`.
-    Of(String),
-    /// Those that no other handler of the subscription is for.
+pub(super) enum HandledEvents {
+    /// Events of this type, or with this prefix if the pattern ends in `*`.
+    Matching(String),
+    /// Events that no other handler of the subscription matches.
     Others,
 }
 
 #[derive(Clone)]
 pub(super) enum Work {
-    Plain(Arc<dyn Fn(Envelope, Context) -> Running + Send + Sync>),
+    Plain(Arc<dyn Fn(Envelope, Context) -> HandlerFuture + Send + Sync>),
     #[cfg(feature = "postgres")]
-    InPgTx(Arc<dyn Fn(Envelope, PgTx) -> Running + Send + Sync>),
+    InPgTx(Arc<dyn Fn(Envelope, PgTx) -> HandlerFuture + Send + Sync>),
     #[cfg(feature = "sqlite")]
     InSqliteTx(InSqliteTx),
 }
@@ -83,42 +83,44 @@ pub(super) enum Work {
 pub(super) type InSqliteTx = Arc<dyn Fn(&Envelope, &SqliteTx<'_>) -> Handled + Send + Sync>;
 
 impl Handler {
-    /// For events of this type: an exact name, or a prefix ending in `*`.
+    /// A handler for events of this type: an exact name, or a prefix ending in `*`.
     pub fn new<F, Fut>(event_type: impl Into<String>, work: F) -> Handler
     where
         F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
         let work = Work::Plain(Arc::new(move |event, cx| Box::pin(work(event, cx))));
-        Handler::of(Events::Of(event_type.into()), work)
+        Handler::with(HandledEvents::Matching(event_type.into()), work)
     }
 
-    /// For events of the type that `T` stands for. A payload that is no `T` is a failure as any other.
+    /// A handler for events of the type [`EventType::NAME`] of `T`. A payload that cannot be deserialized as `T` is a
+    /// temporary failure like any other error.
     pub fn typed<T, F, Fut>(work: F) -> Handler
     where
         T: EventType,
         F: Fn(T, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        let read = move |event: Envelope, cx| -> Running {
+        let deserialize = move |event: Envelope, cx| -> HandlerFuture {
             match event.payload::<T>() {
                 Ok(payload) => Box::pin(work(payload, cx)),
                 Err(error) => Box::pin(std::future::ready(Err(error.into()))),
             }
         };
-        Handler::of(Events::Of(T::NAME.to_owned()), Work::Plain(Arc::new(read)))
+        Handler::with(HandledEvents::Matching(T::NAME.to_owned()), Work::Plain(Arc::new(deserialize)))
     }
 
-    /// For events that no other handler of the node is for.
+    /// A handler for events that no other handler of the node matches.
     pub fn for_others<F, Fut>(work: F) -> Handler
     where
         F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        Handler::of(Events::Others, Work::Plain(Arc::new(move |event, cx| Box::pin(work(event, cx)))))
+        Handler::with(HandledEvents::Others, Work::Plain(Arc::new(move |event, cx| Box::pin(work(event, cx)))))
     }
 
-    /// In a PostgreSQL transaction: what it writes and the completion of the event commit together, or neither does.
+    /// A handler that runs in a PostgreSQL transaction. Its writes and the completion of the event are committed
+    /// together, or not at all.
     ///
     /// ```
     /// use windlass::{Handler, sqlx};
@@ -131,8 +133,9 @@ impl Handler {
     /// });
     /// ```
     ///
-    /// The node begins the transaction, in the queue's database, and ends it. An error, a panic, a timeout or a lost lease
-    /// roll it back; then the handler may run again. [`PgTx::publish`] publishes in it. Of several such handlers each has a transaction of its own, unless the policy says
+    /// The node begins the transaction in the queue's database and ends it. An error, a panic, a timeout or a lost
+    /// lease rolls it back; the handler may then run again. [`PgTx::publish`] publishes in the transaction. If an event
+    /// has several such handlers, each has its own transaction, unless the policy sets
     /// [`share_transaction`](crate::Policy::share_transaction).
     #[cfg(feature = "postgres")]
     pub fn in_pg_tx<F, Fut>(event_type: impl Into<String>, work: F) -> Handler
@@ -141,10 +144,10 @@ impl Handler {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         let work = Work::InPgTx(Arc::new(move |event, tx| Box::pin(work(event, tx))));
-        Handler::of(Events::Of(event_type.into()), work)
+        Handler::with(HandledEvents::Matching(event_type.into()), work)
     }
 
-    /// As [`Handler::in_pg_tx`], for events of the type that `T` stands for.
+    /// Like [`Handler::in_pg_tx`], for events of the type [`EventType::NAME`] of `T`.
     ///
     /// ```
     /// # #[derive(serde::Serialize, serde::Deserialize)]
@@ -167,16 +170,17 @@ impl Handler {
         F: Fn(T, PgTx) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        let read = move |event: Envelope, tx| -> Running {
+        let deserialize = move |event: Envelope, tx| -> HandlerFuture {
             match event.payload::<T>() {
                 Ok(payload) => Box::pin(work(payload, tx)),
                 Err(error) => Box::pin(std::future::ready(Err(error.into()))),
             }
         };
-        Handler::of(Events::Of(T::NAME.to_owned()), Work::InPgTx(Arc::new(read)))
+        Handler::with(HandledEvents::Matching(T::NAME.to_owned()), Work::InPgTx(Arc::new(deserialize)))
     }
 
-    /// In an SQLite transaction: what it writes and the completion of the event commit together, or neither does.
+    /// A handler that runs in an SQLite transaction. Its writes and the completion of the event are committed together,
+    /// or not at all.
     ///
     /// ```
     /// use windlass::Handler;
@@ -188,50 +192,50 @@ impl Handler {
     /// });
     /// ```
     ///
-    /// It runs on the one thread that writes, and everything else waits for it: keep it short, and do nothing in it
-    /// but read and write this database. It must not end the transaction. Its timeout has no effect. All else is as it is
-    /// with [`Handler::in_pg_tx`].
+    /// The handler runs on the only thread that writes, and all other writes wait for it. Keep it short, and only read
+    /// and write this database in it. It must not end the transaction. Its timeout has no effect. Everything else works
+    /// like [`Handler::in_pg_tx`].
     #[cfg(feature = "sqlite")]
     pub fn in_sqlite_tx<F>(event_type: impl Into<String>, work: F) -> Handler
     where
         F: Fn(&Envelope, &SqliteTx<'_>) -> Handled + Send + Sync + 'static,
     {
-        Handler::of(Events::Of(event_type.into()), Work::InSqliteTx(Arc::new(work)))
+        Handler::with(HandledEvents::Matching(event_type.into()), Work::InSqliteTx(Arc::new(work)))
     }
 
-    /// As [`Handler::in_sqlite_tx`], for events of the type that `T` stands for.
+    /// Like [`Handler::in_sqlite_tx`], for events of the type [`EventType::NAME`] of `T`.
     #[cfg(feature = "sqlite")]
     pub fn typed_in_sqlite_tx<T, F>(work: F) -> Handler
     where
         T: EventType,
         F: Fn(T, &SqliteTx<'_>) -> Handled + Send + Sync + 'static,
     {
-        let read = move |event: &Envelope, tx: &SqliteTx<'_>| work(event.payload::<T>()?, tx);
-        Handler::of(Events::Of(T::NAME.to_owned()), Work::InSqliteTx(Arc::new(read)))
+        let deserialize = move |event: &Envelope, tx: &SqliteTx<'_>| work(event.payload::<T>()?, tx);
+        Handler::with(HandledEvents::Matching(T::NAME.to_owned()), Work::InSqliteTx(Arc::new(deserialize)))
     }
 
-    fn of(events: Events, work: Work) -> Handler {
+    fn with(events: HandledEvents, work: Work) -> Handler {
         let id = match &events {
-            Events::Of(pattern) => pattern.clone(),
-            Events::Others => "others".to_owned(),
+            HandledEvents::Matching(pattern) => pattern.clone(),
+            HandledEvents::Others => "others".to_owned(),
         };
         Handler { id, events, subscription: MAIN.to_owned(), timeout: TIMEOUT, work }
     }
 
-    /// Its name, unique on the node for its subscription; the event type unless set. What several handlers of one event have done is
-    /// remembered by these names, so that they should stay the same from one version of a program to the next.
+    /// The handler's id, unique per subscription on the node; the event type unless set. If an event has several
+    /// handlers, their results are stored under these ids, so keep them stable between versions of a program.
     pub fn id(mut self, id: impl Into<String>) -> Handler {
         self.id = id.into();
         self
     }
 
-    /// For deliveries of another subscription than `main`.
+    /// The subscription whose deliveries the handler receives; `main` unless set.
     pub fn subscription(mut self, subscription: impl Into<String>) -> Handler {
         self.subscription = subscription.into();
         self
     }
 
-    /// It is cut off, and the event tried again, after this long; 15 minutes unless set.
+    /// The handler is aborted and the event retried after this time; 15 minutes unless set.
     pub fn timeout(mut self, timeout: Duration) -> Handler {
         self.timeout = timeout;
         self
@@ -240,7 +244,7 @@ impl Handler {
     pub(super) fn check(&self) -> Result<()> {
         names::check("handler", &self.id)?;
         names::check_identifier("subscription", &self.subscription)?;
-        if let Events::Of(pattern) = &self.events {
+        if let HandledEvents::Matching(pattern) = &self.events {
             names::check_type_pattern("type", pattern)?;
         }
         if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
@@ -249,10 +253,10 @@ impl Handler {
         Ok(())
     }
 
-    pub(super) fn is_for(&self, event_type: &str) -> bool {
+    pub(super) fn matches_type(&self, event_type: &str) -> bool {
         match &self.events {
-            Events::Of(pattern) => names::type_matches(pattern, event_type),
-            Events::Others => false,
+            HandledEvents::Matching(pattern) => names::type_matches(pattern, event_type),
+            HandledEvents::Others => false,
         }
     }
 

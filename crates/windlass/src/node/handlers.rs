@@ -1,51 +1,51 @@
-//! The handlers of a node, and who handles what.
+//! The handlers of a node, and the lookup of handlers by subscription and event type.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, RwLock};
 
-use super::handler::{Events, Handler};
+use super::handler::{HandledEvents, Handler};
 use crate::error::{Error, Result};
 
-/// The handlers of a node; more may come while it runs.
+/// The handlers of a node. More can be added while the node runs.
 #[derive(Default)]
-pub(super) struct Handlers(RwLock<Book>);
+pub(super) struct Handlers(RwLock<HandlerIndex>);
 
 #[derive(Default)]
-struct Book {
+struct HandlerIndex {
     all: Vec<Arc<Handler>>,
-    /// Those for each type that came up so far, by subscription.
-    found: HashMap<String, HashMap<String, Found>>,
+    /// Cached lookups, by subscription and event type.
+    by_type: HashMap<String, HashMap<String, MatchingHandlers>>,
 }
 
-type Found = Arc<[Arc<Handler>]>;
+type MatchingHandlers = Arc<[Arc<Handler>]>;
 
-/// So many types that came up are remembered for each subscription: they come from outside.
-const FOUND_MAX: usize = 10_000;
+/// The most event types cached per subscription. Types come from producers, so their number is not bounded.
+const CACHED_TYPES_MAX: usize = 10_000;
 
 impl Handlers {
-    /// Refuses a second one of the same name.
+    /// Fails if the subscription already has a handler with the same id.
     pub fn add(&self, handler: Handler) -> Result<()> {
         handler.check()?;
-        let mut book = self.write();
-        if book.all.iter().any(|known| known.id == handler.id && known.subscription == handler.subscription) {
-            let problem = format!("'{}' is there already; give this one an id of its own", handler.id);
+        let mut index = self.write();
+        if index.all.iter().any(|existing| existing.id == handler.id && existing.subscription == handler.subscription) {
+            let problem = format!("'{}' is already registered; set a different id", handler.id);
             return Err(Error::invalid("handler", problem));
         }
-        book.all.push(Arc::new(handler));
-        book.found.clear();
+        index.all.push(Arc::new(handler));
+        index.by_type.clear();
         Ok(())
     }
 
-    /// All that are for such an event, in the order they were added.
-    pub fn of(&self, subscription: &str, event_type: &str) -> Found {
-        if let Some(found) = self.read().found.get(subscription).and_then(|of_it| of_it.get(event_type)) {
-            return found.clone();
+    /// The handlers for an event of this type, in the order they were added.
+    pub fn find(&self, subscription: &str, event_type: &str) -> MatchingHandlers {
+        if let Some(cached) = self.read().by_type.get(subscription).and_then(|by_type| by_type.get(event_type)) {
+            return cached.clone();
         }
-        let mut book = self.write();
-        let found = book.find(subscription, event_type);
-        let of_it = book.found.entry(subscription.to_owned()).or_default();
-        if of_it.len() < FOUND_MAX {
-            of_it.insert(event_type.to_owned(), found.clone());
+        let mut index = self.write();
+        let found = index.find(subscription, event_type);
+        let by_type = index.by_type.entry(subscription.to_owned()).or_default();
+        if by_type.len() < CACHED_TYPES_MAX {
+            by_type.insert(event_type.to_owned(), found.clone());
         }
         found
     }
@@ -54,14 +54,15 @@ impl Handlers {
         self.read().all.iter().map(|handler| handler.subscription.clone()).collect()
     }
 
-    /// The patterns of the types that they are for; `*` with one for all others. All subscriptions', or one's.
+    /// The type patterns of all handlers, or of those of one subscription. A handler for other events has the pattern
+    /// `*`.
     pub fn patterns(&self, subscription: Option<&str>) -> BTreeSet<String> {
-        let book = self.read();
-        let of_it = book.all.iter().filter(|handler| subscription.is_none_or(|name| handler.subscription == name));
-        of_it
+        let index = self.read();
+        let handlers = index.all.iter().filter(|handler| subscription.is_none_or(|name| handler.subscription == name));
+        handlers
             .map(|handler| match &handler.events {
-                Events::Of(pattern) => pattern.clone(),
-                Events::Others => "*".to_owned(),
+                HandledEvents::Matching(pattern) => pattern.clone(),
+                HandledEvents::Others => "*".to_owned(),
             })
             .collect()
     }
@@ -70,24 +71,24 @@ impl Handlers {
         self.read().all.clone()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Book> {
-        // No code that can panic runs under the lock.
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HandlerIndex> {
+        // No code that can panic runs while the lock is held.
         self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Book> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HandlerIndex> {
         self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl Book {
-    fn find(&self, subscription: &str, event_type: &str) -> Found {
-        let of_it = || self.all.iter().filter(|handler| handler.subscription == subscription);
-        let found: Vec<_> = of_it().filter(|handler| handler.is_for(event_type)).cloned().collect();
+impl HandlerIndex {
+    fn find(&self, subscription: &str, event_type: &str) -> MatchingHandlers {
+        let handlers = || self.all.iter().filter(|handler| handler.subscription == subscription);
+        let found: Vec<_> = handlers().filter(|handler| handler.matches_type(event_type)).cloned().collect();
         if !found.is_empty() {
             return found.into();
         }
-        of_it().filter(|handler| handler.events == Events::Others).cloned().collect()
+        handlers().filter(|handler| handler.events == HandledEvents::Others).cloned().collect()
     }
 }
 
@@ -100,11 +101,11 @@ mod tests {
     }
 
     fn ids(handlers: &Handlers, subscription: &str, event_type: &str) -> Vec<String> {
-        handlers.of(subscription, event_type).iter().map(|handler| handler.id.clone()).collect()
+        handlers.find(subscription, event_type).iter().map(|handler| handler.id.clone()).collect()
     }
 
     #[test]
-    fn each_type_reaches_its_own_handlers() {
+    fn event_types_reach_their_handlers() {
         let handlers = Handlers::default();
         let others = Handler::for_others(|_, _| async { Ok(()) });
         for handler in [
@@ -128,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn a_second_handler_of_one_name_is_refused() {
+    fn duplicate_handler_id_is_rejected() {
         let handlers = Handlers::default();
         handlers.add(handler("a")).unwrap();
         handlers.add(handler("a").subscription("audit")).unwrap();
         let error = handlers.add(handler("b").id("a")).unwrap_err();
-        assert_eq!(error.to_string(), "handler: 'a' is there already; give this one an id of its own");
+        assert_eq!(error.to_string(), "handler: 'a' is already registered; set a different id");
         for bad in [handler(""), handler("a*b"), handler("c").id(""), handler("c").subscription("a b")] {
             assert!(matches!(handlers.add(bad), Err(Error::Invalid { .. })));
         }

@@ -1,4 +1,8 @@
-//! A node: handlers, and all that it takes to run them reliably.
+//! Nodes: processes that claim deliveries and run handlers in Rust.
+//!
+//! [`Node`] collects handlers and settings and starts a [`RunningNode`]. `pool` claims deliveries, `attempt` runs
+//! the handlers of one delivery, `report` decides its outcome, and `leases` renews the leases meanwhile. The claim and
+//! finish operations themselves are in `claim/` and `queue/`. Start reading at [`Node::start`].
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,32 +19,32 @@ use crate::event::names;
 use crate::event::typed::EventType;
 use crate::node::registry::{HEARTBEAT, NewNode};
 use crate::queue::Queue;
-use crate::queue::busy::InFlight;
+use crate::queue::in_flight::InFlight;
 use crate::queue::publish::Published;
 
 mod attempt;
-#[cfg(feature = "testing")]
-mod by_hand;
+mod backoff;
 mod context;
 mod envelope;
 mod error;
-mod hand;
+mod group_run;
 mod handler;
 mod handlers;
-mod pause;
+mod leases;
+#[cfg(feature = "testing")]
+mod manual;
 mod pool;
 pub(crate) mod registry;
+mod report;
 mod result_storage;
-mod run;
-mod shared;
 mod signal;
+mod state;
 mod tx;
-mod verdict;
 
-#[cfg(feature = "testing")]
-pub(crate) use by_hand::ByHand;
 use handlers::Handlers;
-use shared::Shared;
+#[cfg(feature = "testing")]
+pub(crate) use manual::ManualNode;
+use state::NodeState;
 
 pub use context::Context;
 pub use envelope::Envelope;
@@ -55,18 +59,17 @@ pub use tx::SqliteTx;
 /// How many consecutive events of a group a node claims together, unless set.
 const GROUP_RUN: usize = 100;
 const GROUP_RUN_MAX: usize = 1_000;
-/// How many events a node handles at once, unless it is told otherwise.
+/// How many events a node handles concurrently, unless set.
 const CONCURRENCY: usize = 10;
-/// The most it can be told.
 const CONCURRENCY_MAX: usize = 10_000;
-/// How long a stopping node waits for its handlers, unless it is told otherwise.
+/// How long a stopping node waits for its handlers, unless set.
 const GRACE: Duration = Duration::from_secs(20);
-/// How often a node looks for upkeep of its namespace that is due.
-const UPKEEP: Duration = Duration::from_secs(20);
-/// How long giving back what was not finished may take.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
+/// How often a node checks for due maintenance tasks of its namespace.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(20);
+/// How long releasing unfinished deliveries may take.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A process that publishes and handles events: an id, handlers, and how many of them may run at once.
+/// A process that publishes and handles events: an id, handlers, and a concurrency limit.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -98,14 +101,15 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 /// # }
 /// ```
 ///
-/// All handlers of an event must have done their work for it to be completed; after a failure, only those run again
-/// that have not. They run beside each other, and may run again after a crash: events are delivered at least once.
+/// An event is completed once all its handlers have succeeded. After a failure, only the handlers that have not
+/// succeeded run again. The handlers of an event run concurrently, and may run again after a crash: events are
+/// delivered at least once.
 pub struct Node {
     queue: Queue,
     registration: NewNode,
     handlers: Handlers,
-    /// What was wrong with what it was told; `start` says so.
-    flaw: Option<Error>,
+    /// The first invalid setting; `start` returns it.
+    config_error: Option<Error>,
     concurrency: usize,
     /// Concurrency limits by type pattern.
     type_limits: BTreeMap<String, usize>,
@@ -115,14 +119,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of this id in the queue's namespace. Characters that an id may not have become `-`; an empty id
-    /// becomes one made of host, process and a few random letters.
+    /// A node with this id in the queue's namespace. Characters that are not allowed in an id become `-`. An empty id
+    /// is replaced by one made of the host name, the process id and a few random letters.
     pub fn new(queue: &Queue, node_id: impl AsRef<str>) -> Node {
         Node {
             queue: queue.clone(),
             registration: NewNode::new(node_id),
             handlers: Handlers::default(),
-            flaw: None,
+            config_error: None,
             concurrency: CONCURRENCY,
             type_limits: BTreeMap::new(),
             group_run: GROUP_RUN,
@@ -131,28 +135,28 @@ impl Node {
         }
     }
 
-    /// Its name, for people.
+    /// A human-readable name.
     pub fn display_name(mut self, display_name: impl Into<String>) -> Node {
         self.registration = self.registration.display_name(display_name);
         self
     }
 
-    /// What it is for, for people.
+    /// A human-readable description.
     pub fn description(mut self, description: impl Into<String>) -> Node {
         self.registration = self.registration.description(description);
         self
     }
 
-    /// Whatever else is worth knowing of it: a JSON object, shown with the node.
+    /// Metadata shown with the node: a JSON object.
     pub fn metadata<T: Serialize + ?Sized>(mut self, metadata: &T) -> Node {
         match self.registration.clone().metadata(metadata) {
             Ok(registration) => self.registration = registration,
-            Err(error) => self.note(Err(error)),
+            Err(error) => self.record_error(Err(error)),
         }
         self
     }
 
-    /// Handles events of this type – an exact name, or a prefix ending in `*` – with this code.
+    /// Adds a handler for events of this type: an exact name, or a prefix ending in `*`.
     pub fn on<F, Fut>(self, event_type: impl Into<String>, work: F) -> Node
     where
         F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,
@@ -161,7 +165,7 @@ impl Node {
         self.handler(Handler::new(event_type, work))
     }
 
-    /// Handles events of the type that `T` stands for.
+    /// Adds a handler for events of the type [`EventType::NAME`] of `T`.
     pub fn on_type<T, F, Fut>(self, work: F) -> Node
     where
         T: EventType,
@@ -171,7 +175,7 @@ impl Node {
         self.handler(Handler::typed(work))
     }
 
-    /// Handles events that no other handler of this node is for.
+    /// Adds a handler for events that no other handler of this node matches.
     pub fn on_others<F, Fut>(self, work: F) -> Node
     where
         F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,
@@ -180,7 +184,7 @@ impl Node {
         self.handler(Handler::for_others(work))
     }
 
-    /// Handles events of this type in a PostgreSQL transaction; see [`Handler::in_pg_tx`].
+    /// Adds a handler that runs in a PostgreSQL transaction; see [`Handler::in_pg_tx`].
     #[cfg(feature = "postgres")]
     pub fn on_in_pg_tx<F, Fut>(self, event_type: impl Into<String>, work: F) -> Node
     where
@@ -190,7 +194,7 @@ impl Node {
         self.handler(Handler::in_pg_tx(event_type, work))
     }
 
-    /// Handles events of the type that `T` stands for in a PostgreSQL transaction; see [`Handler::typed_in_pg_tx`].
+    /// Adds a typed handler that runs in a PostgreSQL transaction; see [`Handler::typed_in_pg_tx`].
     #[cfg(feature = "postgres")]
     pub fn on_type_in_pg_tx<T, F, Fut>(self, work: F) -> Node
     where
@@ -201,7 +205,7 @@ impl Node {
         self.handler(Handler::typed_in_pg_tx(work))
     }
 
-    /// Handles events of this type in an SQLite transaction; see [`Handler::in_sqlite_tx`].
+    /// Adds a handler that runs in an SQLite transaction; see [`Handler::in_sqlite_tx`].
     #[cfg(feature = "sqlite")]
     pub fn on_in_sqlite_tx<F>(self, event_type: impl Into<String>, work: F) -> Node
     where
@@ -210,7 +214,7 @@ impl Node {
         self.handler(Handler::in_sqlite_tx(event_type, work))
     }
 
-    /// Handles events of the type that `T` stands for in an SQLite transaction; see [`Handler::typed_in_sqlite_tx`].
+    /// Adds a typed handler that runs in an SQLite transaction; see [`Handler::typed_in_sqlite_tx`].
     #[cfg(feature = "sqlite")]
     pub fn on_type_in_sqlite_tx<T, F>(self, work: F) -> Node
     where
@@ -220,22 +224,22 @@ impl Node {
         self.handler(Handler::typed_in_sqlite_tx(work))
     }
 
-    /// Adds a handler with settings of its own.
+    /// Adds a handler that has its own settings.
     pub fn handler(mut self, handler: Handler) -> Node {
         let added = self.handlers.add(handler);
-        self.note(added);
+        self.record_error(added);
         self
     }
 
-    /// How many events it handles at once; 10 unless set.
+    /// How many events the node handles concurrently; 10 unless set.
     pub fn concurrency(mut self, concurrency: usize) -> Node {
         let checked = check_concurrency(concurrency);
         self.concurrency = concurrency;
-        self.note(checked);
+        self.record_error(checked);
         self
     }
 
-    /// Limits how many events of a type the node handles at once, so that a slow type leaves room for the others.
+    /// Limits how many events of a type the node handles concurrently, so that a slow type does not block the others.
     ///
     /// The type is an exact name or a prefix ending in `*`. All types that match a prefix share one limit. If several
     /// limits match a type, only the most specific one applies: an exact name before a prefix, a longer prefix before
@@ -247,7 +251,7 @@ impl Node {
     ///     .on("report.*", |_, _| async { Ok(()) })
     ///     .concurrency(32)
     ///     .concurrency_of("report.*", 4) // all reports together, except …
-    ///     .concurrency_of("report.yearly", 1); // … yearly ones, which have a limit of their own
+    ///     .concurrency_of("report.yearly", 1); // … yearly ones, which have their own limit
     /// # Ok(())
     /// # }
     /// ```
@@ -255,61 +259,61 @@ impl Node {
         let pattern = event_type.into();
         let checked = names::check_type_pattern("type", &pattern).and_then(|()| check_concurrency(concurrency));
         self.type_limits.insert(pattern, concurrency);
-        self.note(checked);
+        self.record_error(checked);
         self
     }
 
-    /// How many consecutive events of a group it claims together; 100 unless set, and 1 claims them one by one.
+    /// How many consecutive events of a group the node claims together; 100 unless set. 1 claims them one by one.
     ///
-    /// They are still handled one after the other and in order, and count as one towards [`Node::concurrency`]. It claims
-    /// the next event of a group only after those before it are completed, so a larger number handles a group faster.
+    /// They are still handled one after the other, in order, and count as one towards [`Node::concurrency`]. The next
+    /// events of a group are claimed only after these are completed, so a larger number handles a group faster.
     pub fn group_run(mut self, group_run: usize) -> Node {
         if group_run == 0 || group_run > GROUP_RUN_MAX {
-            self.note(Err(Error::invalid("group_run", format!("must be from 1 to {GROUP_RUN_MAX}"))));
+            self.record_error(Err(Error::invalid("group_run", format!("must be from 1 to {GROUP_RUN_MAX}"))));
         }
         self.group_run = group_run;
         self
     }
 
-    /// How long it waits at its end for handlers that are running; 20 seconds unless set.
+    /// How long a stopping node waits for running handlers; 20 seconds unless set.
     pub fn grace(mut self, grace: Duration) -> Node {
         self.grace = grace;
         self
     }
 
-    /// Leaves events that it has no handler for to other nodes. Else it takes them, and the policy says what becomes
-    /// of them: another try later, or a dead letter.
+    /// Does not claim events that the node has no handler for, so that other nodes can. Without this setting the node
+    /// claims them, and the [`UnhandledPolicy`](crate::UnhandledPolicy) decides: a retry or a dead letter.
     pub fn leave_unhandled(mut self) -> Node {
         self.leave_unhandled = true;
         self
     }
 
-    fn note(&mut self, checked: Result<()>) {
+    fn record_error(&mut self, checked: Result<()>) {
         if let Err(error) = checked {
-            self.flaw.get_or_insert(error);
+            self.config_error.get_or_insert(error);
         }
     }
 
-    /// Registers the node without handling events, for tests that do so step by step.
+    /// Registers the node without claiming events. Tests call [`ManualNode::run_until_idle`].
     #[cfg(feature = "testing")]
-    pub(crate) async fn start_by_hand(self) -> Result<ByHand> {
-        Ok(ByHand::new(self.register().await?))
+    pub(crate) async fn start_manual(self) -> Result<ManualNode> {
+        Ok(ManualNode::new(self.register().await?))
     }
 
-    /// Registers the node and begins to handle events. What was wrong with its settings is said here.
+    /// Registers the node and starts handling events. Fails if a setting is invalid.
     pub async fn start(self) -> Result<RunningNode> {
         let grace = self.grace;
-        let running = RunningNode { shared: self.register().await?, grace };
-        running.shared.consume();
-        tokio::spawn(beat(running.shared.clone()));
-        tokio::spawn(keep(running.shared.clone()));
-        tokio::spawn(maintain(running.shared.clone()));
+        let running = RunningNode { state: self.register().await?, grace };
+        running.state.start_pools();
+        tokio::spawn(send_heartbeats(running.state.clone()));
+        tokio::spawn(renew_leases(running.state.clone()));
+        tokio::spawn(run_maintenance(running.state.clone()));
         Ok(running)
     }
 
-    async fn register(self) -> Result<Arc<Shared>> {
-        if let Some(flaw) = self.flaw {
-            return Err(flaw);
+    async fn register(self) -> Result<Arc<NodeState>> {
+        if let Some(error) = self.config_error {
+            return Err(error);
         }
         for handler in self.handlers.all() {
             check_handler(&self.queue, &handler).await?;
@@ -317,30 +321,30 @@ impl Node {
         let registration = self.registration.event_types(self.handlers.patterns(None));
         let registered = self.queue.register_node(registration.clone()).await?;
         let type_limits = self.type_limits.into_iter().map(|(pattern, n)| (pattern, (n, Arc::new(Semaphore::new(n)))));
-        Ok(Arc::new(Shared {
+        Ok(Arc::new(NodeState {
             queue: self.queue,
             registration: registration.node_id(&registered.node_id),
             node_id: registered.node_id.into(),
             handlers: self.handlers,
             leave_unhandled: self.leave_unhandled,
-            hand: Default::default(),
+            leases: Default::default(),
             concurrency: self.concurrency,
             slots: Arc::new(Semaphore::new(self.concurrency)),
             group_run: self.group_run,
-            freed: Default::default(),
+            slots_freed: Default::default(),
             type_limits: type_limits.collect(),
             pools: Mutex::default(),
             stopping: watch::Sender::new(false),
             abandoned: watch::Sender::new(false),
-            changed: watch::Sender::new(()),
-            busy: InFlight::new(),
+            handlers_changed: watch::Sender::new(()),
+            in_flight: InFlight::new(),
         }))
     }
 
-    /// Runs the node until `stop` is ready, then stops it as [`RunningNode::stop`] does. With
-    /// [`shutdown_signal`] that is when the process is asked to end.
+    /// Runs the node until `stop` is ready, then stops it like [`RunningNode::stop`]. Pass [`shutdown_signal`] to stop
+    /// on SIGTERM or Ctrl-C.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<()> {
-        // Asked first: a signal that comes while it starts is heard, too.
+        // Polled from the beginning, so that a signal that arrives while the node starts is not missed.
         let mut stop = pin!(stop);
         let running = tokio::select! {
             biased;
@@ -365,7 +369,8 @@ async fn check_handler(queue: &Queue, handler: &Handler) -> Result<()> {
     queue.topology_with(&handler.subscription).await.map(drop)
 }
 
-/// A node at work. Dropped, it gives back what it holds; [`RunningNode::stop`] lets its handlers finish first.
+/// A running node. Dropping it aborts its handlers and releases their deliveries; [`RunningNode::stop`] lets the
+/// handlers finish first.
 ///
 /// ```
 /// use windlass::{Node, Queue};
@@ -375,7 +380,7 @@ async fn check_handler(queue: &Queue, handler: &Handler) -> Result<()> {
 /// let queue = Queue::open("sqlite::memory:").await?;
 /// let node = Node::new(&queue, "api-1").on("user.created", |_, _| async { Ok(()) }).start().await?;
 ///
-/// // Handlers may be added, and events published in its name, while it runs.
+/// // A running node accepts more handlers and publishes events.
 /// node.on("user.deleted", |_, _| async { Ok(()) }).await?;
 /// node.emit("user.created", &"Ada").await?;
 ///
@@ -384,34 +389,34 @@ async fn check_handler(queue: &Queue, handler: &Handler) -> Result<()> {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "dropped, it gives back what it holds"]
+#[must_use = "dropping it aborts its handlers and releases their deliveries"]
 pub struct RunningNode {
-    shared: Arc<Shared>,
+    state: Arc<NodeState>,
     grace: Duration,
 }
 
 impl RunningNode {
-    /// The id that it goes by.
+    /// The id the node is registered with.
     pub fn node_id(&self) -> &str {
-        &self.shared.node_id
+        &self.state.node_id
     }
 
-    /// Adds a handler, and begins to consume what it is for. See [`RunningNode::on`].
+    /// Adds a handler and starts consuming its events. See [`RunningNode::on`].
     pub async fn handler(&self, handler: Handler) -> Result<()> {
-        check_handler(&self.shared.queue, &handler).await?;
-        self.shared.handlers.add(handler)?;
-        self.shared.changed.send_replace(());
-        self.shared.consume();
-        if let Err(error) = self.shared.register().await {
-            tracing::warn!(%error, node_id = self.node_id(), "could not make the new handler known");
+        check_handler(&self.state.queue, &handler).await?;
+        self.state.handlers.add(handler)?;
+        self.state.handlers_changed.send_replace(());
+        self.state.start_pools();
+        if let Err(error) = self.state.register().await {
+            tracing::warn!(%error, node_id = self.node_id(), "could not register the event types of the new handler");
         }
         Ok(())
     }
 
-    /// Adds a handler for events of this type – an exact name, or a prefix ending in `*` – and begins to consume them.
+    /// Adds a handler for events of this type – an exact name, or a prefix ending in `*` – and starts consuming them.
     ///
-    /// What came before it was added and waits still gets to it, unless this or another node has taken it as
-    /// [unhandled](crate::UnhandledPolicy) meanwhile. There is no way to take a handler away again but to stop the node.
+    /// The handler also receives pending events that were published before it was added, unless a node has already
+    /// finished them as [unhandled](crate::UnhandledPolicy). A handler cannot be removed; stop the node instead.
     pub async fn on<F, Fut>(&self, event_type: impl Into<String>, work: F) -> Result<()>
     where
         F: Fn(Envelope, Context) -> Fut + Send + Sync + 'static,
@@ -422,89 +427,91 @@ impl RunningNode {
 
     /// Publishes an event with this node as its producer.
     pub async fn publish(&self, event: NewEvent) -> Result<Published> {
-        self.shared.producer().publish(event).await
+        self.state.producer().publish(event).await
     }
 
-    /// Publishes an event of this type and payload; its id.
+    /// Publishes an event of this type and payload. Returns its id.
     pub async fn emit<T: Serialize + ?Sized>(&self, event_type: &str, payload: &T) -> Result<i64> {
-        self.shared.producer().emit(event_type, payload).await
+        self.state.producer().emit(event_type, payload).await
     }
 
-    /// Stops: takes no more events, waits for the handlers that run, at most for the grace time, and gives back what is
-    /// not finished by then, so that other nodes have it at once. The queue stays open.
+    /// Stops the node. It claims no more events and waits for running handlers for at most the [grace](Node::grace)
+    /// time. Then it aborts them and releases their deliveries, so that other nodes can claim them immediately. The
+    /// queue stays open.
     pub async fn stop(self) {
-        let shared = &self.shared;
-        shared.stopping.send_replace(true);
-        if tokio::time::timeout(self.grace, shared.busy.idle()).await.is_err() {
-            tracing::warn!(node_id = &*shared.node_id, grace = ?self.grace, "handlers did not end in time; giving up on them");
-            shared.abandoned.send_replace(true);
-            if tokio::time::timeout(GIVE_BACK_MAX, shared.busy.idle()).await.is_err() {
-                tracing::warn!(node_id = &*shared.node_id, "could not give back all events; their leases run out");
+        let state = &self.state;
+        state.stopping.send_replace(true);
+        if tokio::time::timeout(self.grace, state.in_flight.wait_until_idle()).await.is_err() {
+            let (node_id, grace) = (&*state.node_id, self.grace);
+            tracing::warn!(node_id, ?grace, "handlers did not finish within the grace time; aborting them");
+            state.abandoned.send_replace(true);
+            if tokio::time::timeout(RELEASE_TIMEOUT, state.in_flight.wait_until_idle()).await.is_err() {
+                tracing::warn!(node_id = &*state.node_id, "could not release all deliveries; their leases will expire");
             }
         }
-        // A claim that was under way is given back, too.
-        let _ = tokio::time::timeout(GIVE_BACK_MAX, shared.queue.core().busy.idle()).await;
-        if let Err(error) = shared.queue.stop_node(&shared.node_id).await {
-            tracing::warn!(%error, node_id = &*shared.node_id, "could not note that the node stopped");
+        // Deliveries of a claim that was under way are released as well.
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, state.queue.core().in_flight.wait_until_idle()).await;
+        if let Err(error) = state.queue.stop_node(&state.node_id).await {
+            tracing::warn!(%error, node_id = &*state.node_id, "could not record that the node stopped");
         }
     }
 }
 
 impl Drop for RunningNode {
     fn drop(&mut self) {
-        self.shared.stopping.send_replace(true);
-        self.shared.abandoned.send_replace(true);
+        self.state.stopping.send_replace(true);
+        self.state.abandoned.send_replace(true);
     }
 }
 
-impl Shared {
-    /// Starts what the handlers need and is not there yet.
-    fn consume(self: &Arc<Shared>) {
-        for pool in self.new_pools() {
-            // What is on its way to a pool is in hand, too.
-            let busy = self.busy.begin();
+impl NodeState {
+    /// Starts the pools that the handlers need and that do not run yet.
+    fn start_pools(self: &Arc<NodeState>) {
+        for pool in self.create_missing_pools() {
+            // A pool counts as in flight: deliveries of a pending claim may still arrive.
+            let in_flight = self.in_flight.begin();
             tokio::spawn(async move {
                 pool.run().await;
-                drop(busy);
+                drop(in_flight);
             });
         }
     }
 }
 
-/// Says that the node is alive, until it stops.
-async fn beat(shared: Arc<Shared>) {
+/// Sends heartbeats until the node stops.
+async fn send_heartbeats(state: Arc<NodeState>) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(HEARTBEAT) => {}
-            () = shared.is_stopping() => return,
+            () = state.wait_until_stopping() => return,
         }
-        let told = match shared.queue.touch_node(&shared.node_id).await {
-            // One that was silent for long is forgotten.
-            Ok(false) => shared.register().await,
-            told => told.map(drop),
+        let sent = match state.queue.touch_node(&state.node_id).await {
+            // Nodes without a heartbeat for a week are removed: register again.
+            Ok(false) => state.register().await,
+            sent => sent.map(drop),
         };
-        if let Err(error) = told {
-            tracing::warn!(%error, node_id = &*shared.node_id, "could not say that the node is alive");
+        if let Err(error) = sent {
+            tracing::warn!(%error, node_id = &*state.node_id, "could not send the heartbeat");
         }
     }
 }
 
-/// Does the upkeep of the namespace, so that a program needs no server for it.
-async fn maintain(shared: Arc<Shared>) {
+/// Runs the maintenance tasks of the namespace, so that a program does not need a server for them.
+async fn run_maintenance(state: Arc<NodeState>) {
     tokio::select! {
-        () = shared.queue.maintain(UPKEEP) => {}
-        () = shared.is_stopping() => {}
+        () = state.queue.maintain(MAINTENANCE_INTERVAL) => {}
+        () = state.wait_until_stopping() => {}
     }
 }
 
-/// Renews leases for as long as there may be some.
-async fn keep(shared: Arc<Shared>) {
-    let ended = async {
-        shared.is_stopping().await;
-        shared.busy.idle().await;
+/// Renews leases until the node has stopped and its last delivery is finished.
+async fn renew_leases(state: Arc<NodeState>) {
+    let stopped = async {
+        state.wait_until_stopping().await;
+        state.in_flight.wait_until_idle().await;
     };
     tokio::select! {
-        () = shared.hand.keep(&shared.queue) => {}
-        () = ended => {}
+        () = state.leases.renew_forever(&state.queue) => {}
+        () = stopped => {}
     }
 }

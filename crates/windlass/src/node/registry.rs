@@ -1,9 +1,11 @@
-//! Nodes: processes that publish or handle events make themselves known, and say now and then that they live.
+//! The registry of nodes: registration, heartbeats and status.
+//!
+//! [`Node`](crate::Node) registers itself; other processes call [`Queue::register_node`] directly.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::clock::{Timestamp, after};
@@ -14,53 +16,53 @@ use crate::policy::limits::Limits;
 use crate::queue::Queue;
 use crate::store::PreparedNode;
 
-/// How often a node says that it lives.
+/// How often a node sends a heartbeat.
 pub const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// How long a node may be silent: three heartbeats.
+/// A node without a heartbeat for this long is stale.
 const SILENCE_MAX: Duration = Duration::from_secs(3 * HEARTBEAT.as_secs());
 
 /// The longest id, in bytes.
 const ID_BYTES_MAX: usize = 63;
 
-/// Leaves room for the rest of a generated id.
+/// The longest host name in a generated id, so that the whole id stays below [`ID_BYTES_MAX`].
 const HOST_BYTES_MAX: usize = 40;
 
-/// A node, as it is registered in its namespace.
-#[derive(Debug, Clone, Serialize)]
+/// A registered node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeView {
-    /// Its id, unique in its namespace.
+    /// The node's id, unique in its namespace.
     pub node_id: String,
-    /// Its name, for people.
+    /// A human-readable name.
     pub display_name: Option<String>,
-    /// What it is for.
+    /// A human-readable description.
     pub description: Option<String>,
-    /// Anything people want to keep with it.
+    /// Metadata: a JSON object.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: Box<RawValue>,
-    /// The event types that it handles.
+    /// The event types that the node handles.
     pub event_types: Vec<String>,
-    /// When it was registered for the first time.
+    /// When the node was first registered.
     pub registered_at: DateTime<Utc>,
-    /// When it was last heard of.
+    /// When the last heartbeat arrived.
     pub last_heartbeat: DateTime<Utc>,
-    /// When it said that it stopped.
+    /// When the node reported that it stopped.
     pub stopped_at: Option<DateTime<Utc>>,
-    /// Whether it lives, as far as can be told.
+    /// The status, derived from the heartbeats.
     pub status: NodeStatus,
 }
 
-/// Whether a node lives, as far as can be told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The status of a node, derived from its heartbeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
-    /// It was heard of lately.
+    /// The last heartbeat is recent.
     Alive,
-    /// It was silent for three heartbeats.
+    /// No heartbeat has arrived for three intervals.
     Stale,
-    /// It said that it stops.
+    /// The node reported that it stopped.
     Stopped,
 }
 
@@ -87,8 +89,8 @@ impl NodeView {
 pub struct NewNode(PreparedNode);
 
 impl NewNode {
-    /// One of this id. Characters other than ASCII letters, digits, `-`, `_`, `.` and `:` are replaced by `-`; where
-    /// nothing is left, it gets an id.
+    /// A node with this id. Characters other than ASCII letters, digits, `-`, `_`, `.` and `:` are replaced by `-`. If
+    /// nothing is left, an id is generated.
     pub fn new(node_id: impl AsRef<str>) -> NewNode {
         NewNode(PreparedNode {
             node_id: sanitize(node_id.as_ref()),
@@ -99,31 +101,31 @@ impl NewNode {
         })
     }
 
-    /// The same, under another id.
+    /// Sets the id.
     pub(crate) fn node_id(mut self, node_id: &str) -> NewNode {
         self.0.node_id = node_id.to_owned();
         self
     }
 
-    /// A name for people.
+    /// Sets a human-readable name.
     pub fn display_name(mut self, display_name: impl Into<String>) -> NewNode {
         self.0.display_name = Some(display_name.into());
         self
     }
 
-    /// What it is for.
+    /// Sets a human-readable description.
     pub fn description(mut self, description: impl Into<String>) -> NewNode {
         self.0.description = Some(description.into());
         self
     }
 
-    /// A JSON object with anything people want to keep with it.
+    /// Sets metadata: a JSON object.
     pub fn metadata<T: Serialize + ?Sized>(mut self, metadata: &T) -> Result<NewNode> {
         self.0.metadata = to_raw("metadata", metadata)?;
         Ok(self)
     }
 
-    /// The event types that it handles, by exact name or by prefix ending in `*`.
+    /// Sets the event types that the node handles: exact names, or prefixes ending in `*`.
     pub fn event_types<T: Into<String>>(mut self, event_types: impl IntoIterator<Item = T>) -> NewNode {
         self.0.event_types = event_types.into_iter().map(Into::into).collect();
         self
@@ -148,7 +150,7 @@ impl NewNode {
         node.event_types.iter().try_for_each(|name| names::check_type_pattern("event_types", name))
     }
 
-    /// Gives it an id if it has none. What was named twice is kept once.
+    /// Generates an id if the node has none, and removes duplicate event types.
     fn prepare(self) -> PreparedNode {
         let NewNode(mut node) = self;
         if node.node_id.is_empty() {
@@ -164,7 +166,7 @@ fn empty_object() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).expect("this is JSON")
 }
 
-/// An id that can stand in a path, a log and a terminal; empty if nothing is left of it.
+/// Makes an id safe for paths, logs and terminals. The result may be empty.
 pub(crate) fn sanitize(id: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     let mut clean = String::with_capacity(id.len());
@@ -181,7 +183,8 @@ pub(crate) fn sanitize(id: &str) -> String {
     clean.trim_matches('-').to_owned()
 }
 
-/// The host, the process and a few letters, since processes of several containers may have the same of both.
+/// Host name, process id and a few random letters: processes in different containers may share host name and process
+/// id.
 pub(crate) fn generated_id() -> String {
     let letters: String = (0..4).map(|_| fastrand::lowercase()).collect();
     format!("{}-{}-{letters}", host(), std::process::id())
@@ -195,39 +198,40 @@ fn host() -> String {
 }
 
 impl Queue {
-    /// Registers a node, or refreshes what is known of it: all but when it was registered is replaced, and it is alive
-    /// again if it was stopped. The answer has the id that is used.
+    /// Registers a node, or updates its registration: everything except the time of registration is replaced, and a
+    /// stopped node is alive again. The returned view has the id that is used.
     pub async fn register_node(&self, node: NewNode) -> Result<NodeView> {
         node.check(self.limits())?;
         self.topology().await?;
         let (node, max) = (node.prepare(), self.limits().nodes_max);
         let registered = self.store().register_node(self.namespace(), &node, max, self.now()).await?;
         registered.ok_or_else(|| {
-            let problem = format!("a namespace has at most {max} nodes; one that is silent for a week is forgotten");
+            let problem =
+                format!("a namespace has at most {max} nodes; nodes without a heartbeat for a week are removed");
             Error::invalid("node_id", problem)
         })
     }
 
-    /// A node's heartbeat; `false`: it is not registered.
+    /// Records a heartbeat of a node. Returns `false` if the node is not registered.
     pub async fn touch_node(&self, node_id: &str) -> Result<bool> {
         self.topology().await?;
         self.store().touch_node(self.namespace(), &sanitize(node_id), self.now()).await
     }
 
-    /// Notes that a node stopped; `false`: it is not registered.
+    /// Records that a node stopped. Returns `false` if the node is not registered.
     pub async fn stop_node(&self, node_id: &str) -> Result<bool> {
         self.topology().await?;
         self.store().stop_node(self.namespace(), &sanitize(node_id), self.now()).await
     }
 
-    /// What is known of one node.
+    /// One node.
     pub async fn node(&self, node_id: &str) -> Result<NodeView> {
         let node_id = sanitize(node_id);
         let found = self.find_nodes(Some(&node_id)).await?.pop();
         found.ok_or_else(|| Error::NodeNotFound { namespace: self.namespace().to_owned(), node_id })
     }
 
-    /// The nodes of this namespace, by id.
+    /// The nodes of this namespace, ordered by id.
     pub async fn nodes(&self) -> Result<Vec<NodeView>> {
         self.find_nodes(None).await
     }
@@ -249,7 +253,7 @@ mod tests {
 
     // C2
     #[test]
-    fn an_id_is_made_fit_for_a_path() {
+    fn node_id_is_sanitized() {
         let long = "x".repeat(62) + "---" + &"y".repeat(40);
         let table = [
             ("api-1", "api-1"),
@@ -276,7 +280,7 @@ mod tests {
 
     // C2
     #[test]
-    fn generated_ids_differ_and_are_fit() {
+    fn generated_ids_are_unique_and_valid() {
         let (one, two) = (generated_id(), generated_id());
         assert_eq!(sanitize(&one), one);
         assert!(one.contains(&format!("-{}-", std::process::id())) && one != two, "{one} {two}");

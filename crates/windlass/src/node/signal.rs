@@ -1,6 +1,6 @@
-//! When the process is asked to end.
+//! Waits for the signals that ask the process to stop.
 
-/// Ready once the process is asked to end: by SIGTERM, as a deploy does it, or by SIGINT, Ctrl-C. Made for
+/// Ready when the process receives SIGTERM (as sent by a deployment) or SIGINT (Ctrl-C). Intended for
 /// [`Node::run_until`](crate::Node::run_until):
 ///
 /// ```
@@ -9,7 +9,7 @@
 /// }
 /// ```
 ///
-/// Any number of futures may wait for it. From the first one on, these signals no longer end the process by themselves.
+/// Any number of futures may wait for it. Once the first one waits, these signals no longer terminate the process.
 pub async fn shutdown_signal() {
     #[cfg(unix)]
     {
@@ -27,7 +27,7 @@ pub async fn shutdown_signal() {
 
 async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
-        // Signals cannot be had here: then the process ends in some other way.
+        // Signals are not available here. Wait forever; the process is stopped in another way.
         std::future::pending::<()>().await;
     }
 }

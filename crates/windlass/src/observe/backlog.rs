@@ -1,7 +1,7 @@
-//! What there is to do, and why it is not being done yet.
+//! The backlog: counts of pending and processing deliveries by type, and what they wait for.
 //!
-//! Stores count live deliveries in one way, and whoever tells of them puts these counts together: the backlog here, the
-//! overview, the stats and the samples.
+//! Stores return one set of counts, [`LiveCount`]; the backlog, the overview, the stats and the samples all combine
+//! them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,30 +15,30 @@ use crate::event::delivery::Status;
 use crate::observe::inspect::StatRow;
 use crate::queue::Queue;
 
-/// How old a delivery that somebody holds may be, to be counted among the first four of
+/// Upper bounds of the first four age groups in
 /// [`QueueOverview::processing_ages`](crate::QueueOverview::processing_ages).
 pub const PROCESSING_AGES: [Duration; 4] =
     [Duration::from_secs(60), Duration::from_secs(300), Duration::from_secs(900), Duration::from_secs(1800)];
 
-/// How the live deliveries of one subscription and type stand.
+/// The pending and processing deliveries of one subscription and type.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LiveCount {
     pub subscription: String,
     pub event_type: String,
-    /// They could be taken now.
+    /// Ready to be claimed.
     pub ready: u64,
-    /// Their time has not come, and they never failed.
+    /// Not due yet, without a failure.
     pub delayed: u64,
-    /// They failed, and are tried again later.
+    /// Waiting for a retry after a failure.
     pub retrying: u64,
     pub waiting_for_group: u64,
-    /// They are held; see [`PROCESSING_AGES`].
+    /// Processing, by age; see [`PROCESSING_AGES`].
     pub processing_ages: [u64; 5],
-    /// Since when the first that could be taken could be.
+    /// When the oldest ready delivery became ready.
     pub ready_since: Option<Timestamp>,
-    /// When the first of those that are delayed or retried can be taken.
+    /// When the next delayed or retrying delivery becomes ready.
     pub next_at: Option<Timestamp>,
-    /// Since when the first that is held is.
+    /// When the oldest processing delivery was claimed.
     pub held_since: Option<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ impl LiveCount {
         self.processing_ages.iter().sum()
     }
 
-    /// As rows of the stats, where there are any.
+    /// The counts as rows of the stats, without empty rows.
     pub fn stats(&self) -> impl Iterator<Item = StatRow> {
         let row = |status, count, oldest_at| StatRow {
             subscription: self.subscription.clone(),
@@ -66,28 +66,28 @@ impl LiveCount {
     }
 }
 
-/// How the live deliveries of a type stand.
+/// The pending and processing deliveries of an event type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Backlog {
-    /// The type.
+    /// The event type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// They could be taken now.
+    /// Ready to be claimed.
     pub ready: u64,
-    /// They are held by workers.
+    /// Processing.
     pub running: u64,
-    /// Their time has not come, and they never failed.
+    /// Not due yet, without a failure.
     pub delayed: u64,
-    /// They failed, and are tried again later.
+    /// Waiting for a retry after a failure.
     pub retrying: u64,
-    /// They wait for others of their group.
+    /// Waiting for other deliveries of their group.
     pub behind_group: u64,
-    /// Since when the first of those that could be taken could be.
+    /// When the oldest ready delivery became ready.
     pub ready_since: Option<DateTime<Utc>>,
 }
 
 impl Backlog {
-    /// All of them.
+    /// All pending and processing deliveries.
     pub fn live(&self) -> u64 {
         self.ready + self.running + self.delayed + self.retrying + self.behind_group
     }
@@ -103,7 +103,7 @@ impl Backlog {
 }
 
 impl Queue {
-    /// How the live deliveries stand, by type. Types without any are left out.
+    /// The pending and processing deliveries by type. Types without any are left out.
     pub async fn backlog(&self) -> Result<Vec<Backlog>> {
         self.topology().await?;
         self.route_before_reading().await;

@@ -1,11 +1,11 @@
-//! Who asks for which events: each process notes it now and then, so that others can tell that nobody does.
+//! Records which events each process's workers request, so that other processes can report events without a consumer.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::claim::Filter;
 use crate::clock::Timestamp;
@@ -14,46 +14,47 @@ use crate::event::names;
 use crate::queue::{Queue, WeakQueue};
 use crate::topology::wants;
 
-/// The first note follows soon after the first who asks, others now and then for as long as somebody does.
-const FIRST_NOTE: Duration = Duration::from_secs(1);
-const NOTE_EVERY: Duration = Duration::from_secs(20);
-/// How many different wishes of one namespace a process notes.
+/// The delay of the first record after the first claim request, and the interval of later ones while requests
+/// continue.
+const FIRST_RECORD_DELAY: Duration = Duration::from_secs(1);
+const RECORD_INTERVAL: Duration = Duration::from_secs(20);
+/// The most filters that a process records per namespace.
 const CONSUMERS_MAX: usize = 1_000;
 
-/// What somebody asks for, or asked for lately.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A filter that workers of a process claim with, or did within the last hour.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConsumerView {
-    /// The process through which it is asked: a node's or a server's.
+    /// The process that serves the requests: a node's or a server's.
     pub process: String,
-    /// Who asked so last.
+    /// The worker that used the filter last.
     pub worker_id: String,
-    /// From this subscription; `None` stands for more wishes than the process notes.
+    /// The subscription; `None` stands for the filters beyond the limit that a process records.
     pub subscription: Option<String>,
-    /// Of these types, by exact name or by prefix ending in `*`; all if empty.
+    /// The types, by exact name or by prefix ending in `*`; all if empty.
     pub types: Vec<String>,
-    /// But not of these.
+    /// Excluded types.
     pub except_types: Vec<String>,
-    /// With any of these tags; all if empty.
+    /// Tags, any of which must match; all if empty.
     pub tags: Vec<String>,
-    /// When it was last noted.
+    /// When it was last recorded.
     pub seen_at: DateTime<Utc>,
 }
 
 impl ConsumerView {
-    /// Whether it may take events of this kind.
-    fn asks_for(&self, subscription: &str, event_type: &str, tags: &[String]) -> bool {
-        let excepted = self.except_types.iter().any(|pattern| names::type_matches(pattern, event_type));
+    /// Whether the filter matches events of this type and tags.
+    fn is_match(&self, subscription: &str, event_type: &str, tags: &[String]) -> bool {
+        let is_excluded = self.except_types.iter().any(|pattern| names::type_matches(pattern, event_type));
         self.subscription.as_deref().is_none_or(|from| from == subscription)
             && wants(&self.types, &self.tags, event_type, tags)
-            && !excepted
+            && !is_excluded
     }
 }
 
-/// A wish to be noted.
+/// A filter to record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Consumer {
-    /// Empty: there are more.
+    /// Empty for the filters beyond the limit.
     pub subscription: String,
     pub types: Vec<String>,
     pub except_types: Vec<String>,
@@ -62,7 +63,7 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// Of what is asked for, whoever does.
+    /// A hash of the filter, without the worker.
     pub fn filter_id(&self) -> i64 {
         let mut hasher = DefaultHasher::new();
         (&self.subscription, &self.types, &self.except_types, &self.tags).hash(&mut hasher);
@@ -70,55 +71,56 @@ impl Consumer {
     }
 }
 
-/// When somebody last asked for events of this kind.
+/// When events of this type and tags were last requested from the subscription.
 pub(crate) fn last_requested(
     consumers: &[ConsumerView],
-    from: &str,
+    subscription: &str,
     event_type: &str,
     tags: &[String],
 ) -> Option<Timestamp> {
-    let asking = consumers.iter().filter(|consumer| consumer.asks_for(from, event_type, tags));
-    asking.map(|consumer| consumer.seen_at).max()
+    let matching = consumers.iter().filter(|consumer| consumer.is_match(subscription, event_type, tags));
+    matching.map(|consumer| consumer.seen_at).max()
 }
 
 impl Queue {
-    /// Who asked for events within the last hour, and for which. Those who still ask were seen within a minute.
+    /// The filters with which events were requested within the last hour. Those still in use were recorded within the
+    /// last minute.
     pub async fn consumers(&self) -> Result<Vec<ConsumerView>> {
         self.topology().await?;
         self.store().consumers(self.namespace()).await
     }
 
-    /// Notes what this process is asked for, in all namespaces; how many different wishes. Done by itself while somebody
-    /// claims, except under a test clock.
+    /// Records the filters that workers of this process claim with, in all namespaces, and returns their number. Runs
+    /// automatically while workers claim, except under a test clock.
     pub async fn record_consumers_once(&self) -> Result<usize> {
-        let mut noted = 0;
-        for (namespace, consumers) in of_namespaces(self.claimers().filters_in_use()) {
+        let mut recorded = 0;
+        for (namespace, consumers) in group_by_namespace(self.claimers().filters_in_use()) {
             self.store().record_consumers(&namespace, &self.core().process, &consumers, self.now()).await?;
-            noted += consumers.len();
+            recorded += consumers.len();
         }
-        Ok(noted)
+        Ok(recorded)
     }
 
-    /// Sees to it that those who ask are noted from now on.
+    /// Starts the background task that records consumers, unless it runs.
     pub(crate) fn record_consumers_later(&self) {
         if self.now().is_none() && self.claimers().start_recording() {
-            tokio::spawn(note(self.downgrade()));
+            tokio::spawn(record_periodically(self.downgrade()));
         }
     }
 }
 
-/// The different wishes in each namespace, no more than can be noted.
-fn of_namespaces(asked: Vec<(Filter, String)>) -> BTreeMap<String, Vec<Consumer>> {
+/// The distinct filters of each namespace, at most [`CONSUMERS_MAX`] each.
+fn group_by_namespace(filters: Vec<(Filter, String)>) -> BTreeMap<String, Vec<Consumer>> {
     let mut all: BTreeMap<String, BTreeMap<i64, Consumer>> = BTreeMap::new();
-    for (filter, worker_id) in asked {
+    for (filter, worker_id) in filters {
         let namespace = filter.namespace.clone();
         let consumer = filter.into_consumer(worker_id);
         all.entry(namespace).or_default().insert(consumer.filter_id(), consumer);
     }
     let bounded = |consumers: BTreeMap<i64, Consumer>| {
-        let more = consumers.len() > CONSUMERS_MAX;
+        let is_truncated = consumers.len() > CONSUMERS_MAX;
         let mut consumers: Vec<Consumer> = consumers.into_values().take(CONSUMERS_MAX).collect();
-        if let (true, Some(last)) = (more, consumers.last_mut()) {
+        if let (true, Some(last)) = (is_truncated, consumers.last_mut()) {
             let worker_id = std::mem::take(&mut last.worker_id);
             let none = Vec::new;
             *last =
@@ -129,19 +131,19 @@ fn of_namespaces(asked: Vec<(Filter, String)>) -> BTreeMap<String, Vec<Consumer>
     all.into_iter().map(|(namespace, consumers)| (namespace, bounded(consumers))).collect()
 }
 
-/// Notes until nobody asks any more. It does not keep the queue alive.
-async fn note(queue: WeakQueue) {
-    let mut pause = FIRST_NOTE;
+/// Records consumers until no filter is in use. It does not keep the queue alive.
+async fn record_periodically(queue: WeakQueue) {
+    let mut delay = FIRST_RECORD_DELAY;
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(delay).await;
         let Some(queue) = queue.upgrade() else { return };
         match queue.record_consumers_once().await {
             Ok(0) if queue.claimers().stop_recording_if_unused() => return,
             Ok(_) => {}
             Err(Error::Closed) => return,
-            Err(error) => tracing::debug!(%error, "could not note who asks for events; trying again"),
+            Err(error) => tracing::debug!(%error, "could not record consumers; retrying"),
         }
-        pause = NOTE_EVERY;
+        delay = RECORD_INTERVAL;
     }
 }
 
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_could_take_an_event_asks_for_it() {
+    fn consumer_matches_by_subscription_type_and_tags() {
         for (consumer, expected) in [
             (view(Some("main"), &[], &[], &[]), true),
             (view(None, &[], &[], &[]), true),
@@ -178,25 +180,25 @@ mod tests {
             (view(Some("main"), &[], &[], &["email", "sms"]), true),
             (view(Some("main"), &[], &[], &["sms"]), false),
         ] {
-            assert_eq!(consumer.asks_for("main", "order.paid", &list(&["email"])), expected, "{consumer:?}");
+            assert_eq!(consumer.is_match("main", "order.paid", &list(&["email"])), expected, "{consumer:?}");
         }
     }
 
     #[test]
-    fn one_stands_for_more_than_can_be_noted() {
-        let asked =
+    fn one_record_stands_for_filters_beyond_the_limit() {
+        let filters =
             |count: usize| (0..count).map(|n| (Filter::new("ns").tag(&n.to_string()), "w".to_owned())).collect();
         assert_eq!(
-            of_namespaces(asked(CONSUMERS_MAX))["ns"]
+            group_by_namespace(filters(CONSUMERS_MAX))["ns"]
                 .iter()
                 .filter(|consumer| consumer.subscription.is_empty())
                 .count(),
             0
         );
-        let most = of_namespaces(asked(CONSUMERS_MAX + 1));
+        let most = group_by_namespace(filters(CONSUMERS_MAX + 1));
         assert_eq!(most["ns"].len(), CONSUMERS_MAX);
         assert_eq!(most["ns"].iter().filter(|consumer| consumer.subscription.is_empty()).count(), 1);
         let twice = vec![(Filter::new("ns"), "a".to_owned()), (Filter::new("ns"), "b".to_owned())];
-        assert_eq!(of_namespaces(twice)["ns"].len(), 1);
+        assert_eq!(group_by_namespace(twice)["ns"].len(), 1);
     }
 }

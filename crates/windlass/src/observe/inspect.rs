@@ -1,12 +1,12 @@
-//! Looking at what is there: one event, its log, lists, what is stuck, counts.
+//! Reads what is stored: single events, their history, lists, dead letters, stuck deliveries, workers and counts.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::clock::{SPAN_MAX, Timestamp, after};
+use crate::clock::{DURATION_MAX, Timestamp, after};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::event::delivery::Status;
@@ -17,47 +17,47 @@ use crate::queue::Queue;
 use crate::queue::outcome::Action;
 use crate::store::{HeldBy, HeldDelivery};
 
-/// An event and how it stands with each subscription.
+/// An event and its deliveries.
 #[derive(Debug, Clone, Serialize)]
 pub struct EventView {
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// One for each subscription that was told, in the order of their names.
+    /// One delivery per subscription, ordered by subscription name.
     pub deliveries: Vec<DeliveryView>,
 }
 
 impl EventView {
-    /// How it stands with one subscription.
+    /// The delivery to one subscription.
     pub fn delivery(&self, subscription: &str) -> Option<&DeliveryView> {
         self.deliveries.iter().find(|delivery| delivery.subscription == subscription)
     }
 }
 
-/// How an event stands with one subscription.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The state of a delivery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeliveryView {
-    /// Whose delivery it is.
+    /// The subscription.
     pub subscription: String,
-    /// Where it stands.
+    /// The status.
     pub status: Status,
-    /// How many times it was acquired.
+    /// How many times it was claimed.
     pub attempts: u32,
     /// How many failures were reported.
     pub retry_count: u32,
-    /// The failure that brings `retry_count` to this is the last.
+    /// The delivery becomes a dead letter when `retry_count` reaches this.
     pub max_retries: Option<u32>,
-    /// While PENDING: when it may be taken; `None` while it waits for its group.
+    /// While PENDING: when it can be claimed; `None` while it waits for its group.
     pub ready_at: Option<DateTime<Utc>>,
-    /// While PENDING after a failure: when it is tried again.
+    /// While PENDING after a failure: when it is retried.
     pub next_retry_at: Option<DateTime<Utc>>,
-    /// While PROCESSING: who holds it.
+    /// While PROCESSING: the worker that holds the lease.
     pub worker_id: Option<String>,
-    /// While PROCESSING: since when.
+    /// While PROCESSING: when it was claimed.
     pub picked_at: Option<DateTime<Utc>>,
-    /// While PROCESSING: when the worker said that it began.
+    /// While PROCESSING: when the worker reported that it started.
     pub started_at: Option<DateTime<Utc>>,
-    /// While PROCESSING: until when.
+    /// While PROCESSING: when the lease expires.
     pub lease_expires_at: Option<DateTime<Utc>>,
     /// The newest error.
     pub error_message: Option<String>,
@@ -65,111 +65,111 @@ pub struct DeliveryView {
     pub updated_at: DateTime<Utc>,
 }
 
-/// One line of an event's log.
+/// An entry of an event's log.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogEntry {
-    /// Unique, and growing within an event.
+    /// Unique, and increasing within an event.
     pub id: i64,
     /// The event.
     pub event_id: i64,
-    /// For whom.
+    /// The subscription.
     pub subscription: String,
-    /// Which acquisition it belongs to; 0 before the first.
+    /// The attempt that it belongs to; 0 before the first claim.
     pub attempt: u32,
-    /// Who did it; `None` for what nobody in particular did.
+    /// The worker that did it; `None` for publishing and maintenance.
     pub worker_id: Option<String>,
-    /// What happened.
+    /// The action.
     pub action: Action,
-    /// A number of the worker's own.
+    /// A status code chosen by the worker.
     pub status_code: Option<i32>,
-    /// What went wrong, or why it was done.
+    /// The error, or the reason for the action.
     pub error_message: Option<String>,
-    /// How long it took, as reported.
+    /// The execution time reported by the worker.
     pub execution_time_ms: Option<u64>,
-    /// What else was reported at the end of the attempt, as JSON.
+    /// Other details reported with the outcome, as JSON.
     pub detail: Option<Box<RawValue>>,
     /// When it happened.
     pub created_at: Timestamp,
 }
 
-/// Entries of one event have ids from `event_id * LOG_IDS_PER_EVENT + 1` on.
+/// The entries of an event have ids from `event_id * LOG_IDS_PER_EVENT + 1` on.
 const LOG_IDS_PER_EVENT: i64 = 10_000;
 
-/// Numbers a log that is in order.
-pub(crate) fn number(mut log: Vec<LogEntry>) -> Vec<LogEntry> {
+/// Assigns ids to the entries of a log, which are in order.
+pub(crate) fn assign_log_ids(mut log: Vec<LogEntry>) -> Vec<LogEntry> {
     for (entry, n) in log.iter_mut().zip(1..) {
         entry.id = entry.event_id * LOG_IDS_PER_EVENT + n;
     }
     log
 }
 
-/// Which events to list; what is empty or `None` does not filter.
+/// Which events to list. Empty and `None` fields do not filter.
 #[derive(Debug, Clone, Default)]
 pub struct ListFilter {
-    /// In this state.
+    /// With this status.
     pub status: Option<Status>,
-    /// Of any of these types, by exact name or prefix ending in `*`.
+    /// Of any of these types, by exact name or by prefix ending in `*`.
     pub types: Vec<String>,
     /// With any of these tags.
     pub tags: Vec<String>,
-    /// As this subscription sees them; `main` if `None`.
+    /// With a delivery to this subscription; `main` if `None`.
     pub subscription: Option<String>,
-    /// How many; 20 if 0.
+    /// The page size; 20 if 0.
     pub limit: usize,
-    /// How many to pass over.
+    /// How many to skip.
     pub offset: usize,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct Page<T> {
-    /// What was asked for.
+    /// The items of this page.
     pub items: Vec<T>,
-    /// How many match in all.
+    /// The number of all matches.
     pub total: u64,
 }
 
-/// A delivery that will not be tried again by itself.
+/// A delivery that is not retried automatically.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeadLetter {
     /// The original event.
     pub event: Event,
-    /// Whose delivery it was.
+    /// The subscription.
     pub subscription: String,
     /// FAILED or EXPIRED.
     pub status: Status,
-    /// Why, in a few words.
+    /// The reason.
     pub reason: String,
-    /// The error's detail.
+    /// The error message.
     pub error: Option<String>,
-    /// How many times it was acquired.
+    /// How many times it was claimed.
     pub attempts: u32,
     /// How many failures were reported.
     pub retry_count: u32,
-    /// The failure that brings `retry_count` to this is the last.
+    /// The delivery becomes a dead letter when `retry_count` reaches this.
     pub max_retries: Option<u32>,
-    /// When it was given up.
+    /// When it became a dead letter.
     pub failed_at: Timestamp,
 }
 
-/// Dead letters that have the same reason and type.
+/// Dead letters with the same reason and type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeadLetterGroup {
-    /// Why they were given up.
+    /// The reason.
     pub reason: String,
-    /// Their type.
+    /// The event type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// How many.
+    /// The number.
     pub count: u64,
-    /// When the newest was given up.
+    /// When the newest became a dead letter.
     pub newest_at: DateTime<Utc>,
 }
 
-/// So many of the newest dead letters are put into groups.
+/// How many of the newest dead letters are grouped.
 pub(crate) const GROUPED_MAX: usize = 10_000;
 
-/// Which dead letters; what is empty or `None` does not filter.
+/// Which dead letters to select. Empty and `None` fields do not filter.
 #[derive(Debug, Clone, Default)]
 pub struct DeadLetterFilter {
     /// Of these events.
@@ -178,24 +178,24 @@ pub struct DeadLetterFilter {
     pub subscription: Option<String>,
     /// FAILED or EXPIRED.
     pub status: Option<Status>,
-    /// Of any of these types, by exact name or prefix ending in `*`.
+    /// Of any of these types, by exact name or by prefix ending in `*`.
     pub types: Vec<String>,
     /// With exactly this reason.
     pub reason: Option<String>,
-    /// Given up before this instant.
+    /// Dead-lettered before this time.
     pub failed_before: Option<Timestamp>,
-    /// The oldest first, instead of the newest.
+    /// Oldest first instead of newest first.
     pub oldest_first: bool,
-    /// Leaves the payloads in the database; `null` is shown instead.
+    /// Does not load the payloads; `null` is returned instead.
     pub without_payloads: bool,
-    /// How many; 20 if 0. Redrive and purge take all.
+    /// The page size; 20 if 0. Redrive and purge ignore it.
     pub limit: usize,
-    /// How many to pass over.
+    /// How many to skip.
     pub offset: usize,
 }
 
-/// A delivery that somebody has held for long.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A delivery that has been processing for a long time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StuckDelivery {
     /// The event.
@@ -203,52 +203,52 @@ pub struct StuckDelivery {
     /// Its type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Whose delivery it is.
+    /// The subscription.
     pub subscription: String,
-    /// Who holds it.
+    /// The worker that holds the lease.
     pub worker_id: String,
-    /// Which acquisition it is.
+    /// The number of the attempt.
     pub attempts: u32,
-    /// Since when it is held.
+    /// When it was claimed.
     pub picked_at: DateTime<Utc>,
-    /// When its worker said that it began; `None`: an orphan, picked and never heard of again.
+    /// When its worker reported that it started; `None` for an orphan: claimed, and not heard of since.
     pub started_at: Option<DateTime<Utc>>,
     /// When it last changed.
     pub updated_at: DateTime<Utc>,
-    /// Until when it is held.
+    /// When the lease expires.
     pub lease_expires_at: DateTime<Utc>,
 }
 
-/// Whoever holds leases or ended attempts lately.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A worker that holds leases or finished attempts within the last hour.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerView {
-    /// The name it gave.
+    /// The id that it claims with.
     pub worker_id: String,
     /// How many deliveries it holds.
     pub held: u64,
-    /// Since when it holds the oldest.
+    /// When it claimed the oldest of them.
     pub oldest_picked_at: Option<DateTime<Utc>>,
-    /// When it was last heard of: it claimed, began, extended or ended something.
+    /// When it last claimed, started, extended or finished a delivery.
     pub last_seen_at: DateTime<Utc>,
-    /// It holds deliveries, and was not heard of for longer than was asked about.
+    /// It holds deliveries and has been silent for longer than the requested time.
     pub stale: bool,
 }
 
-/// How many deliveries stand where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The number of deliveries of one subscription, type and status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatRow {
-    /// Of this subscription.
+    /// The subscription.
     pub subscription: String,
-    /// Of this type.
+    /// The event type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// In this state.
+    /// With this status.
     pub status: Status,
-    /// How many.
+    /// The number.
     pub count: u64,
-    /// The earliest instant among them: ready since, picked at, failed at or finished at.
+    /// The earliest timestamp among them: when it became ready, was claimed, failed or finished.
     pub oldest_at: Option<DateTime<Utc>>,
 }
 
@@ -286,25 +286,25 @@ fn check_length(field: &'static str, list: &[String], max: usize) -> Result<()> 
 }
 
 impl Queue {
-    /// Refuses types and tags that no filter may ask for.
+    /// Returns an error for types or tags that are invalid in a filter.
     pub fn check_filter(&self, types: &[String], tags: &[String]) -> Result<()> {
         check_filter(types, tags, self.limits())
     }
 
-    /// The event and how it stands with each subscription.
+    /// Returns an event and its deliveries.
     pub async fn get(&self, event_id: i64) -> Result<EventView> {
         self.route_before_reading().await;
         let views = self.store().get(self.namespace(), &[event_id]).await?;
-        views.into_iter().next().flatten().ok_or_else(|| self.no_event(event_id))
+        views.into_iter().next().flatten().ok_or_else(|| self.event_not_found(event_id))
     }
 
-    /// All that happened to the event, in order.
+    /// Returns the history of an event, in order.
     pub async fn log(&self, event_id: i64) -> Result<Vec<LogEntry>> {
         self.check_exists(event_id).await?;
-        self.store().log(self.namespace(), event_id).await.map(number)
+        self.store().log(self.namespace(), event_id).await.map(assign_log_ids)
     }
 
-    /// Events that match, the newest first.
+    /// Returns matching events, the newest first.
     pub async fn list(&self, mut filter: ListFilter) -> Result<Page<EventView>> {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         check_filter(&filter.types, &filter.tags, self.limits())?;
@@ -313,7 +313,7 @@ impl Queue {
         self.store().list(self.namespace(), &filter).await
     }
 
-    /// Dead letters that match, the newest first unless the filter says otherwise.
+    /// Returns matching dead letters, the newest first unless the filter says otherwise.
     pub async fn dead_letters(&self, mut filter: DeadLetterFilter) -> Result<Page<DeadLetter>> {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         self.check_dead_letter_filter(&filter).await?;
@@ -321,7 +321,7 @@ impl Queue {
         self.store().dead_letters(self.namespace(), &filter).await
     }
 
-    /// The newest 10,000 dead letters by reason and type, the largest groups first.
+    /// Returns the newest 10,000 dead letters grouped by reason and type, the largest groups first.
     pub async fn dead_letter_groups(&self, limit: usize) -> Result<Vec<DeadLetterGroup>> {
         let mut limit = limit;
         check_page(&mut limit, 0, self.limits())?;
@@ -329,15 +329,16 @@ impl Queue {
         self.store().dead_letter_groups(self.namespace(), GROUPED_MAX, limit).await
     }
 
-    /// Deliveries held for longer than this, the earliest first.
+    /// Returns deliveries that have been processing for longer than this, the oldest first.
     pub async fn stuck(&self, older_than: Duration, limit: usize) -> Result<Vec<StuckDelivery>> {
         let mut limit = limit;
         check_page(&mut limit, 0, self.limits())?;
         self.topology().await?;
-        self.store().stuck(self.namespace(), older_than.min(SPAN_MAX), limit, self.now()).await
+        self.store().stuck(self.namespace(), older_than.min(DURATION_MAX), limit, self.now()).await
     }
 
-    /// Who holds leases or ended attempts in the last hour; stale: silent for longer than this.
+    /// Returns workers that hold leases or finished attempts in the last hour. They are stale if silent for longer
+    /// than `stale_after`.
     pub async fn workers(&self, stale_after: Duration) -> Result<Vec<WorkerView>> {
         self.topology().await?;
         let now = self.store().now(self.now()).await?;
@@ -348,7 +349,8 @@ impl Queue {
         Ok(workers)
     }
 
-    /// Counts by subscription, type and status: of all that is live or dead, and of what ended since then.
+    /// Returns counts by subscription, type and status: of all pending, processing and dead deliveries, and of those
+    /// finished since then.
     pub async fn stats(&self, since: Timestamp) -> Result<Vec<StatRow>> {
         self.topology().await?;
         self.route_before_reading().await;
@@ -360,7 +362,7 @@ impl Queue {
         Ok(rows)
     }
 
-    /// A filter may leave it open, but must not name a subscription that is not there.
+    /// Returns an error if the filter names a subscription that does not exist.
     pub(crate) async fn check_subscription_filter(&self, subscription: Option<&str>) -> Result<()> {
         match subscription {
             Some(name) => self.topology_with(name).await.map(drop),
@@ -371,14 +373,14 @@ impl Queue {
     pub(crate) async fn check_exists(&self, event_id: i64) -> Result<()> {
         match self.store().exists(self.namespace(), &[event_id]).await?[..] {
             [true] => Ok(()),
-            _ => Err(self.no_event(event_id)),
+            _ => Err(self.event_not_found(event_id)),
         }
     }
 
-    /// The status of a delivery that is not live, for error messages.
+    /// The status of a finished delivery, for error messages.
     pub(crate) async fn ended_status(&self, event_id: i64, subscription: &str) -> Result<Status> {
         let view = self.get(event_id).await?;
-        view.delivery(subscription).map(|delivery| delivery.status).ok_or_else(|| self.no_event(event_id))
+        view.delivery(subscription).map(|delivery| delivery.status).ok_or_else(|| self.event_not_found(event_id))
     }
 
     pub(crate) fn anyone(&self, event_id: i64, subscription: &str) -> HeldDelivery {

@@ -1,4 +1,8 @@
-//! Read-only views: lists, counts, samples, explanations, diagnostics, metrics and traces.
+//! Read-only views of the queue: inspection, lists, search, statistics, explanations, diagnostics, metrics and
+//! traces.
+//!
+//! Nothing here changes an event or a delivery. Start with [`inspect`] for single events and lists, and with
+//! [`diagnose`] for the checks behind `windlass doctor`.
 
 pub(crate) mod activity;
 pub(crate) mod backlog;

@@ -1,4 +1,4 @@
-//! How much there is of everything at this moment, in all namespaces: what monitoring shows as gauges.
+//! Current totals of all namespaces, shown by monitoring as gauges.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,91 +15,91 @@ use crate::queue::Queue;
 use crate::queue::decide::NO_HANDLER;
 use crate::topology::Namespace;
 
-/// Everything that is live or dead at this moment.
+/// The totals of all namespaces.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Overview {
-    /// By name.
+    /// Ordered by name.
     pub namespaces: Vec<NamespaceOverview>,
 }
 
-/// The same, of one namespace.
+/// The totals of one namespace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NamespaceOverview {
-    /// Which.
+    /// The name.
     pub namespace: String,
-    /// Nothing of it is handed out.
+    /// Paused: nothing can be claimed.
     pub paused: bool,
-    /// What is live, by subscription and type. Types beyond [`Limits::metric_types_max`](crate::Limits::metric_types_max)
-    /// are together as `other`.
+    /// Pending and processing deliveries by subscription and type. Types beyond
+    /// [`Limits::metric_types_max`](crate::Limits::metric_types_max) are combined as `other`.
     pub queues: Vec<QueueOverview>,
-    /// Dead letters, by subscription, type and kind of reason; those there are.
+    /// Dead letters by subscription, type and kind of reason, without zero counts.
     pub dead_letters: Vec<DeadLetterCount>,
-    /// Nodes that were heard of lately.
+    /// Nodes with a recent heartbeat.
     pub nodes_alive: u64,
-    /// Nodes that were not, and did not say that they stop.
+    /// Nodes without a recent heartbeat that did not report their stop.
     pub nodes_stale: u64,
-    /// For how long the schedule has been due that is due for longest.
+    /// How long the most overdue schedule has been due.
     pub schedule_late: Duration,
-    /// For how long the oldest event that was published in a transaction has waited to be routed; zero where none waits.
+    /// The age of the oldest arrival; zero if there is none.
     pub oldest_arrival: Duration,
-    /// What is known of its upkeep.
+    /// Its maintenance tasks.
     pub tasks: Vec<MaintenanceOverview>,
 }
 
-/// The live deliveries of one subscription and type.
+/// The pending and processing deliveries of one subscription and type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct QueueOverview {
-    /// Whose they are.
+    /// The subscription.
     pub subscription: String,
-    /// The type of their events.
+    /// The event type.
     pub event_type: String,
-    /// To be taken now.
+    /// Ready to be claimed.
     pub ready: u64,
-    /// To be taken later: at their time, or after a failure.
+    /// Not due yet, or waiting for a retry.
     pub delayed: u64,
-    /// Behind others of their group.
+    /// Waiting for other deliveries of their group.
     pub waiting_for_group: u64,
-    /// LeasedEvent by a worker.
+    /// Leased by a worker.
     pub processing: u64,
-    /// Of those, by how long they have been held: less than each of [`PROCESSING_AGES`](crate::PROCESSING_AGES), and
-    /// longer. Each is counted once.
+    /// Processing deliveries by age: younger than each of [`PROCESSING_AGES`](crate::PROCESSING_AGES), and older.
+    /// Each is counted once.
     pub processing_ages: [u64; 5],
-    /// For how long the one has been ready that has been so for longest; zero where none is.
+    /// The age of the oldest ready delivery; zero if none is ready.
     pub oldest_ready: Duration,
 }
 
-/// How many dead letters there are for a kind of reason.
+/// The number of dead letters of one subscription, type and kind of reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeadLetterCount {
-    /// Whose deliveries they were.
+    /// The subscription.
     pub subscription: String,
-    /// The type of their events.
+    /// The event type.
     pub event_type: String,
-    /// Why they were given up.
+    /// The kind of reason.
     pub reason: DeadReason,
-    /// How many.
+    /// The number of dead letters.
     pub count: u64,
 }
 
-/// A piece of upkeep, and whether it is done in time.
+/// A maintenance task, and whether it runs on time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MaintenanceOverview {
-    /// What is on record of it.
+    /// The state of the task.
     pub view: MaintenanceTaskView,
-    /// For how long it has been due; zero where it is not.
+    /// How long it has been due; zero if it is not due.
     pub overdue: Duration,
 }
 
-/// What a store counts in one namespace, beside what is live.
+/// What a store counts in one namespace besides the backlog.
 #[derive(Debug, Clone)]
 pub(crate) struct Counts {
-    /// As of this instant.
+    /// The time of the counts.
     pub at: Timestamp,
-    /// By subscription, type and reason, as far as the reason is one that was asked about.
+    /// By subscription, type and reason, for the reasons in [`Reasons`].
     pub dead: Vec<DeadCount>,
-    /// The earliest tick that has not happened yet.
+    /// The earliest pending tick.
     pub next_tick: Option<Timestamp>,
-    /// When the first event was published that is not routed yet.
+    /// When the oldest arrival was published.
     pub oldest_arrival: Option<Timestamp>,
 }
 
@@ -107,28 +107,28 @@ pub(crate) struct Counts {
 pub(crate) struct DeadCount {
     pub subscription: String,
     pub event_type: String,
-    /// One of the reasons asked about, the beginning that was asked about, or nothing.
+    /// One of the known reasons, the known prefix, or empty for all others.
     pub reason: String,
     pub count: u64,
 }
 
-/// The reasons that dead letters are told apart by: these, and what begins so.
+/// The reasons that are counted separately: exact ones, and those with a prefix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reasons {
     pub known: [&'static str; 4],
-    pub beginning: &'static str,
+    pub prefix: &'static str,
 }
 
 impl Queue {
-    /// How much there is of everything, in all namespaces. It reads what is live and the dead letters, never the history,
-    /// in a few statements for each namespace.
+    /// Returns the totals of all namespaces. It reads pending and processing deliveries and dead letters, but no
+    /// history, with a few statements per namespace.
     pub async fn overview(&self) -> Result<Overview> {
         let mut namespaces = Vec::new();
         for namespace in self.store().namespaces().await? {
             let queue = self.in_namespace(&namespace.namespace)?;
             match queue.overview_of(namespace).await {
                 Ok(overview) => namespaces.push(overview),
-                // It was removed meanwhile.
+                // The namespace was removed in the meantime.
                 Err(Error::NamespaceNotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -137,7 +137,7 @@ impl Queue {
     }
 
     async fn overview_of(&self, namespace: Namespace) -> Result<NamespaceOverview> {
-        let reasons = Reasons { known: DeadReason::KNOWN, beginning: NO_HANDLER };
+        let reasons = Reasons { known: DeadReason::KNOWN, prefix: NO_HANDLER };
         let live = self.store().backlog(self.namespace(), self.now()).await?;
         let counts = self.store().counts(self.namespace(), &reasons, self.now()).await?;
         let statuses: Vec<NodeStatus> = self.nodes().await?.iter().map(|node| node.status).collect();
@@ -159,7 +159,7 @@ impl Queue {
     fn queues(&self, live: &[LiveCount], at: Timestamp) -> Vec<QueueOverview> {
         let mut queues: BTreeMap<(&str, &str), QueueOverview> = BTreeMap::new();
         for live in live {
-            let event_type = self.core().metrics.name_of(self.namespace(), &live.event_type);
+            let event_type = self.core().metrics.type_label(self.namespace(), &live.event_type);
             queues.entry((&live.subscription, event_type)).or_default().add(live, at);
         }
         let named = queues.into_iter().map(|((subscription, event_type), queue)| QueueOverview {
@@ -173,7 +173,7 @@ impl Queue {
     fn dead_letter_counts(&self, dead: &[DeadCount]) -> Vec<DeadLetterCount> {
         let mut counts: BTreeMap<(&str, &str, DeadReason), u64> = BTreeMap::new();
         for dead in dead {
-            let event_type = self.core().metrics.name_of(self.namespace(), &dead.event_type);
+            let event_type = self.core().metrics.type_label(self.namespace(), &dead.event_type);
             let key = (dead.subscription.as_str(), event_type, DeadReason::from_text(&dead.reason));
             *counts.entry(key).or_default() += dead.count;
         }
@@ -199,7 +199,7 @@ impl QueueOverview {
     }
 }
 
-/// Nothing where it lies ahead.
+/// The time since `from`; zero if it is in the future.
 fn since(from: Timestamp, now: Timestamp) -> Duration {
     (now - from).to_std().unwrap_or_default()
 }

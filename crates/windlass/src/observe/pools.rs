@@ -1,25 +1,25 @@
-//! Connections to the database.
+//! The connection pools of this process.
 
 use serde::Serialize;
 
 use crate::queue::Queue;
 
-/// Some connections of one kind.
+/// A connection pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PoolView {
-    /// What they are for.
+    /// The purpose of its connections.
     pub pool: &'static str,
-    /// In use, or about to be.
+    /// Connections in use, or reserved.
     pub busy: usize,
-    /// Open, and used by nobody.
+    /// Connections that are open and unused.
     pub idle: usize,
-    /// The most at once.
+    /// The most connections at a time.
     pub max: usize,
 }
 
 impl Queue {
-    /// This process's connections, by what they are for. None on SQLite, where one connection writes and readers open
-    /// one when they need it.
+    /// The connection pools of this process. Empty on SQLite, which has one connection for writes and opens readers
+    /// as needed.
     pub fn pools(&self) -> Vec<PoolView> {
         self.store().pools()
     }

@@ -1,9 +1,11 @@
-//! Finding events: by state, type, tags, group, key, time or text, the newest first.
+//! Searches events by status, type, tags, group, key, time or text, the newest first.
+//!
+//! Each page reads a bounded number of rows and stops early if it takes too long; `next` continues from there.
 
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
@@ -15,90 +17,90 @@ use crate::queue::Queue;
 use crate::store::{EventFilter, SearchStep, Source};
 use crate::topology::MAIN;
 
-/// Which events to search for; what is empty or `None` does not filter.
+/// Which events to search for. Empty and `None` fields do not filter.
 #[derive(Debug, Clone, Default)]
 pub struct SearchFilter {
-    /// In this state.
+    /// With this status.
     pub status: Option<Status>,
-    /// Of any of these types, by exact name or prefix ending in `*`.
+    /// Of any of these types, by exact name or by prefix ending in `*`.
     pub types: Vec<String>,
     /// With any of these tags.
     pub tags: Vec<String>,
-    /// As this subscription sees them; `main` if `None`.
+    /// With a delivery to this subscription; `main` if `None`.
     pub subscription: Option<String>,
-    /// With this in their title, description, type or payload, in capitals or not. A number also finds the event of
+    /// With this text in the title, description, type or payload, ignoring case. A number also finds the event with
     /// that id, which then comes first.
     pub text: Option<String>,
     /// Of this group.
     pub group_id: Option<String>,
     /// Published with this key.
     pub key: Option<String>,
-    /// Published at this instant or later.
+    /// Published at this time or later.
     pub created_from: Option<Timestamp>,
-    /// Published before this instant.
+    /// Published before this time.
     pub created_before: Option<Timestamp>,
-    /// With a smaller id: the `next` of the page before.
+    /// With a smaller id than this: the `next` of the previous page.
     pub before: Option<i64>,
-    /// How many; 20 if 0.
+    /// The page size; 20 if 0.
     pub limit: usize,
 }
 
-/// An event that was found, without its payload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A search result: an event without its payload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SearchResult {
-    /// Its number.
+    /// The event's id.
     pub event_id: i64,
-    /// What kind of event it is.
+    /// The event's type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Its title.
+    /// The event's title.
     pub title: Option<String>,
-    /// Comma-separated, as it was sent.
+    /// Comma-separated, as published.
     pub tags: String,
-    /// Its group.
+    /// The event's group.
     pub group_id: Option<String>,
     /// When it was published.
     pub created_at: DateTime<Utc>,
-    /// How it stands with the subscription.
+    /// The delivery to the subscription of the filter.
     pub delivery: DeliveryView,
 }
 
-/// A page of what was found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A page of search results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SearchPage {
     /// The newest first.
     pub events: Vec<SearchResult>,
-    /// Where the next page begins: its `before`. `None`: that was all.
+    /// The `before` of the next page; `None` on the last page.
     pub next: Option<i64>,
-    /// How many events or deliveries were looked at for this page.
+    /// How many events or deliveries were read for this page.
     pub looked_at: u64,
 }
 
-/// A page that takes longer than this ends where it is.
-const PAGE_TIME: Duration = Duration::from_millis(100);
-/// How many rows are looked at first. Further looks are larger, since what is asked for seems to be rare, unless they take
-/// long.
-const LOOK_MIN: usize = 100;
-const LOOK_GROWTH: usize = 4;
-const LOOK_MAX: usize = 2_000;
+/// The time after which a page ends early.
+const PAGE_TIME_MAX: Duration = Duration::from_millis(100);
+/// The size of the first batch of rows. Later batches are larger, because matches seem to be rare, unless a batch is
+/// slow.
+const BATCH_ROWS_MIN: usize = 100;
+const BATCH_GROWTH: usize = 4;
+const BATCH_ROWS_MAX: usize = 2_000;
 
 impl Queue {
-    /// Events that match, the newest first. A page looks at a bounded number of them: it may hold fewer than the limit,
-    /// or none, and still have a `next`.
+    /// Returns a page of matching events, the newest first. A page reads a bounded number of rows: it may contain
+    /// fewer events than the limit, or none, and still have a `next`.
     pub async fn search(&self, mut filter: SearchFilter) -> Result<SearchPage> {
         check(&mut filter, self.limits())?;
         self.check_subscription_filter(filter.subscription.as_deref()).await?;
         let mut search = Search::new(self, &filter);
-        search.add_named(&filter).await?;
+        search.add_event_by_id(&filter).await?;
         search.skip_to_key(&filter).await?;
-        match search.live().await? {
-            Some(live) => search.go_through(&live).await?,
+        match search.live_ids().await? {
+            Some(ids) => search.filter_ids(&ids).await?,
             None => search.walk().await?,
         }
         let mut events = self.store().found(self.namespace(), search.source.subscription(), &search.ids).await?;
-        // It may have changed meanwhile.
+        // The status may have changed since the ids were read.
         events.retain(|found| filter.status.is_none_or(|status| found.delivery.status == status));
         Ok(SearchPage { events, next: search.next, looked_at: search.looked_at as u64 })
     }
@@ -123,52 +125,52 @@ fn check(filter: &mut SearchFilter, limits: &Limits) -> Result<()> {
     }
 }
 
-/// A page in the making.
+/// The state of a search while its page is filled.
 struct Search<'a> {
     queue: &'a Queue,
     source: Source,
-    /// `None`: every event of the source will do.
+    /// `None` if every event of the source matches.
     contents: Option<EventFilter>,
-    /// The event whose number was given as the text. It is found first, and not again.
-    named: Option<i64>,
+    /// The event whose id was given as the text. It comes first and is not repeated.
+    event_by_id: Option<i64>,
     limit: usize,
-    /// How many rows the next look is for.
-    look: usize,
+    /// The size of the next batch.
+    batch_rows: usize,
     ids: Vec<i64>,
     looked_at: usize,
-    /// Where to go on; `None` at the end.
+    /// Where the next batch begins; `None` at the end.
     next: Option<i64>,
-    begun: Instant,
+    started: Instant,
 }
 
 impl Search<'_> {
     fn new<'a>(queue: &'a Queue, filter: &SearchFilter) -> Search<'a> {
         let (source, contents) = (Source::of(filter), EventFilter::of(filter));
-        // Without a condition that each has to be looked at for, so many are enough.
-        let exact = contents.is_none() && !matches!(source, Source::Told { .. } | Source::Ended { .. });
+        // Without a condition that is checked per row, the limit is enough.
+        let all_match = contents.is_none() && !matches!(source, Source::Matched { .. } | Source::Ended { .. });
         Search {
             queue,
             source,
-            named: filter.text.as_deref().and_then(number),
+            event_by_id: filter.text.as_deref().and_then(parse_event_id),
             limit: filter.limit,
-            look: if exact { filter.limit } else { LOOK_MIN.max(filter.limit) },
+            batch_rows: if all_match { filter.limit } else { BATCH_ROWS_MIN.max(filter.limit) },
             contents,
             ids: Vec::new(),
             looked_at: 0,
             next: Some(filter.before.unwrap_or(i64::MAX)),
-            begun: Instant::now(),
+            started: Instant::now(),
         }
     }
 
-    async fn add_named(&mut self, filter: &SearchFilter) -> Result<()> {
-        if let (Some(named), None) = (self.named, filter.before) {
-            let others = SearchFilter { text: None, ..filter.clone() };
-            self.ids = self.matching(EventFilter::of(&others).as_ref(), vec![named]).await?;
+    async fn add_event_by_id(&mut self, filter: &SearchFilter) -> Result<()> {
+        if let (Some(event_id), None) = (self.event_by_id, filter.before) {
+            let other_conditions = SearchFilter { text: None, ..filter.clone() };
+            self.ids = self.matching(EventFilter::of(&other_conditions).as_ref(), vec![event_id]).await?;
         }
         Ok(())
     }
 
-    /// No event with a key is newer than the one that it stands for.
+    /// Starts at the event that owns the key: events with the same key are never newer.
     async fn skip_to_key(&mut self, filter: &SearchFilter) -> Result<()> {
         let Some(key) = &filter.key else { return Ok(()) };
         let newest = self.queue.store().event_of_key(self.queue.namespace(), key).await?;
@@ -176,55 +178,57 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// All that is live, the newest first, if that is asked for and not too much to go through.
-    async fn live(&self) -> Result<Option<Vec<i64>>> {
+    /// The ids of all pending or processing deliveries, the newest first, if the filter asks for them and there are
+    /// not too many.
+    async fn live_ids(&self) -> Result<Option<Vec<i64>>> {
         let Source::Live { subscription, held } = &self.source else { return Ok(None) };
         let (store, rows) = (self.queue.store(), self.queue.limits().search_rows_max);
-        let mut live = store.live_ids(self.queue.namespace(), subscription, *held, rows).await?;
-        if let Some(live) = &mut live {
-            live.retain(|id| self.next.is_none_or(|before| *id < before));
-            live.sort_unstable_by(|a, b| b.cmp(a));
+        let mut ids = store.live_ids(self.queue.namespace(), subscription, *held, rows).await?;
+        if let Some(ids) = &mut ids {
+            ids.retain(|id| self.next.is_none_or(|before| *id < before));
+            ids.sort_unstable_by(|a, b| b.cmp(a));
         }
-        Ok(live)
+        Ok(ids)
     }
 
-    async fn go_through(&mut self, mut live: &[i64]) -> Result<()> {
-        while self.goes_on() {
-            let (these, others) = live.split_at(self.look.min(live.len()));
-            let next = these.last().copied().filter(|_| !others.is_empty());
-            self.add(SearchStep { ids: these.to_vec(), looked_at: these.len(), next }).await?;
-            live = others;
+    async fn filter_ids(&mut self, mut ids: &[i64]) -> Result<()> {
+        while self.is_unfinished() {
+            let (batch, rest) = ids.split_at(self.batch_rows.min(ids.len()));
+            let next = batch.last().copied().filter(|_| !rest.is_empty());
+            self.add(SearchStep { ids: batch.to_vec(), looked_at: batch.len(), next }).await?;
+            ids = rest;
         }
         Ok(())
     }
 
     async fn walk(&mut self) -> Result<()> {
-        while let Some(before) = self.next.filter(|_| self.goes_on()) {
-            let rows = self.look.min(self.queue.limits().search_rows_max - self.looked_at);
-            let walked = self.queue.store().walk(self.queue.namespace(), &self.source, before, rows).await?;
-            self.add(walked).await?;
+        while let Some(before) = self.next.filter(|_| self.is_unfinished()) {
+            let rows = self.batch_rows.min(self.queue.limits().search_rows_max - self.looked_at);
+            let step = self.queue.store().walk(self.queue.namespace(), &self.source, before, rows).await?;
+            self.add(step).await?;
         }
         Ok(())
     }
 
-    /// However slow the database is, every page comes a little further.
-    fn goes_on(&self) -> bool {
-        let in_time = self.looked_at == 0 || self.begun.elapsed() < PAGE_TIME;
+    /// Whether to read another batch. Each page reads at least one batch, so that a slow database still makes
+    /// progress.
+    fn is_unfinished(&self) -> bool {
+        let in_time = self.looked_at == 0 || self.started.elapsed() < PAGE_TIME_MAX;
         let few_rows = self.looked_at < self.queue.limits().search_rows_max;
         self.next.is_some() && self.ids.len() < self.limit && few_rows && in_time
     }
 
-    /// Adds those that match, as far as there is room.
-    async fn add(&mut self, mut walked: SearchStep) -> Result<()> {
-        walked.ids.retain(|id| Some(*id) != self.named);
-        let ids = self.matching(self.contents.as_ref(), walked.ids).await?;
-        let room = self.limit - self.ids.len();
-        let last = room.checked_sub(1).and_then(|last| ids.get(last)).copied();
-        self.next = if ids.len() > room { last } else { walked.next };
-        self.ids.extend(ids.into_iter().take(room));
-        self.looked_at += walked.looked_at;
-        if self.begun.elapsed() < PAGE_TIME / 4 {
-            self.look = (self.look * LOOK_GROWTH).min(LOOK_MAX);
+    /// Adds the matching events of a batch, up to the limit.
+    async fn add(&mut self, mut step: SearchStep) -> Result<()> {
+        step.ids.retain(|id| Some(*id) != self.event_by_id);
+        let ids = self.matching(self.contents.as_ref(), step.ids).await?;
+        let remaining = self.limit - self.ids.len();
+        let last = remaining.checked_sub(1).and_then(|last| ids.get(last)).copied();
+        self.next = if ids.len() > remaining { last } else { step.next };
+        self.ids.extend(ids.into_iter().take(remaining));
+        self.looked_at += step.looked_at;
+        if self.started.elapsed() < PAGE_TIME_MAX / 4 {
+            self.batch_rows = (self.batch_rows * BATCH_GROWTH).min(BATCH_ROWS_MAX);
         }
         Ok(())
     }
@@ -239,8 +243,8 @@ impl Search<'_> {
     }
 }
 
-/// The text as the number of an event.
-fn number(text: &str) -> Option<i64> {
+/// The text as an event id.
+fn parse_event_id(text: &str) -> Option<i64> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -249,7 +253,7 @@ impl Source {
         let subscription = filter.subscription.clone().unwrap_or_else(|| MAIN.to_owned());
         match filter.status {
             None if subscription == MAIN => Source::All,
-            None => Source::Told { subscription },
+            None => Source::Matched { subscription },
             Some(Status::Pending) => Source::Live { subscription, held: false },
             Some(Status::Processing) => Source::Live { subscription, held: true },
             Some(status @ (Status::Failed | Status::Expired)) => Source::Dead { subscription, status },
@@ -260,7 +264,7 @@ impl Source {
     fn subscription(&self) -> &str {
         match self {
             Source::All => MAIN,
-            Source::Told { subscription }
+            Source::Matched { subscription }
             | Source::Live { subscription, .. }
             | Source::Dead { subscription, .. }
             | Source::Ended { subscription, .. } => subscription,
@@ -269,7 +273,7 @@ impl Source {
 }
 
 impl EventFilter {
-    /// `None`: every event will do.
+    /// The conditions that are checked per event; `None` if there are none.
     fn of(filter: &SearchFilter) -> Option<EventFilter> {
         let contents = EventFilter {
             types: filter.types.clone(),

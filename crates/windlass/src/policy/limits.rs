@@ -1,63 +1,67 @@
-//! A limit on everything, with its unit in its name.
+//! The limits on what a queue accepts. Each name ends with its unit, where it has one, and `_max`.
 
-/// What one queue accepts. The defaults suit events of a few kilobytes.
+/// The limits on what a queue accepts. The defaults suit events of a few kilobytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest payload, in bytes of JSON. 1 MiB unless set.
+    /// The maximum size of a payload, in bytes of JSON; 1 MiB by default.
     pub payload_bytes_max: usize,
-    /// How deep a payload may nest; 100 unless set. Many parsers give up at 128, and answers wrap it.
+    /// The maximum nesting depth of a payload; 100 by default. Many parsers fail at 128, and API responses nest the
+    /// payload.
     pub payload_depth_max: usize,
-    /// The largest metadata, in bytes of JSON.
+    /// The maximum size of metadata, in bytes of JSON.
     pub metadata_bytes_max: usize,
-    /// The longest title, in bytes.
+    /// The maximum length of a title, in bytes.
     pub title_bytes_max: usize,
-    /// The longest description, in bytes.
+    /// The maximum length of a description, in bytes.
     pub description_bytes_max: usize,
-    /// The longest error message kept, in bytes; a longer one is cut.
+    /// The maximum length of a stored error message, in bytes; longer messages are cut.
     pub error_bytes_max: usize,
-    /// The largest detail of a report, in bytes of JSON.
+    /// The maximum size of the detail of a report, in bytes of JSON.
     pub detail_bytes_max: usize,
-    /// The most tags of one event, or of one filter.
+    /// The maximum number of tags of one event, or of one filter.
     pub tags_max: usize,
-    /// The most event types of one filter.
+    /// The maximum number of event types of one filter.
     pub types_max: usize,
-    /// The longest text of all tags of one event, in bytes; an index holds it.
+    /// The maximum length of the text of all tags of one event, in bytes. The text is indexed.
     pub tags_bytes_max: usize,
-    /// The most events in one publish.
+    /// The maximum number of events in one publish.
     pub publish_batch_max: usize,
-    /// The most deliveries in one claim.
+    /// The maximum number of deliveries in one claim.
     pub claim_batch_max: usize,
-    /// The most outcomes in one finish.
+    /// The maximum number of reports in one finish.
     pub finish_batch_max: usize,
-    /// The most handler results in one report.
+    /// The maximum number of handler results in one report.
     pub handlers_max: usize,
-    /// The most different filters (subscription, types, tags, lease) that claims of one process use at once.
+    /// The maximum number of different filters (subscription, types, tags, lease) that claims of one process use
+    /// concurrently.
     pub filters_max: usize,
-    /// The longest page of a list.
+    /// The maximum number of items in one page of a list.
     pub page_max: usize,
-    /// The longest text to search for, in bytes.
+    /// The maximum length of a search text, in bytes.
     pub search_text_bytes_max: usize,
-    /// The most events or deliveries that one page of a search looks at.
+    /// The maximum number of events or deliveries that one page of a search scans.
     pub search_rows_max: usize,
-    /// The most subscriptions in a namespace.
+    /// The maximum number of subscriptions in a namespace.
     pub subscriptions_max: usize,
-    /// The most nodes in a namespace, those included that were not heard of for long.
+    /// The maximum number of nodes in a namespace, including stopped and dead nodes that are still registered.
     pub nodes_max: usize,
-    /// The most event types that one node may name.
+    /// The maximum number of event types that one node registers.
     pub node_types_max: usize,
-    /// The most schedules in a namespace. Several processes that add some at once may pass it by a few thousand.
+    /// The maximum number of schedules in a namespace. Several processes that add schedules concurrently may exceed it
+    /// by a few thousand.
     pub schedules_max: usize,
-    /// The most ticks that a schedule makes up for under `MissedPolicy::All`; the latest.
+    /// The maximum number of missed ticks, the latest ones, that a schedule fires under `MissedPolicy::All`.
     pub missed_ticks_max: usize,
-    /// The most samples in one answer.
+    /// The maximum number of samples in one response.
     pub samples_max: usize,
-    /// The most stored samples that one answer is made of.
+    /// The maximum number of stored samples that one response aggregates.
     pub sample_rows_max: usize,
-    /// The most event types of a namespace that metrics of one process tell apart; the others go by `other`.
+    /// The maximum number of event types of a namespace with metrics of their own in one process; the others are
+    /// counted as `other`.
     pub metric_types_max: usize,
-    /// The most API tokens in a database, expired ones included.
+    /// The maximum number of API tokens in a database, including expired ones.
     pub tokens_max: usize,
-    /// The most namespaces that one API token may name.
+    /// The maximum number of namespaces of one API token.
     pub token_namespaces_max: usize,
 }
 

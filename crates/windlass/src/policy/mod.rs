@@ -1,11 +1,15 @@
-//! How a namespace treats its deliveries: leases, retries, history; with named presets.
+//! Policies of namespaces: leases, retries, deadlines, groups and retention; named presets; overrides by type and
+//! subscription.
+//!
+//! This folder only defines the settings. `queue::decide` applies them to deliveries, `maintenance` applies the
+//! retention.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::clock::SPAN_MAX;
+use crate::clock::DURATION_MAX;
 use crate::error::{Error, Result};
 use crate::event::names;
 use crate::event::{MAX_RETRIES_MAX, check_expires_in};
@@ -14,7 +18,9 @@ use crate::policy::backoff::Backoff;
 pub(crate) mod backoff;
 pub(crate) mod limits;
 
-/// What happens to a delivery, from claim to end. [`Queue::put_namespace`](crate::Queue::put_namespace) sets it.
+/// The settings of a namespace for its deliveries. Set it with [`Queue::put_namespace`](crate::Queue::put_namespace).
+///
+/// A [`NamespacePolicy`] adds overrides by event type, and a [`Subscription`](crate::Subscription) has its own.
 ///
 /// ```
 /// use windlass::{Backoff, Policy};
@@ -25,55 +31,56 @@ pub(crate) mod limits;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// How long a claim lasts before the delivery may be claimed again, in milliseconds.
+    /// The lease duration, in milliseconds. When the lease expires, the delivery can be claimed again.
     pub lease_ms: u64,
-    /// The failure that brings `retry_count` to this is the last; `None`: only `max_attempts` bounds it.
+    /// A delivery is not retried when its `retry_count` reaches this number; `None`: only `max_attempts` limits it.
     pub max_retries: Option<u32>,
-    /// How long a failed delivery waits before it is tried again.
+    /// The delay before a failed delivery is retried.
     pub backoff: Backoff,
-    /// What becomes of a delivery that failed for good.
+    /// How a delivery ends that is not retried any more.
     pub exhausted: ExhaustedPolicy,
-    /// Whether an unrecoverable error of one handler ends the delivery although other handlers want to be retried.
+    /// Whether an unrecoverable error of one handler ends the delivery although other handlers are to be retried.
     #[serde(default)]
     pub unrecoverable: UnrecoverablePolicy,
-    /// What becomes of an event that no handler knows.
+    /// What happens to an event that the worker has no handler for.
     pub unhandled: UnhandledPolicy,
-    /// How many times a delivery may be acquired, crashes included.
+    /// How many times a delivery may be claimed, including attempts that ended in a crash.
     pub max_attempts: u32,
     /// Whether completed events are kept.
     pub history: History,
-    /// Whether a group waits while its first event is being retried.
+    /// Whether a group waits while its first event waits for a retry.
     pub group_failure: GroupFailurePolicy,
-    /// Whether all handlers of an event on a node that run in a transaction run in the same one: all that they write is
-    /// committed together with the completion, or nothing is. Else each has its own.
+    /// Whether all transactional handlers of an event on a node share one transaction, so that all their writes are
+    /// committed together with the completion. Otherwise each handler has its own transaction.
     #[serde(default)]
     pub share_transaction: bool,
-    /// When the results of a delivery's handlers are stored, if it has several.
+    /// When the results of single handlers are stored, if a delivery has several.
     #[serde(default)]
     pub handler_results: HandlerResultStorage,
-    /// Deliveries that expire within this many milliseconds are claimed before all others, earliest deadline first. `None`:
-    /// all deliveries with a deadline; but only those of the next minute if [`expires_after_ms`](Self::expires_after_ms)
-    /// gives every event a deadline, because priorities would have no effect otherwise.
+    /// Deliveries that expire within this many milliseconds are claimed before all others, earliest deadline first.
+    /// `None`: all deliveries with a deadline; but only those of the next minute if
+    /// [`expires_after_ms`](Self::expires_after_ms) gives every event a deadline, because priorities would have no
+    /// effect otherwise.
     #[serde(default)]
     pub deadline_horizon_ms: Option<u64>,
-    /// For how many milliseconds a published key is remembered.
+    /// How long a published key prevents duplicates, in milliseconds.
     pub key_window_ms: u64,
-    /// Events that say nothing about it expire when they have not been started so many milliseconds after they could
-    /// have been; `None`: never.
+    /// The default deadline of events without one, in milliseconds after an event can first be delivered; `None`: no
+    /// deadline.
     #[serde(default)]
     pub expires_after_ms: Option<u64>,
-    /// For how many milliseconds the history of a delivery that is COMPLETED, COMPLETED_WITH_ERRORS or CANCELLED is
-    /// kept, from its end; `None`: forever. A dead letter that was purged is kept as long, from when it was given up.
+    /// How long the history of a COMPLETED, COMPLETED_WITH_ERRORS or CANCELLED delivery is kept after its end, in
+    /// milliseconds; `None`: forever. The history of a purged dead letter is kept equally long after its failure.
     #[serde(default = "half_a_year")]
     pub keep_completed_ms: Option<u64>,
-    /// For how many milliseconds a dead letter that FAILED is kept; `None`: until somebody redrives or purges it.
+    /// How long a FAILED dead letter is kept, in milliseconds; `None`: until it is redriven or purged.
     #[serde(default)]
     pub keep_failed_ms: Option<u64>,
-    /// For how many milliseconds a dead letter that EXPIRED is kept; `None`: until somebody redrives or purges it.
+    /// How long an EXPIRED dead letter is kept, in milliseconds; `None`: until it is redriven or purged.
     #[serde(default)]
     pub keep_expired_ms: Option<u64>,
-    /// Whether history is written to files before it is deleted. It is not deleted by a process that was not told where
-    /// to: see [`OpenOptions::archive_to`](crate::OpenOptions::archive_to).
+    /// Whether history is archived in files before it is deleted. A process without an archive folder
+    /// ([`OpenOptions::archive_to`](crate::OpenOptions::archive_to)) then deletes no history.
     #[serde(default)]
     pub archive: bool,
 }
@@ -83,14 +90,14 @@ fn half_a_year() -> Option<u64> {
     Some(183 * 24 * 3_600_000)
 }
 
-/// What becomes of a delivery after an unrecoverable error, or when its retries are used up.
+/// How a delivery ends after an unrecoverable error, or when its retries are exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExhaustedPolicy {
-    /// FAILED, and kept as a dead letter.
+    /// As FAILED, with a dead letter.
     DeadLetter,
-    /// COMPLETED_WITH_ERRORS, in the history only.
+    /// As COMPLETED_WITH_ERRORS, without a dead letter.
     CompleteWithErrors,
 }
 
@@ -127,14 +134,14 @@ pub enum HandlerResultStorage {
     Immediately,
 }
 
-/// What becomes of an event that no handler knows.
+/// What happens to an event that the worker has no handler for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum UnhandledPolicy {
-    /// Tried again after the lease: another node may know it.
+    /// It is delivered again after the duration of the lease, because another node may have a handler.
     Retry,
-    /// A dead letter at once.
+    /// It becomes a dead letter immediately.
     DeadLetter,
 }
 
@@ -143,9 +150,9 @@ pub enum UnhandledPolicy {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum History {
-    /// Kept.
+    /// Completed events are kept for the time in the policy.
     Keep,
-    /// Deleted as soon as every delivery is completed.
+    /// An event is deleted as soon as all its deliveries are completed.
     None,
 }
 
@@ -154,9 +161,9 @@ pub enum History {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GroupFailurePolicy {
-    /// It waits: strict order.
+    /// The group waits: strict order.
     Block,
-    /// It goes on with the next; still one at a time.
+    /// The group continues with its next event; still one at a time.
     Continue,
 }
 
@@ -189,7 +196,7 @@ impl Default for Policy {
 pub const PRESETS: [&str; 6] = ["default", "queue", "bus", "tags", "core", "outbox"];
 
 impl Policy {
-    /// A named policy: `default`, `queue`, `bus`, `tags`, `core` or `outbox`.
+    /// A preset: `default`, `queue`, `bus`, `tags`, `core` or `outbox`.
     pub fn preset(name: &str) -> Result<Policy> {
         let default = Policy::default();
         Ok(match name {
@@ -233,10 +240,10 @@ impl Policy {
         Duration::from_millis(self.lease_ms)
     }
 
-    /// Deliveries that expire this soon are claimed before all others; `None`: all with a deadline.
+    /// Deliveries that expire within this time are claimed before all others; `None`: all deliveries with a deadline.
     pub(crate) fn deadline_horizon(&self) -> Option<Duration> {
-        let unless_set = self.expires_after_ms.map(|_| HORIZON_IF_ALL_EXPIRE_MS);
-        self.deadline_horizon_ms.or(unless_set).map(Duration::from_millis)
+        let default = self.expires_after_ms.map(|_| DEFAULT_HORIZON_MS);
+        self.deadline_horizon_ms.or(default).map(Duration::from_millis)
     }
 
     pub(crate) fn key_window(&self) -> Duration {
@@ -244,9 +251,9 @@ impl Policy {
     }
 
     fn check(&self) -> Result<()> {
-        check_span("lease_ms", self.lease_ms, LEASE_MAX)?;
-        check_span("deadline_horizon_ms", self.deadline_horizon_ms.unwrap_or(0), SPAN_MAX)?;
-        check_span("key_window_ms", self.key_window_ms, SPAN_MAX)?;
+        check_duration_ms("lease_ms", self.lease_ms, LEASE_MAX)?;
+        check_duration_ms("deadline_horizon_ms", self.deadline_horizon_ms.unwrap_or(0), DURATION_MAX)?;
+        check_duration_ms("key_window_ms", self.key_window_ms, DURATION_MAX)?;
         check_expires_in("expires_after_ms", self.expires_after_ms.map(Duration::from_millis))?;
         check_keep("keep_completed_ms", self.keep_completed_ms)?;
         check_keep("keep_failed_ms", self.keep_failed_ms)?;
@@ -264,31 +271,31 @@ impl Policy {
     }
 }
 
-/// The deadline horizon where every event has a deadline and the policy does not set another.
-const HORIZON_IF_ALL_EXPIRE_MS: u64 = 60_000;
+/// The deadline horizon if `expires_after_ms` gives every event a deadline and the policy does not set a horizon.
+const DEFAULT_HORIZON_MS: u64 = 60_000;
 
-/// The longest lease: a week.
+/// The maximum lease duration: a week.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-pub(crate) fn check_span(field: &'static str, ms: u64, max: Duration) -> Result<()> {
+pub(crate) fn check_duration_ms(field: &'static str, ms: u64, max: Duration) -> Result<()> {
     if u128::from(ms) > max.as_millis() {
         return Err(Error::invalid(field, format!("must be at most {} ms", max.as_millis())));
     }
     Ok(())
 }
 
-/// What is kept at all is kept for a minute: transactions that began before it ended have committed by then.
+/// The minimum retention: a minute, so that transactions which were open when the delivery ended have committed.
 pub(crate) const KEEP_MS_MIN: u64 = 60_000;
 
 fn check_keep(field: &'static str, ms: Option<u64>) -> Result<()> {
     match ms {
         Some(ms) if ms < KEEP_MS_MIN => Err(Error::invalid(field, format!("must be at least {KEEP_MS_MIN}, or null"))),
-        Some(ms) => check_span(field, ms, SPAN_MAX),
+        Some(ms) => check_duration_ms(field, ms, DURATION_MAX),
         None => Ok(()),
     }
 }
 
-/// Settings that replace those of a [`Policy`]; what is absent stays.
+/// Settings that override those of a [`Policy`]. Absent settings are not overridden.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -296,8 +303,8 @@ pub struct PolicyOverrides {
     /// See [`Policy::lease_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
-    /// See [`Policy::max_retries`]; `Some(None)`, in JSON `null`, lifts the bound.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    /// See [`Policy::max_retries`]; `Some(None)`, in JSON `null`, removes the limit.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_if_present")]
     pub max_retries: Option<Option<u32>>,
     /// See [`Policy::backoff`].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -326,30 +333,32 @@ pub struct PolicyOverrides {
     /// See [`Policy::handler_results`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler_results: Option<HandlerResultStorage>,
-    /// See [`Policy::deadline_horizon_ms`]; `Some(None)`, in JSON `null`, removes the bound.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    /// See [`Policy::deadline_horizon_ms`]; `Some(None)`, in JSON `null`, removes the limit.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_if_present")]
     pub deadline_horizon_ms: Option<Option<u64>>,
-    /// See [`Policy::expires_after_ms`]; `Some(None)`, in JSON `null`, lifts the bound. Not for subscriptions.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    /// See [`Policy::expires_after_ms`]; `Some(None)`, in JSON `null`, removes the deadline. Not for subscriptions.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_if_present")]
     pub expires_after_ms: Option<Option<u64>>,
     /// See [`Policy::keep_completed_ms`]; `Some(None)`, in JSON `null`, keeps forever.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_if_present")]
     pub keep_completed_ms: Option<Option<u64>>,
-    /// See [`Policy::keep_failed_ms`]; `Some(None)`, in JSON `null`, keeps until somebody acts.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    /// See [`Policy::keep_failed_ms`]; `Some(None)`, in JSON `null`, keeps them until they are redriven or purged.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_if_present")]
     pub keep_failed_ms: Option<Option<u64>>,
-    /// See [`Policy::keep_expired_ms`]; `Some(None)`, in JSON `null`, keeps until somebody acts.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    /// See [`Policy::keep_expired_ms`]; `Some(None)`, in JSON `null`, keeps them until they are redriven or purged.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_if_present")]
     pub keep_expired_ms: Option<Option<u64>>,
 }
 
-/// Tells a field that is `null` from one that is absent.
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+/// Deserializes `null` as `Some(None)`, to distinguish it from an absent field.
+fn some_if_present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
 impl PolicyOverrides {
-    /// `policy` with these settings in place of its own.
+    /// Returns `policy` with these settings.
     pub fn apply(&self, policy: &Policy) -> Policy {
         Policy {
             lease_ms: self.lease_ms.unwrap_or(policy.lease_ms),
@@ -378,13 +387,13 @@ impl PolicyOverrides {
     }
 }
 
-/// A namespace's policy, with its exceptions by event type.
+/// The policy of a namespace, with overrides by event type.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamespacePolicy {
-    /// What holds for every type.
+    /// The policy for all types.
     pub base: Policy,
-    /// Exceptions: by exact type, or by prefix ending in `*`. The longest match wins.
+    /// Overrides by type pattern: an exact type, or a prefix ending in `*`. The longest matching pattern applies.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub types: BTreeMap<String, PolicyOverrides>,
 }
@@ -396,11 +405,11 @@ impl From<Policy> for NamespacePolicy {
 }
 
 impl NamespacePolicy {
-    /// The policy for a type and, on top of it, a subscription's overrides.
+    /// The policy for a type, with the overrides of a subscription applied last.
     pub(crate) fn resolve(&self, event_type: &str, subscription: &PolicyOverrides) -> Policy {
         let matching = self.types.iter().filter(|(pattern, _)| names::type_matches(pattern, event_type));
-        let closest = matching.max_by_key(|(pattern, _)| pattern.len()).map(|(_, overrides)| overrides);
-        let of_type = closest.map_or_else(|| self.base.clone(), |overrides| overrides.apply(&self.base));
+        let longest = matching.max_by_key(|(pattern, _)| pattern.len()).map(|(_, overrides)| overrides);
+        let of_type = longest.map_or_else(|| self.base.clone(), |overrides| overrides.apply(&self.base));
         subscription.apply(&of_type)
     }
 
@@ -419,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_presets_are_those_of_the_source_documents() {
+    fn presets_have_their_documented_settings() {
         let preset = |name| Policy::preset(name).unwrap();
         let table = PRESETS.map(|name| (name, preset(name).lease_ms / 1_000, preset(name).max_retries));
         assert_eq!(
@@ -448,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_type_pattern_wins_and_the_subscription_goes_last() {
+    fn longest_pattern_wins_and_subscription_overrides_it() {
         let overrides = |lease_ms| PolicyOverrides { lease_ms: Some(lease_ms), ..Default::default() };
         let policy = NamespacePolicy {
             base: Policy::default(),
@@ -462,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_and_null_differ_in_json() {
+    fn absent_and_null_overrides_differ_in_json() {
         let absent: PolicyOverrides = serde_json::from_str("{}").unwrap();
         let null: PolicyOverrides = serde_json::from_str(r#"{"max_retries":null}"#).unwrap();
         assert_eq!(absent.apply(&Policy::default()).max_retries, Some(3));
@@ -470,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_a_stored_policy_lacks_have_their_default() {
+    fn missing_settings_of_a_stored_policy_have_defaults() {
         let mut old = serde_json::to_value(Policy::default()).unwrap();
         for field in
             ["keep_completed_ms", "keep_failed_ms", "keep_expired_ms", "archive", "unrecoverable", "handler_results"]
@@ -482,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_kept_for_a_minute_at_least() {
+    fn retention_is_at_least_one_minute() {
         let check = |ms| PolicyOverrides { keep_failed_ms: Some(ms), ..Default::default() }.check();
         assert_eq!((check(None), check(Some(60_000))), (Ok(()), Ok(())));
         let error = check(Some(59_999)).unwrap_err();
@@ -491,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_survives_json() {
+    fn policy_round_trips_through_json() {
         let policy = NamespacePolicy::from(Policy::preset("outbox").unwrap());
         let json = serde_json::to_string(&policy).unwrap();
         assert_eq!(serde_json::from_str::<NamespacePolicy>(&json).unwrap(), policy);

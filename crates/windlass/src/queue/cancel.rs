@@ -1,4 +1,4 @@
-//! Calling off what has not begun.
+//! Cancels pending deliveries: of one event, or all that match a filter.
 
 use std::collections::BTreeSet;
 
@@ -13,40 +13,40 @@ use crate::store::ChangeGuard;
 use crate::topology::Topology;
 use crate::topology::lanes::LaneFilter;
 
-/// How many deliveries one transaction calls off.
+/// The maximum number of deliveries that one transaction cancels.
 const BATCH: usize = 500;
 
-/// Which waiting deliveries to call off; what is empty or `None` does not filter.
+/// Selects pending deliveries to cancel. Empty lists and `None` do not restrict the selection.
 #[derive(Debug, Clone, Default)]
 pub struct CancelFilter {
-    /// Of these events.
+    /// Deliveries of these events.
     pub event_ids: Vec<i64>,
-    /// Of any of these types, by exact name or prefix ending in `*`.
+    /// Deliveries of events with any of these types: exact names, or prefixes that end in `*`.
     pub types: Vec<String>,
-    /// With any of these tags.
+    /// Deliveries of events with any of these tags.
     pub tags: Vec<String>,
-    /// Of this subscription.
+    /// Deliveries to this subscription.
     pub subscription: Option<String>,
-    /// Of events with no larger id: what was published after somebody looked is not meant.
+    /// Deliveries of events with an id up to this one. Excludes events that were published after the caller listed
+    /// them.
     pub up_to: Option<i64>,
 }
 
 impl Queue {
-    /// Calls off the event's waiting deliveries: of one subscription, or of all. How many; an error if
-    /// there is none.
+    /// Cancels the event's pending deliveries to one subscription, or to all. Returns how many; fails if there is none.
     pub async fn cancel(&self, event_id: i64, subscription: Option<&str>) -> Result<usize> {
         match subscription {
             Some(name) => self.topology_with(name).await?,
             None => self.topology().await?,
         };
-        let mut meant = self.get(event_id).await?.deliveries;
-        meant.retain(|delivery| subscription.is_none_or(|name| name == delivery.subscription));
-        let holders: Vec<_> = meant.iter().map(|delivery| self.anyone(event_id, &delivery.subscription)).collect();
+        let mut deliveries = self.get(event_id).await?.deliveries;
+        deliveries.retain(|delivery| subscription.is_none_or(|name| name == delivery.subscription));
+        let holders: Vec<_> = deliveries.iter().map(|delivery| self.anyone(event_id, &delivery.subscription)).collect();
         let found = self.store().held(self.namespace(), &holders).await?;
-        let waiting = found.into_iter().flatten().filter(|live| live.lease.is_none());
-        match self.cancel_waiting(waiting).await? {
+        let pending = found.into_iter().flatten().filter(|live| live.lease.is_none());
+        match self.cancel_pending(pending).await? {
             0 => {
-                let status = meant.first().map_or(Status::Completed, |delivery| delivery.status);
+                let status = deliveries.first().map_or(Status::Completed, |delivery| delivery.status);
                 let (action, allowed) = ("cancelled", "PENDING");
                 Err(Error::WrongStatus { event_id, status: status.as_str(), action, allowed })
             }
@@ -54,7 +54,7 @@ impl Queue {
         }
     }
 
-    /// Calls off every waiting delivery that matches, of those that were there when it began; how many.
+    /// Cancels every matching delivery that is pending when this is called. Returns how many.
     pub async fn cancel_all(&self, filter: CancelFilter) -> Result<usize> {
         let (ids, max) = (filter.event_ids.len(), self.limits().page_max);
         if ids > max {
@@ -68,36 +68,36 @@ impl Queue {
         }
         let topology = self.reload().await?;
         if !filter.event_ids.is_empty() {
-            return self.cancel_named(&topology, &filter).await;
+            return self.cancel_by_id(&topology, &filter).await;
         }
         let lanes: Vec<i64> = self.lanes_of(&topology, &filter).await?.into_iter().collect();
         let newest = self.store().newest_event(self.namespace()).await?;
         let newest = filter.up_to.map_or(newest, |up_to| up_to.min(newest));
         let mut cancelled = 0;
-        // Where the first of a group goes, the next takes a place that may have been passed.
+        // Repeat: canceling the first delivery of a group moves the next one to a position that was passed already.
         loop {
-            match self.cancel_in(&lanes, newest).await? {
+            match self.cancel_in_lanes(&lanes, newest).await? {
                 0 => return Ok(cancelled),
                 more => cancelled += more,
             }
         }
     }
 
-    async fn cancel_named(&self, topology: &Topology, filter: &CancelFilter) -> Result<usize> {
-        let meant = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
+    async fn cancel_by_id(&self, topology: &Topology, filter: &CancelFilter) -> Result<usize> {
+        let is_selected = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
         let names = topology.subscriptions.iter().map(|found| found.subscription.as_str());
-        let names: Vec<&str> = names.filter(|name| meant(name)).collect();
+        let names: Vec<&str> = names.filter(|name| is_selected(name)).collect();
         let of_event = |event_id: &i64| names.iter().map(|name| self.anyone(*event_id, name)).collect::<Vec<_>>();
-        let meant = filter.event_ids.iter().filter(|event_id| filter.up_to.is_none_or(|up_to| **event_id <= up_to));
-        // Each is called off once, however often it is named.
-        let event_ids: BTreeSet<&i64> = meant.collect();
+        let selected = filter.event_ids.iter().filter(|event_id| filter.up_to.is_none_or(|up_to| **event_id <= up_to));
+        // A set, because an id may be repeated.
+        let event_ids: BTreeSet<&i64> = selected.collect();
         let holders: Vec<_> = event_ids.into_iter().flat_map(of_event).collect();
         let lanes = self.lanes_of(topology, filter).await?;
         let mut cancelled = 0;
         for holders in holders.chunks(BATCH) {
             let found = self.store().held(self.namespace(), holders).await?.into_iter().flatten();
-            let waiting = found.filter(|live| live.lease.is_none() && lanes.contains(&live.lane_id));
-            cancelled += self.cancel_waiting(waiting).await?;
+            let pending = found.filter(|live| live.lease.is_none() && lanes.contains(&live.lane_id));
+            cancelled += self.cancel_pending(pending).await?;
         }
         Ok(cancelled)
     }
@@ -106,8 +106,8 @@ impl Queue {
     async fn lanes_of(&self, topology: &Topology, filter: &CancelFilter) -> Result<BTreeSet<i64>> {
         self.core().list_lanes(topology).await?;
         let (types, tags) = (&filter.types[..], &filter.tags[..]);
-        let wanted = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
-        let subscriptions = topology.subscriptions.iter().filter(|found| wanted(&found.subscription));
+        let is_selected = |name: &str| filter.subscription.as_ref().is_none_or(|wanted| wanted == name);
+        let subscriptions = topology.subscriptions.iter().filter(|found| is_selected(&found.subscription));
         let lanes = subscriptions.flat_map(|found| {
             let of_subscription = LaneFilter { subscription_id: found.subscription_id, types, tags };
             self.core().lanes.select(topology, &of_subscription, 0).0
@@ -115,22 +115,22 @@ impl Queue {
         Ok(lanes.map(|lane| lane.lane_id).collect())
     }
 
-    /// Goes once through these lanes; how many it called off.
-    async fn cancel_in(&self, mut lanes: &[i64], newest: i64) -> Result<usize> {
+    /// Cancels in one pass through these lanes. Returns how many.
+    async fn cancel_in_lanes(&self, mut lanes: &[i64], newest: i64) -> Result<usize> {
         let (mut after, mut cancelled) = (None, 0);
         while !lanes.is_empty() {
-            let found = self.store().free(self.namespace(), lanes, after, newest, BATCH).await?;
-            let Some((last, place)) = found.last() else { break };
+            let found = self.store().pending_in_lanes(self.namespace(), lanes, after, newest, BATCH).await?;
+            let Some((last, position)) = found.last() else { break };
             let lane = lanes.iter().position(|lane_id| *lane_id == last.lane_id);
-            (lanes, after) = (&lanes[lane.unwrap_or(lanes.len())..], Some(*place));
-            cancelled += self.cancel_waiting(found.into_iter().map(|(live, _)| live)).await?;
+            (lanes, after) = (&lanes[lane.unwrap_or(lanes.len())..], Some(*position));
+            cancelled += self.cancel_pending(found.into_iter().map(|(live, _)| live)).await?;
         }
         Ok(cancelled)
     }
 
-    async fn cancel_waiting(&self, waiting: impl Iterator<Item = LiveDelivery>) -> Result<usize> {
+    async fn cancel_pending(&self, pending: impl Iterator<Item = LiveDelivery>) -> Result<usize> {
         let decided = || (Action::Cancelled, Transition::End { forget: false });
-        let changes: Vec<_> = waiting.map(|live| change(live, ChangeGuard::Free, decided())).collect();
+        let changes: Vec<_> = pending.map(|live| change(live, ChangeGuard::Pending, decided())).collect();
         apply_counted(self.core(), self.namespace(), &changes).await
     }
 }

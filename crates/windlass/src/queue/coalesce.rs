@@ -1,5 +1,6 @@
-//! Group commit: while one batch is under way the next gathers, so a lone call goes at once and a
-//! thousand share a commit.
+//! Group commit: combines concurrent calls into batches that share a transaction.
+//!
+//! While batches run, further calls collect in the next one. A single call runs immediately.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,16 +9,16 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::error::{Error, Result};
 
-/// How many calls may wait; further ones wait to be let in.
-const WAITING_MAX: usize = 16_384;
-/// How many times others are let go first, while each time more calls come: those that begin together share a
-/// batch. A lone call is held up for as long as it takes to see that nobody comes.
-const GATHER_MAX: usize = 16;
-/// A batch of this weight is worth a line of its own. Smaller ones take two, so that fewer are under way and more gather
-/// meanwhile: then what counts is how often the database syncs.
-const LARGE: usize = 256;
+/// How many calls may be queued. Further calls wait for space in the queue.
+const QUEUED_MAX: usize = 16_384;
+/// How often a batch yields to other tasks while each yield brings more calls, so that calls which begin together share
+/// a batch. A single call is delayed by one yield.
+const YIELDS_MAX: usize = 16;
+/// Batches of at least this weight take one permit. Smaller batches take two, so that fewer run concurrently and more
+/// calls collect meanwhile: their cost is dominated by the number of syncs.
+const LARGE_BATCH_WEIGHT: usize = 256;
 
-/// Gathers concurrent calls into batches.
+/// Combines concurrent calls into batches.
 pub(crate) struct Coalescer<T, R> {
     calls: mpsc::Sender<Call<T, R>>,
 }
@@ -35,9 +36,9 @@ struct Batch<T, R> {
 }
 
 impl<T, R> Batch<T, R> {
-    /// Takes whoever waits; the first that does not fit is given back.
-    fn fill(&mut self, waiting: &mut mpsc::Receiver<Call<T, R>>, weight_max: usize) -> Option<Call<T, R>> {
-        while let Ok(next) = waiting.try_recv() {
+    /// Adds the queued calls. Returns the first call that does not fit.
+    fn fill(&mut self, queued: &mut mpsc::Receiver<Call<T, R>>, weight_max: usize) -> Option<Call<T, R>> {
+        while let Ok(next) = queued.try_recv() {
             if self.weight + next.weight > weight_max {
                 return Some(next);
             }
@@ -48,14 +49,18 @@ impl<T, R> Batch<T, R> {
         None
     }
 
-    /// As [`Batch::fill`], and waits for those that are about to come.
-    async fn gather(&mut self, waiting: &mut mpsc::Receiver<Call<T, R>>, weight_max: usize) -> Option<Call<T, R>> {
-        let mut left_over = self.fill(waiting, weight_max);
-        for _ in 0..GATHER_MAX {
+    /// As [`Batch::fill`], and yields to tasks that are about to make calls.
+    async fn fill_and_yield(
+        &mut self,
+        queued: &mut mpsc::Receiver<Call<T, R>>,
+        weight_max: usize,
+    ) -> Option<Call<T, R>> {
+        let mut left_over = self.fill(queued, weight_max);
+        for _ in 0..YIELDS_MAX {
             let before = self.items.len();
             if left_over.is_none() {
                 tokio::task::yield_now().await;
-                left_over = self.fill(waiting, weight_max);
+                left_over = self.fill(queued, weight_max);
             }
             if self.items.len() == before {
                 break;
@@ -66,19 +71,20 @@ impl<T, R> Batch<T, R> {
 }
 
 impl<T: Send + 'static, R: Send + 'static> Coalescer<T, R> {
-    /// `run` gets a batch and answers for each item in order, or with one error for all. At most `in_flight` batches
-    /// run at once, or half as many small ones, each of at most `weight_max`, or of a single heavier item.
+    /// `run` processes a batch and returns a result for each item in order, or one error for all. At most `in_flight`
+    /// batches run concurrently, or half as many small ones. A batch weighs at most `weight_max`, unless a single item
+    /// is heavier.
     pub fn new<F, Fut>(in_flight: usize, weight_max: usize, run: F) -> Coalescer<T, R>
     where
         F: Fn(Vec<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<Result<R>>>> + Send + 'static,
     {
-        let (calls, waiting) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(gather(waiting, in_flight, weight_max, run));
+        let (calls, queued) = mpsc::channel(QUEUED_MAX);
+        tokio::spawn(run_batches(queued, in_flight, weight_max, run));
         Coalescer { calls }
     }
 
-    /// Runs one item, together with whatever else is waiting.
+    /// Runs one item in a batch with other queued items.
     pub async fn call(&self, item: T, weight: usize) -> Result<R> {
         let (reply, answer) = oneshot::channel();
         self.calls.send(Call { item, weight, reply }).await.map_err(|_| Error::Closed)?;
@@ -86,44 +92,44 @@ impl<T: Send + 'static, R: Send + 'static> Coalescer<T, R> {
     }
 }
 
-async fn gather<T, R, F, Fut>(mut waiting: mpsc::Receiver<Call<T, R>>, in_flight: usize, weight_max: usize, run: F)
+async fn run_batches<T, R, F, Fut>(mut queued: mpsc::Receiver<Call<T, R>>, in_flight: usize, weight_max: usize, run: F)
 where
     T: Send + 'static,
     R: Send + 'static,
     F: Fn(Vec<T>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Vec<Result<R>>>> + Send + 'static,
 {
-    let lines = Arc::new(Semaphore::new(in_flight));
+    let permits = Arc::new(Semaphore::new(in_flight));
     let mut left_over = None;
     loop {
-        let Ok(mut line) = lines.clone().acquire_owned().await else { return };
+        let Ok(mut permit) = permits.clone().acquire_owned().await else { return };
         let first = match left_over.take() {
             Some(call) => call,
-            None => match waiting.recv().await {
+            None => match queued.recv().await {
                 Some(call) => call,
                 None => return,
             },
         };
         let mut batch = Batch { items: vec![first.item], replies: vec![first.reply], weight: first.weight };
-        left_over = batch.gather(&mut waiting, weight_max).await;
-        if batch.weight < LARGE && in_flight > 1 && left_over.is_none() {
-            let Ok(second) = lines.clone().acquire_owned().await else { return };
-            line.merge(second);
-            left_over = batch.fill(&mut waiting, weight_max);
+        left_over = batch.fill_and_yield(&mut queued, weight_max).await;
+        if batch.weight < LARGE_BATCH_WEIGHT && in_flight > 1 && left_over.is_none() {
+            let Ok(second) = permits.clone().acquire_owned().await else { return };
+            permit.merge(second);
+            left_over = batch.fill(&mut queued, weight_max);
         }
         let Batch { items, replies, .. } = batch;
         let answers = run(items);
         tokio::spawn(async move {
             reply_all(answers.await, replies);
-            drop(line);
+            drop(permit);
         });
     }
 }
 
-/// A failed batch is everybody's failure.
+/// Replies to the callers. If the batch failed, all of them get the error.
 fn reply_all<R>(answers: Result<Vec<Result<R>>>, replies: Vec<oneshot::Sender<Result<R>>>) {
     match answers {
-        // A caller that no longer listens needs no answer.
+        // Sending fails if the caller has dropped its call. Ignore that.
         Ok(answers) => replies.into_iter().zip(answers).for_each(|(reply, answer)| drop(reply.send(answer))),
         Err(error) => replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone())))),
     }
@@ -137,7 +143,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn calls_gather_while_a_batch_is_under_way() {
+    async fn calls_collect_while_a_batch_is_running() {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let (gate, seen) = (Arc::new(Semaphore::new(0)), sizes.clone());
         let held = gate.clone();
@@ -158,7 +164,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let others: Vec<_> = (1..10).map(call).collect();
-        while doubled.calls.capacity() > WAITING_MAX - 9 {
+        while doubled.calls.capacity() > QUEUED_MAX - 9 {
             tokio::task::yield_now().await;
         }
         gate.add_permits(2);
@@ -169,14 +175,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_batch_reaches_every_caller() {
+    async fn failed_batch_is_reported_to_every_caller() {
         let failing = Coalescer::<u32, u32>::new(1, 100, |_| async { Err(Error::Closed) });
         let (a, b) = tokio::join!(failing.call(1, 1), failing.call(2, 1));
         assert_eq!((a, b), (Err(Error::Closed), Err(Error::Closed)));
     }
 
-    /// How many batches get under way on four lines for call after call of this weight, while none ends.
-    async fn under_way(weight: usize) -> usize {
+    /// How many batches start with four permits, for successive calls of this weight, while no batch ends.
+    async fn batches_started(weight: usize) -> usize {
         let begun = Arc::new(AtomicUsize::new(0));
         let count = begun.clone();
         let endless = Arc::new(Coalescer::<(), ()>::new(4, 10_000, move |_| {
@@ -186,7 +192,7 @@ mod tests {
         for _ in 0..8 {
             let endless = endless.clone();
             tokio::spawn(async move { endless.call((), weight).await });
-            for _ in 0..10 * GATHER_MAX {
+            for _ in 0..10 * YIELDS_MAX {
                 tokio::task::yield_now().await;
             }
         }
@@ -194,8 +200,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_batches_take_one_line_each_and_small_ones_two() {
-        assert_eq!(under_way(LARGE).await, 4);
-        assert_eq!(under_way(LARGE - 1).await, 2);
+    async fn large_batches_take_one_permit_and_small_ones_two() {
+        assert_eq!(batches_started(LARGE_BATCH_WEIGHT).await, 4);
+        assert_eq!(batches_started(LARGE_BATCH_WEIGHT - 1).await, 2);
     }
 }

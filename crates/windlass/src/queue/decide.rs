@@ -1,4 +1,4 @@
-//! What becomes of a delivery: every decision, and no I/O.
+//! Decides every state change of a delivery. Pure functions; the stores apply the resulting [`Transition`].
 
 use std::time::Duration;
 
@@ -6,37 +6,38 @@ use crate::event::delivery::{LiveDelivery, Status};
 use crate::policy::{ExhaustedPolicy, GroupFailurePolicy, History, Policy, UnhandledPolicy};
 use crate::queue::outcome::{Action, Outcome};
 
-/// A change of a live delivery, for a store to apply.
+/// A change of a pending or processing delivery.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Transition {
-    /// It leaves the queue; nothing more is to be done.
+    /// The delivery is finished and leaves the queue.
     End {
-        /// Neither the attempt nor, once no delivery needs it, the event is kept.
+        /// Do not keep the attempt nor, once all its deliveries are finished, the event.
         forget: bool,
     },
-    /// It stays in the queue, held by nobody.
+    /// The delivery stays in the queue without a lease.
     Requeue {
-        when: When,
-        /// `retry_count` grows.
+        when: RequeueTime,
+        /// Increments `retry_count`.
         failed: bool,
-        /// The acquisition does not count towards `max_attempts`.
-        free: bool,
-        /// Its group goes on without it: it waits at infinity until the group comes back to it.
+        /// The attempt does not count towards `max_attempts`.
+        refund_attempt: bool,
+        /// The group moves on to its next delivery. This one is not ready (`ready_at` is infinity) until its turn
+        /// comes.
         pass_group: bool,
     },
-    /// It leaves the queue and is kept as a dead letter.
-    Bury {
+    /// The delivery leaves the queue and becomes a dead letter.
+    DeadLetter {
         status: Status,
         reason: String,
-        /// `retry_count` grows.
+        /// Increments `retry_count`.
         failed: bool,
     },
 }
 
-/// When a delivery that stays may be taken again.
+/// When a requeued delivery may be claimed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
-    /// As before: it keeps its place.
+pub(crate) enum RequeueTime {
+    /// At its old time: it keeps its position.
     Unchanged,
     /// After this much time from now.
     After(Duration),
@@ -45,51 +46,51 @@ pub(crate) enum When {
 pub(crate) const MAX_ATTEMPTS_EXCEEDED: &str = "Max attempts exceeded";
 pub(crate) const MAX_RETRIES_EXCEEDED: &str = "Max retries exceeded";
 pub(crate) const HANDLER_ERROR: &str = "Handler error";
-/// Reasons that begin so go on with the type.
+/// The event type follows.
 pub(crate) const NO_HANDLER: &str = "No handler for event";
 pub(crate) const EXPIRED: &str = "Expired before it could start";
 
-/// Decides on what a worker reported. `chance`, from 0 to 1, spreads retries.
-pub(crate) fn decide(outcome: &Outcome, live: &LiveDelivery, policy: &Policy, chance: f64) -> (Action, Transition) {
+/// Decides on a worker's report. `random`, from 0 to 1, is for the jitter of retries.
+pub(crate) fn decide(outcome: &Outcome, live: &LiveDelivery, policy: &Policy, random: f64) -> (Action, Transition) {
     match outcome {
         Outcome::Done => (Action::Completed, Transition::End { forget: policy.history == History::None }),
         Outcome::DoneWithErrors => (Action::CompletedWithErrors, Transition::End { forget: false }),
-        Outcome::Retry { after } => retry(*after, live, policy, chance),
+        Outcome::Retry { after } => retry(*after, live, policy, random),
         Outcome::Snooze { delay } => {
             let pass_group = live.group_id.is_some() && policy.group_failure == GroupFailurePolicy::Continue;
-            let when = When::After(*delay);
-            (Action::Snoozed, Transition::Requeue { when, failed: false, free: true, pass_group })
+            let when = RequeueTime::After(*delay);
+            (Action::Snoozed, Transition::Requeue { when, failed: false, refund_attempt: true, pass_group })
         }
-        Outcome::Release => (Action::Released, give_back()),
-        Outcome::Dead { reason } => give_up(reason.clone(), policy),
+        Outcome::Release => (Action::Released, release_transition()),
+        Outcome::Dead { reason } => decide_exhausted(reason.clone(), policy),
         Outcome::Unhandled => unhandled(live, policy),
     }
 }
 
-/// Nothing was done with it: it keeps its place, and the acquisition does not count.
-pub(crate) fn give_back() -> Transition {
-    Transition::Requeue { when: When::Unchanged, failed: false, free: true, pass_group: false }
+/// A release without work: the delivery keeps its position, and the attempt does not count.
+pub(crate) fn release_transition() -> Transition {
+    Transition::Requeue { when: RequeueTime::Unchanged, failed: false, refund_attempt: true, pass_group: false }
 }
 
-fn retry(after: Option<Duration>, live: &LiveDelivery, policy: &Policy, chance: f64) -> (Action, Transition) {
+fn retry(after: Option<Duration>, live: &LiveDelivery, policy: &Policy, random: f64) -> (Action, Transition) {
     let failures = live.retry_count.saturating_add(1);
     if live.max_retries.is_some_and(|max| failures >= max) {
         let reason = if live.max_retries == Some(0) { HANDLER_ERROR } else { MAX_RETRIES_EXCEEDED };
-        return give_up(reason.to_owned(), policy);
+        return decide_exhausted(reason.to_owned(), policy);
     }
     if live.attempts >= live.attempts_limit {
-        return (Action::Failed, poisoned(true));
+        return (Action::Failed, attempts_exceeded(true));
     }
-    let delay = after.unwrap_or_else(|| policy.backoff.delay(failures, policy.lease(), chance));
+    let delay = after.unwrap_or_else(|| policy.backoff.delay(failures, policy.lease(), random));
     let pass_group = live.group_id.is_some() && policy.group_failure == GroupFailurePolicy::Continue;
-    let when = When::After(delay);
-    (Action::Failed, Transition::Requeue { when, failed: true, free: false, pass_group })
+    let when = RequeueTime::After(delay);
+    (Action::Failed, Transition::Requeue { when, failed: true, refund_attempt: false, pass_group })
 }
 
-fn give_up(reason: String, policy: &Policy) -> (Action, Transition) {
+fn decide_exhausted(reason: String, policy: &Policy) -> (Action, Transition) {
     match policy.exhausted {
         ExhaustedPolicy::DeadLetter => {
-            (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: true })
+            (Action::Failed, Transition::DeadLetter { status: Status::Failed, reason, failed: true })
         }
         ExhaustedPolicy::CompleteWithErrors => (Action::CompletedWithErrors, Transition::End { forget: false }),
     }
@@ -98,27 +99,27 @@ fn give_up(reason: String, policy: &Policy) -> (Action, Transition) {
 fn unhandled(live: &LiveDelivery, policy: &Policy) -> (Action, Transition) {
     if policy.unhandled == UnhandledPolicy::DeadLetter || live.attempts >= live.attempts_limit {
         let reason = format!("{NO_HANDLER} {}", live.event_type);
-        return (Action::Failed, Transition::Bury { status: Status::Failed, reason, failed: false });
+        return (Action::Failed, Transition::DeadLetter { status: Status::Failed, reason, failed: false });
     }
-    let when = When::After(policy.lease());
-    (Action::Released, Transition::Requeue { when, failed: false, free: false, pass_group: false })
+    let when = RequeueTime::After(policy.lease());
+    (Action::Released, Transition::Requeue { when, failed: false, refund_attempt: false, pass_group: false })
 }
 
-/// Decides on a delivery whose lease ran out.
+/// Decides on a delivery whose lease has expired.
 pub(crate) fn decide_abandoned(live: &LiveDelivery) -> (Action, Transition) {
     if live.attempts >= live.attempts_limit {
-        return (Action::Abandoned, poisoned(false));
+        return (Action::Abandoned, attempts_exceeded(false));
     }
-    let when = When::Unchanged;
-    (Action::Abandoned, Transition::Requeue { when, failed: false, free: false, pass_group: false })
+    let when = RequeueTime::Unchanged;
+    (Action::Abandoned, Transition::Requeue { when, failed: false, refund_attempt: false, pass_group: false })
 }
 
-fn poisoned(failed: bool) -> Transition {
-    Transition::Bury { status: Status::Failed, reason: MAX_ATTEMPTS_EXCEEDED.to_owned(), failed }
+fn attempts_exceeded(failed: bool) -> Transition {
+    Transition::DeadLetter { status: Status::Failed, reason: MAX_ATTEMPTS_EXCEEDED.to_owned(), failed }
 }
 
-/// Where a delivery stands that left the queue with this.
-pub(crate) fn status_after(action: Action) -> Status {
+/// The status of a delivery that left the queue with this action.
+pub(crate) fn final_status(action: Action) -> Status {
     match action {
         Action::Completed => Status::Completed,
         Action::CompletedWithErrors => Status::CompletedWithErrors,
@@ -128,20 +129,20 @@ pub(crate) fn status_after(action: Action) -> Status {
     }
 }
 
-/// Where something that happened to a delivery led to; `again`: it is, or was, to be tried again.
-pub(crate) fn status_led_to(action: Action, again: bool) -> Status {
+/// The status of a delivery directly after an action. `will_retry`: the delivery was to be tried again.
+pub(crate) fn status_after(action: Action, will_retry: bool) -> Status {
     match action {
         Action::Published | Action::Redriven => Status::Pending,
         Action::Picked | Action::Started => Status::Processing,
-        _ if again => Status::Pending,
-        _ => status_after(action),
+        _ if will_retry => Status::Pending,
+        _ => final_status(action),
     }
 }
 
-/// Decides on a waiting delivery whose deadline has passed.
+/// Decides on a pending delivery whose deadline has passed.
 pub(crate) fn decide_expired() -> (Action, Transition) {
     let reason = EXPIRED.to_owned();
-    (Action::Expired, Transition::Bury { status: Status::Expired, reason, failed: false })
+    (Action::Expired, Transition::DeadLetter { status: Status::Expired, reason, failed: false })
 }
 
 #[cfg(test)]
@@ -166,16 +167,16 @@ mod tests {
         }
     }
 
-    fn requeue(ms: u64, failed: bool, free: bool, pass_group: bool) -> Transition {
-        Transition::Requeue { when: When::After(Duration::from_millis(ms)), failed, free, pass_group }
+    fn requeue(ms: u64, failed: bool, refund_attempt: bool, pass_group: bool) -> Transition {
+        Transition::Requeue { when: RequeueTime::After(Duration::from_millis(ms)), failed, refund_attempt, pass_group }
     }
 
-    fn bury(reason: &str, failed: bool) -> Transition {
-        Transition::Bury { status: Status::Failed, reason: reason.into(), failed }
+    fn dead_letter(reason: &str, failed: bool) -> Transition {
+        Transition::DeadLetter { status: Status::Failed, reason: reason.into(), failed }
     }
 
     #[test]
-    fn every_outcome_has_its_transition() {
+    fn outcome_and_policy_decide_the_transition() {
         use Outcome::*;
         let end = |forget| Transition::End { forget };
         let dead = || Dead { reason: "no such user".into() };
@@ -189,18 +190,18 @@ mod tests {
             (DoneWithErrors, "outbox", 1, 0, Some(3), Action::CompletedWithErrors, end(false)),
             (again(), "tags", 1, 0, Some(3), Action::Failed, requeue(300_000, true, false, false)),
             (again(), "tags", 2, 1, Some(3), Action::Failed, requeue(300_000, true, false, false)),
-            (again(), "tags", 3, 2, Some(3), Action::Failed, bury(MAX_RETRIES_EXCEEDED, true)),
-            (again(), "bus", 1, 0, Some(0), Action::Failed, bury(HANDLER_ERROR, true)),
+            (again(), "tags", 3, 2, Some(3), Action::Failed, dead_letter(MAX_RETRIES_EXCEEDED, true)),
+            (again(), "bus", 1, 0, Some(0), Action::Failed, dead_letter(HANDLER_ERROR, true)),
             (again(), "queue", 1, 0, None, Action::Failed, requeue(60_000, true, false, false)),
-            (again(), "queue", 20, 19, None, Action::Failed, bury(MAX_ATTEMPTS_EXCEEDED, true)),
+            (again(), "queue", 20, 19, None, Action::Failed, dead_letter(MAX_ATTEMPTS_EXCEEDED, true)),
             (again(), "outbox", 1, 0, Some(3), Action::Failed, requeue(0, true, false, true)),
             (soon, "tags", 1, 0, Some(3), Action::Failed, requeue(5, true, false, false)),
-            (dead(), "default", 1, 0, Some(3), Action::Failed, bury("no such user", true)),
+            (dead(), "default", 1, 0, Some(3), Action::Failed, dead_letter("no such user", true)),
             (dead(), "queue", 1, 0, None, Action::CompletedWithErrors, end(false)),
             (snooze, "default", 20, 0, Some(3), Action::Snoozed, requeue(9, false, true, false)),
-            (Unhandled, "core", 1, 0, Some(0), Action::Failed, bury("No handler for event t", false)),
+            (Unhandled, "core", 1, 0, Some(0), Action::Failed, dead_letter("No handler for event t", false)),
             (Unhandled, "bus", 1, 0, Some(0), Action::Released, requeue(300_000, false, false, false)),
-            (Unhandled, "bus", 20, 0, Some(0), Action::Failed, bury("No handler for event t", false)),
+            (Unhandled, "bus", 20, 0, Some(0), Action::Failed, dead_letter("No handler for event t", false)),
         ];
         for (outcome, preset, attempts, retry_count, max_retries, action, transition) in table {
             let policy = Policy::preset(preset).unwrap();
@@ -210,18 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn a_released_delivery_keeps_its_place_and_its_attempt_is_free() {
+    fn released_delivery_keeps_its_position_and_attempt() {
         let decided = decide(&Outcome::Release, &live(20, 0, None), &Policy::default(), 0.0);
-        let when = When::Unchanged;
-        let kept = Transition::Requeue { when, failed: false, free: true, pass_group: false };
+        let when = RequeueTime::Unchanged;
+        let kept = Transition::Requeue { when, failed: false, refund_attempt: true, pass_group: false };
         assert_eq!(decided, (Action::Released, kept));
     }
 
     #[test]
-    fn an_abandoned_delivery_comes_back_until_it_is_poison() {
+    fn abandoned_delivery_is_retried_up_to_max_attempts() {
         let (action, transition) = decide_abandoned(&live(19, 0, None));
         assert_eq!(action, Action::Abandoned);
-        assert!(matches!(transition, Transition::Requeue { when: When::Unchanged, free: false, .. }));
-        assert_eq!(decide_abandoned(&live(20, 0, None)).1, bury(MAX_ATTEMPTS_EXCEEDED, false));
+        assert!(matches!(transition, Transition::Requeue { when: RequeueTime::Unchanged, refund_attempt: false, .. }));
+        assert_eq!(decide_abandoned(&live(20, 0, None)).1, dead_letter(MAX_ATTEMPTS_EXCEEDED, false));
     }
 }

@@ -1,9 +1,9 @@
-//! Ending an attempt: decided here, applied by the store, guarded by the lease.
+//! Finishes attempts: turns reports into changes, which the store applies if the lease is still the current one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::clock::SPAN_MAX;
+use crate::clock::DURATION_MAX;
 use crate::error::{Error, Result};
 use crate::event::check_json;
 use crate::event::delivery::{Delivery, Lease, LiveDelivery};
@@ -17,26 +17,28 @@ use crate::queue::{Core, Queue};
 use crate::store::{AttemptRecord, ChangeGuard, DeliveryChange, HeldBy, HeldDelivery};
 use crate::topology::{MAIN, Topology};
 
-/// Whose delivery is meant, and the proof of holding it.
+/// Identifies a leased delivery for [`Queue::finish`], [`Queue::start`] and [`Queue::extend`].
+///
+/// Convert it from a [`Delivery`], or name the event with its lease or worker.
 #[derive(Debug, Clone)]
 pub struct LeasedEvent {
     holder: HeldDelivery,
-    /// Known where the delivery itself was given: then nothing has to be looked up.
+    /// Known if it was converted from a [`Delivery`]. Otherwise it is looked up.
     live: Option<LiveDelivery>,
 }
 
 impl LeasedEvent {
-    /// The delivery of `event_id` to the subscription `main`, held with this lease.
+    /// The delivery of the event to the subscription `main`, with this lease.
     pub fn by_lease(event_id: i64, lease: Lease) -> LeasedEvent {
         LeasedEvent::new(event_id, HeldBy::Lease(lease))
     }
 
-    /// The delivery of `event_id` to the subscription `main`, held by whoever goes by this name.
+    /// The delivery of the event to the subscription `main`, leased to this worker.
     pub fn by_worker(event_id: i64, worker_id: impl Into<String>) -> LeasedEvent {
         LeasedEvent::new(event_id, HeldBy::Worker(worker_id.into()))
     }
 
-    /// The delivery to another subscription.
+    /// Selects the delivery to this subscription instead of `main`.
     pub fn of_subscription(mut self, subscription: impl Into<String>) -> LeasedEvent {
         self.holder.subscription = subscription.into();
         self
@@ -76,18 +78,19 @@ pub(crate) type FinishUnit = Vec<(LeasedEvent, Report)>;
 pub(crate) type FinishedUnit = Vec<Result<Finished>>;
 
 impl Queue {
-    /// Ends an attempt. What follows is the policy's decision. A report that was recorded before is
-    /// answered with the record; a lost lease changes nothing.
-    pub async fn finish(&self, held: impl Into<LeasedEvent>, report: Report) -> Result<Finished> {
-        let held = held.into();
-        self.check_end(&held, &report)?;
+    /// Ends an attempt. The policy decides whether a failed delivery is retried.
+    ///
+    /// Repeating a recorded report returns the recorded attempt. If the lease is lost, nothing changes.
+    pub async fn finish(&self, leased: impl Into<LeasedEvent>, report: Report) -> Result<Finished> {
+        let leased = leased.into();
+        self.check_finish(&leased, &report)?;
         self.topology().await?;
-        let mut finished = self.lines().finish.call(vec![(held, report)], 1).await?;
+        let mut finished = self.coalescers().finish.call(vec![(leased, report)], 1).await?;
         finished.pop().ok_or(Error::Closed)?
     }
 
-    fn check_end(&self, held: &LeasedEvent, report: &Report) -> Result<()> {
-        held.check()?;
+    fn check_finish(&self, leased: &LeasedEvent, report: &Report) -> Result<()> {
+        leased.check()?;
         check_report(report, self.limits())
     }
 
@@ -97,48 +100,48 @@ impl Queue {
         if reports.len() > max {
             return Err(Error::invalid("items", format!("has {} items; the limit is {max}", reports.len())));
         }
-        let (mut answers, mut good) = (Vec::with_capacity(reports.len()), Vec::with_capacity(reports.len()));
-        for (held, report) in reports {
-            match self.check_end(&held, &report) {
+        let (mut results, mut valid) = (Vec::with_capacity(reports.len()), Vec::with_capacity(reports.len()));
+        for (leased, report) in reports {
+            match self.check_finish(&leased, &report) {
                 Ok(()) => {
-                    good.push((held, report));
-                    answers.push(None);
+                    valid.push((leased, report));
+                    results.push(None);
                 }
-                Err(error) => answers.push(Some(Err(error))),
+                Err(error) => results.push(Some(Err(error))),
             }
         }
         self.topology().await?;
-        if !good.is_empty() {
-            let weight = good.len();
-            let mut finished = self.lines().finish.call(good, weight).await?.into_iter();
-            answers.iter_mut().filter(|answer| answer.is_none()).for_each(|answer| *answer = finished.next());
+        if !valid.is_empty() {
+            let weight = valid.len();
+            let mut finished = self.coalescers().finish.call(valid, weight).await?.into_iter();
+            results.iter_mut().filter(|result| result.is_none()).for_each(|result| *result = finished.next());
         }
-        // The line answers for each; it is closed where it does not.
-        Ok(answers.into_iter().map(|answer| answer.unwrap_or(Err(Error::Closed))).collect())
+        // The coalescer returns a result for each report, unless the queue is closed.
+        Ok(results.into_iter().map(|result| result.unwrap_or(Err(Error::Closed))).collect())
     }
 
-    /// The source documents' name for it: done, with or without errors.
-    pub async fn finalize(&self, held: impl Into<LeasedEvent>, errors: &[String]) -> Result<Finished> {
+    /// Completes a delivery: COMPLETED without errors, COMPLETED_WITH_ERRORS with errors.
+    pub async fn finalize(&self, leased: impl Into<LeasedEvent>, errors: &[String]) -> Result<Finished> {
         if errors.is_empty() {
-            return self.finish(held, Report::done()).await;
+            return self.finish(leased, Report::done()).await;
         }
         let detail =
             serde_json::value::to_raw_value(errors).map_err(|error| Error::invalid("errors", error.to_string()))?;
         let mut report = Report::new(Outcome::DoneWithErrors).error(errors.join("; "));
-        // Too long as a list, they are still there as text, as far as it is kept.
+        // The text always has the errors, but is cut at its limit. The list is omitted if it is too long.
         if detail.get().len() <= self.limits().detail_bytes_max {
             report = report.detail(detail);
         }
-        self.finish(held, report).await
+        self.finish(leased, report).await
     }
 }
 
 fn check_report(report: &Report, limits: &Limits) -> Result<()> {
     match &report.outcome {
-        Outcome::Retry { after: Some(after) } if *after > SPAN_MAX => {
+        Outcome::Retry { after: Some(after) } if *after > DURATION_MAX => {
             return Err(Error::invalid("retry_after_ms", "must be at most 100 years"));
         }
-        Outcome::Snooze { delay } if *delay > SPAN_MAX => {
+        Outcome::Snooze { delay } if *delay > DURATION_MAX => {
             return Err(Error::invalid("delay_ms", "must be at most 100 years"));
         }
         Outcome::Dead { reason } => names::check_text("reason", reason, limits.title_bytes_max)?,
@@ -167,16 +170,16 @@ pub(crate) async fn run(
             let mut rest = finished.into_iter();
             Ok(sizes.into_iter().map(|size| Ok(rest.by_ref().take(size).collect())).collect())
         }
-        // Whoever brought what cannot be stored is the only one to fail.
+        // Apply the units one by one, so that only the unit with invalid data fails.
         Err(Error::Database { .. } | Error::DataRefused { .. }) if sizes.len() > 1 => {
-            let mut answers = Vec::with_capacity(sizes.len());
+            let mut results = Vec::with_capacity(sizes.len());
             let mut rest = &mut items[..];
             for size in sizes {
                 let (unit, others) = rest.split_at_mut(size);
-                answers.push(finish(&core, &namespace, unit).await);
+                results.push(finish(&core, &namespace, unit).await);
                 rest = others;
             }
-            Ok(answers)
+            Ok(results)
         }
         Err(error) => Err(error),
     }
@@ -186,87 +189,93 @@ async fn finish(core: &Core, namespace: &str, items: &mut [(LeasedEvent, Report)
     find_live(core, namespace, items).await?;
     let topology = core.topology(namespace).await?;
 
-    let mut answers: Vec<Option<Result<Finished>>> = vec![None; items.len()];
+    let mut results: Vec<Option<Result<Finished>>> = vec![None; items.len()];
     let mut applied_before = HashSet::new();
     loop {
-        let round = changes(core, &topology, items, &mut applied_before);
-        let applied = change::apply(core, namespace, &round.changes).await;
-        // Whoever asks again, since others shared this, asks about the same attempt.
-        for (place, change) in round.places.iter().zip(round.changes) {
-            items[*place].0.live = Some(change.live);
+        let batch = next_changes(core, &topology, items, &mut applied_before);
+        let applied = change::apply(core, namespace, &batch.changes).await;
+        // Put the deliveries back: if the batch failed, each unit is applied again.
+        for (index, change) in batch.item_indexes.iter().zip(batch.changes) {
+            items[*index].0.live = Some(change.live);
         }
-        for (place, attempt) in round.places.into_iter().zip(applied?) {
-            answers[place] = attempt.map(|attempt| Ok(Finished::Applied(attempt)));
+        for (index, attempt) in batch.item_indexes.into_iter().zip(applied?) {
+            results[index] = attempt.map(|attempt| Ok(Finished::Applied(attempt)));
         }
-        if !round.is_partial {
+        if !batch.is_partial {
             break;
         }
     }
-    look_up_rest(core, namespace, items, &mut answers).await?;
-    Ok(answers.into_iter().flatten().collect())
+    resolve_unapplied(core, namespace, items, &mut results).await?;
+    Ok(results.into_iter().flatten().collect())
 }
 
-/// Looks up the deliveries that were named by worker or lease only.
+/// Loads the deliveries that were identified by worker or lease only.
 async fn find_live(core: &Core, namespace: &str, items: &mut [(LeasedEvent, Report)]) -> Result<()> {
     let unknown: Vec<&mut LeasedEvent> =
-        items.iter_mut().map(|(held, _)| held).filter(|held| held.live.is_none()).collect();
+        items.iter_mut().map(|(leased, _)| leased).filter(|leased| leased.live.is_none()).collect();
     if unknown.is_empty() {
         return Ok(());
     }
-    let holders: Vec<HeldDelivery> = unknown.iter().map(|held| held.holder.clone()).collect();
+    let holders: Vec<HeldDelivery> = unknown.iter().map(|leased| leased.holder.clone()).collect();
     let found = core.store.held(namespace, &holders).await?;
-    for (held, live) in unknown.into_iter().zip(found) {
-        held.live = live;
+    for (leased, live) in unknown.into_iter().zip(found) {
+        leased.live = live;
     }
     Ok(())
 }
 
-/// Changes that one call of the store applies: at most one for each delivery.
+/// Changes for one call of the store: at most one for each delivery.
 #[derive(Default)]
-struct Round {
+struct ChangeBatch {
     changes: Vec<DeliveryChange>,
-    /// Which report each change comes from.
-    places: Vec<usize>,
-    /// There are reports of the same deliveries with other leases. Only the store knows which lease is valid.
+    /// The index of the report that each change comes from.
+    item_indexes: Vec<usize>,
+    /// More reports are left, for the same deliveries with other leases. Only the store knows which lease is valid.
     is_partial: bool,
 }
 
-/// A change for each delivery that is held. Of two reports with the same lease, the first counts. Reports with one lease are
-/// applied in order, because they may be those of a run.
-fn changes(
+/// Builds the next batch of changes. Of several reports for a delivery with the same lease, the first counts. Reports
+/// with one lease are applied in order, because they may belong to a run.
+fn next_changes(
     core: &Core,
     topology: &Topology,
     items: &mut [(LeasedEvent, Report)],
     applied_before: &mut HashSet<(i64, i64, Lease)>,
-) -> Round {
-    let (mut round, mut seen, mut put_off) = (Round::default(), HashSet::new(), HashSet::new());
-    for (place, (held, report)) in items.iter_mut().enumerate() {
-        let Some((live, lease)) = held.live.as_ref().and_then(|live| Some((live, live.lease?))) else { continue };
+) -> ChangeBatch {
+    let (mut batch, mut seen, mut deferred) = (ChangeBatch::default(), HashSet::new(), HashSet::new());
+    for (index, (leased, report)) in items.iter_mut().enumerate() {
+        let Some((live, lease)) = leased.live.as_ref().and_then(|live| Some((live, live.lease?))) else { continue };
         let (event_id, subscription_id) = (live.event_id, live.subscription_id);
         if applied_before.contains(&(event_id, subscription_id, lease)) {
             continue;
         }
-        if put_off.contains(&lease) || !seen.insert((event_id, subscription_id)) {
-            put_off.insert(lease);
+        if deferred.contains(&lease) || !seen.insert((event_id, subscription_id)) {
+            deferred.insert(lease);
             continue;
         }
         applied_before.insert((event_id, subscription_id, lease));
-        if let Some(live) = held.live.take() {
-            round.places.push(place);
-            round.changes.push(reported(core, topology, live, lease, report));
+        if let Some(live) = leased.live.take() {
+            batch.item_indexes.push(index);
+            batch.changes.push(reported_change(core, topology, live, lease, report));
         }
     }
-    round.is_partial = !put_off.is_empty();
-    round
+    batch.is_partial = !deferred.is_empty();
+    batch
 }
 
-/// What a report makes of a delivery, for a transaction that somebody else commits.
-pub(crate) async fn change_of(core: &Core, delivery: &Delivery, report: &Report) -> Result<DeliveryChange> {
+/// The change that a report makes to a delivery, to be applied in a handler's transaction.
+pub(crate) async fn change_for_report(core: &Core, delivery: &Delivery, report: &Report) -> Result<DeliveryChange> {
     let topology = core.topology(&delivery.event.namespace).await?;
-    Ok(reported(core, &topology, delivery.live(), delivery.lease, report))
+    Ok(reported_change(core, &topology, delivery.live(), delivery.lease, report))
 }
 
-fn reported(core: &Core, topology: &Topology, live: LiveDelivery, lease: Lease, report: &Report) -> DeliveryChange {
+fn reported_change(
+    core: &Core,
+    topology: &Topology,
+    live: LiveDelivery,
+    lease: Lease,
+    report: &Report,
+) -> DeliveryChange {
     let policy = topology.policy_of(&live);
     let (action, transition) = decide(&report.outcome, &live, &policy, fastrand::f64());
     DeliveryChange {
@@ -277,53 +286,51 @@ fn reported(core: &Core, topology: &Topology, live: LiveDelivery, lease: Lease, 
         record: AttemptRecord {
             status_code: report.status_code,
             execution_time_ms: report.execution_time_ms,
-            error: report.error.as_deref().map(|error| fit(error, core.limits.error_bytes_max)),
+            error: report.error.as_deref().map(|error| truncate_error(error, core.limits.error_bytes_max)),
             detail: report.detail.clone(),
         },
-        results: report.handler_results.iter().map(|result| handler_results::fitted(result, &core.limits)).collect(),
+        results: report.handler_results.iter().map(|result| handler_results::truncate(result, &core.limits)).collect(),
         succeeded: matches!(report.outcome, Outcome::Done | Outcome::DoneWithErrors),
     }
 }
 
-/// An error message that the database can keep: without U+0000, and not too long.
-pub(crate) fn fit(error: &str, max: usize) -> String {
-    let mut end = error.len().min(max);
-    while !error.is_char_boundary(end) {
-        end -= 1;
-    }
-    error[..end].replace('\0', "\u{fffd}")
+/// An error message that the database can store: cut to `max` bytes, and without U+0000.
+pub(crate) fn truncate_error(error: &str, max: usize) -> String {
+    let mut error = error.replace('\0', "\u{fffd}");
+    error.truncate(error.floor_char_boundary(max));
+    error
 }
 
-/// Answers the reports that changed nothing: recorded before, lost, or of no event at all.
-async fn look_up_rest(
+/// Finds the results of reports that changed nothing: recorded before, lost, or for an event that does not exist.
+async fn resolve_unapplied(
     core: &Core,
     namespace: &str,
     items: &[(LeasedEvent, Report)],
-    answers: &mut [Option<Result<Finished>>],
+    results: &mut [Option<Result<Finished>>],
 ) -> Result<()> {
-    let places: Vec<usize> = (0..items.len()).filter(|place| answers[*place].is_none()).collect();
-    if places.is_empty() {
+    let unapplied: Vec<usize> = (0..items.len()).filter(|index| results[*index].is_none()).collect();
+    if unapplied.is_empty() {
         return Ok(());
     }
-    let holders: Vec<HeldDelivery> = places.iter().map(|place| items[*place].0.holder.clone()).collect();
+    let holders: Vec<HeldDelivery> = unapplied.iter().map(|index| items[*index].0.holder.clone()).collect();
     let ids: Vec<i64> = holders.iter().map(|holder| holder.event_id).collect();
     let recorded = core.store.recorded(namespace, &holders).await?;
     let exist = core.store.exists(namespace, &ids).await?;
-    for ((place, recorded), exists) in places.into_iter().zip(recorded).zip(exist) {
-        let (held, report) = &items[place];
-        answers[place] = Some(match recorded {
-            Some(attempt) if is_end_of(&report.outcome, attempt.action) => Ok(Finished::Repeated(attempt)),
+    for ((index, recorded), exists) in unapplied.into_iter().zip(recorded).zip(exist) {
+        let (leased, report) = &items[index];
+        results[index] = Some(match recorded {
+            Some(attempt) if is_recorded_as(&report.outcome, attempt.action) => Ok(Finished::Repeated(attempt)),
             _ if exists => Ok(Finished::Lost),
-            _ => Err(Error::EventNotFound { namespace: namespace.to_owned(), event_id: held.holder.event_id }),
+            _ => Err(Error::EventNotFound { namespace: namespace.to_owned(), event_id: leased.holder.event_id }),
         });
     }
-    let lost = answers.iter().filter(|answer| matches!(answer, Some(Ok(Finished::Lost)))).count();
+    let lost = results.iter().filter(|result| matches!(result, Some(Ok(Finished::Lost)))).count();
     core.metrics.lost(namespace, lost as u64);
     Ok(())
 }
 
-/// Whether an attempt with this outcome can have been recorded so.
-fn is_end_of(outcome: &Outcome, action: Action) -> bool {
+/// Whether an attempt with this outcome may be recorded with this action.
+fn is_recorded_as(outcome: &Outcome, action: Action) -> bool {
     match outcome {
         Outcome::Done => action == Action::Completed,
         Outcome::DoneWithErrors => action == Action::CompletedWithErrors,
@@ -341,8 +348,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_error_is_cut_between_characters() {
-        assert_eq!(fit("aäb", 2), "a");
-        assert_eq!(fit("a\0b", 10), "a\u{fffd}b");
+    fn long_error_is_cut_between_characters() {
+        assert_eq!(truncate_error("aäb", 2), "a");
+        assert_eq!(truncate_error("a\0b", 10), "a\u{fffd}b");
+        assert_eq!(truncate_error("a\0b", 3), "a");
     }
 }

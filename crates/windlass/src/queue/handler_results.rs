@@ -1,5 +1,5 @@
-//! What the handlers of a delivery came to, when several share it: the next attempt runs only those that have not
-//! finished.
+//! Stores the results of single handlers, for deliveries with several handlers. The next attempt skips handlers that
+//! have finished.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::event::delivery::{Delivery, LiveDelivery};
 use crate::event::names;
 use crate::policy::limits::Limits;
 use crate::queue::decide::Transition;
-use crate::queue::finish::fit;
+use crate::queue::finish::truncate_error;
 use crate::queue::outcome::HandlerResult;
 use crate::queue::{Core, Queue};
 use crate::store::{ChangeGuard, DeliveryChange};
 
-/// Which results of a delivery are deleted.
+/// Which stored results of a delivery a change deletes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clear {
     Nothing,
@@ -23,35 +23,35 @@ pub(crate) enum Clear {
 }
 
 impl DeliveryChange {
-    /// Whether there can be anything to write or to clear.
+    /// Whether the change may write or delete handler results.
     pub fn concerns_results(&self) -> bool {
-        // A first attempt has only the results that it reports; if it was abandoned, also those that it stored before.
+        // A first attempt has stored results only if it was abandoned.
         let may_have = self.live.was_tried() || matches!(self.guard, ChangeGuard::ExpiredLease(_));
         !self.results.is_empty() || (may_have && self.clears_results() != Clear::Nothing)
     }
 
-    /// What it reports that is worth keeping. Of a dead letter a redrive runs what never succeeded.
+    /// The reported results to store. A redriven dead letter runs the handlers that have not succeeded.
     pub fn kept_results(&self) -> impl Iterator<Item = &HandlerResult> {
         let kept = |result: &&HandlerResult| match self.transition {
             Transition::Requeue { .. } => true,
-            Transition::Bury { .. } => result.succeeded,
+            Transition::DeadLetter { .. } => result.succeeded,
             Transition::End { .. } => false,
         };
         self.results.iter().filter(kept)
     }
 
-    /// What goes of that which was kept.
+    /// The stored results to delete.
     pub fn clears_results(&self) -> Clear {
         match self.transition {
             Transition::Requeue { .. } => Clear::Nothing,
-            Transition::Bury { .. } => Clear::Failed,
+            Transition::DeadLetter { .. } => Clear::Failed,
             Transition::End { .. } => Clear::All,
         }
     }
 }
 
 impl Queue {
-    /// What earlier attempts of these deliveries reported of their handlers, for each by name.
+    /// The stored handler results of earlier attempts of these deliveries, each list sorted by handler name.
     pub async fn handler_results(&self, deliveries: &[&Delivery]) -> Result<Vec<Vec<HandlerResult>>> {
         let live: Vec<LiveDelivery> = deliveries.iter().map(|delivery| delivery.live()).collect();
         let tried: Vec<LiveDelivery> = live.iter().filter(|live| live.was_tried()).cloned().collect();
@@ -65,7 +65,7 @@ impl Queue {
     }
 }
 
-/// A handler's result that is stored while its attempt is under way.
+/// A handler's result that is stored during the attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct InterimResult {
     pub live: LiveDelivery,
@@ -76,11 +76,11 @@ impl Queue {
     /// Stores the result of one handler while the delivery is still being processed, so that the handler does not run
     /// again if this process dies. Returns `false` and stores nothing if the lease is lost.
     ///
-    /// Concurrent calls share a transaction. A first attempt must name the stored results in its report, or they are
-    /// not deleted with it.
+    /// Concurrent calls share a transaction. The report of a first attempt must include the stored results; otherwise
+    /// they are not deleted when the delivery finishes.
     pub(crate) async fn store_handler_result(&self, delivery: &Delivery, result: HandlerResult) -> Result<bool> {
-        let result = fitted(&result, self.limits());
-        self.lines().results.call(InterimResult { live: delivery.live(), result }, 1).await
+        let result = truncate(&result, self.limits());
+        self.coalescers().results.call(InterimResult { live: delivery.live(), result }, 1).await
     }
 }
 
@@ -109,9 +109,9 @@ pub(crate) fn check(results: &[HandlerResult], limits: &Limits) -> Result<()> {
     Ok(())
 }
 
-/// As the database can keep it.
-pub(crate) fn fitted(result: &HandlerResult, limits: &Limits) -> HandlerResult {
-    let error = result.error.as_deref().map(|error| fit(error, limits.error_bytes_max));
+/// The result with its error message cut to the limit.
+pub(crate) fn truncate(result: &HandlerResult, limits: &Limits) -> HandlerResult {
+    let error = result.error.as_deref().map(|error| truncate_error(error, limits.error_bytes_max));
     HandlerResult { error, ..result.clone() }
 }
 
@@ -119,12 +119,12 @@ pub(crate) fn fitted(result: &HandlerResult, limits: &Limits) -> HandlerResult {
 mod tests {
     use super::*;
     use crate::event::delivery::Lease;
-    use crate::queue::decide::{decide_abandoned, decide_expired, give_back};
+    use crate::queue::decide::{decide_abandoned, decide_expired, release_transition};
     use crate::queue::outcome::Action;
     use crate::store::AttemptRecord;
 
     fn change(attempts: u32, guard: ChangeGuard, transition: Transition, results: &[&str]) -> DeliveryChange {
-        let lease = if guard == ChangeGuard::Free { None } else { Some(Lease(7)) };
+        let lease = if guard == ChangeGuard::Pending { None } else { Some(Lease(7)) };
         let live = LiveDelivery {
             event_id: 1,
             subscription_id: 1,
@@ -146,27 +146,27 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_first_attempt_costs_nothing_more() {
+    fn first_attempt_without_results_touches_no_results() {
         let end = || Transition::End { forget: false };
-        let (held, free, run_out) =
-            (ChangeGuard::Lease(Lease(7)), ChangeGuard::Free, ChangeGuard::ExpiredLease(Lease(7)));
-        let abandoned = || decide_abandoned(&change(1, run_out, end(), &[]).live).1;
+        let (leased, pending, expired) =
+            (ChangeGuard::Lease(Lease(7)), ChangeGuard::Pending, ChangeGuard::ExpiredLease(Lease(7)));
+        let abandoned = || decide_abandoned(&change(1, expired, end(), &[]).live).1;
         let table = [
             // attempts, guard, transition, results => concerned
-            (1, held, end(), &[][..], false),
-            (1, held, give_back(), &[], false),
-            (1, held, decide_expired().1, &[], false),
-            (9, held, give_back(), &[], false),
-            (0, free, end(), &[], false),
-            (0, free, decide_expired().1, &[], false),
-            (1, held, end(), &["h"], true),
-            (1, held, give_back(), &["h"], true),
-            (2, held, end(), &[], true),
-            (2, held, decide_expired().1, &[], true),
-            // It waits after its first attempt.
-            (1, free, end(), &[], true),
-            (1, free, decide_expired().1, &[], true),
-            (1, run_out, abandoned(), &[], true),
+            (1, leased, end(), &[][..], false),
+            (1, leased, release_transition(), &[], false),
+            (1, leased, decide_expired().1, &[], false),
+            (9, leased, release_transition(), &[], false),
+            (0, pending, end(), &[], false),
+            (0, pending, decide_expired().1, &[], false),
+            (1, leased, end(), &["h"], true),
+            (1, leased, release_transition(), &["h"], true),
+            (2, leased, end(), &[], true),
+            (2, leased, decide_expired().1, &[], true),
+            // Pending after its first attempt.
+            (1, pending, end(), &[], true),
+            (1, pending, decide_expired().1, &[], true),
+            (1, expired, abandoned(), &[], true),
         ];
         for (attempts, guard, transition, results, concerned) in table {
             let change = change(attempts, guard, transition, results);

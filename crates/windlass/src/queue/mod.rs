@@ -1,4 +1,8 @@
-//! The way in: a queue on one database, seen from one namespace.
+//! [`Queue`], the handle to one namespace of a database, and the operations on deliveries: one file per verb.
+//!
+//! This file opens and closes queues and holds the state that all handles share ([`Core`]). [`decide`] makes every
+//! decision about a delivery, [`change`] applies it, and [`wake`] notifies waiting claims. Claiming is in `claim`, SQL
+//! in `store`.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,19 +19,18 @@ use crate::node::registry::generated_id;
 use crate::observe::metrics::MetricsRecorder;
 use crate::observe::samples::Counters;
 use crate::policy::limits::Limits;
-use crate::queue::busy::InFlight;
 use crate::queue::coalesce::Coalescer;
 use crate::queue::finish::{FinishUnit, FinishedUnit};
 use crate::queue::handler_results::InterimResult;
+use crate::queue::in_flight::InFlight;
 use crate::queue::publish::{PublishUnit, PublishedUnit};
 use crate::queue::route::{Departure, RoutePositions};
 use crate::queue::wake::{WakeRegistry, lock};
-use crate::schedule::Left;
+use crate::schedule::FailingSchedules;
 use crate::store::Store;
 use crate::topology::lanes::LaneCache;
 use crate::topology::{DEFAULT_NAMESPACE, Topology};
 
-pub(crate) mod busy;
 pub(crate) mod cancel;
 pub(crate) mod change;
 pub(crate) mod coalesce;
@@ -35,6 +38,7 @@ pub(crate) mod decide;
 pub(crate) mod finish;
 pub(crate) mod handler_results;
 pub(crate) mod heartbeat;
+pub(crate) mod in_flight;
 pub(crate) mod outcome;
 pub(crate) mod publish;
 pub(crate) mod publish_in;
@@ -43,7 +47,7 @@ pub(crate) mod reset;
 pub(crate) mod route;
 pub(crate) mod wake;
 
-/// A durable event queue on one database. Clones are cheap and share everything.
+/// A handle to one namespace of a durable event queue. Clones are cheap and share the connections.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -68,7 +72,7 @@ pub struct Queue {
     namespace: Arc<str>,
 }
 
-/// A queue that somebody else has to keep alive.
+/// A queue handle that does not keep the queue alive.
 pub(crate) struct WeakQueue {
     shared: Weak<Shared>,
     namespace: Arc<str>,
@@ -82,69 +86,69 @@ impl WeakQueue {
 
 struct Shared {
     core: Arc<Core>,
-    lines: Mutex<HashMap<String, Arc<NamespaceCoalescers>>>,
+    coalescers: Mutex<HashMap<String, Arc<NamespaceCoalescers>>>,
     claimers: Claimers,
 }
 
-/// What the background work of a queue needs; it does not keep the queue alive.
+/// The state that all handles and background tasks of a queue share. It does not keep the queue alive.
 pub(crate) struct Core {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub limits: Limits,
     pub wakes: Arc<WakeRegistry>,
-    /// Who this process is, to those who look after the database.
+    /// The id of this process in tables that other processes read.
     pub process: String,
-    /// Claims under way, and deliveries on their way back.
-    pub busy: InFlight,
-    /// Nobody waits any more.
-    pub hurry: watch::Sender<bool>,
-    /// Schedules were added, changed or removed by this process.
+    /// Running claims, and releases of deliveries that no caller received.
+    pub in_flight: InFlight,
+    /// `true` if claims no longer wait.
+    pub shutting_down: watch::Sender<bool>,
+    /// Notified when this process adds, changes or removes schedules.
     pub schedules_changed: watch::Sender<()>,
-    /// How many schedules each namespace may get before they are counted again.
-    pub schedules_room: Mutex<HashMap<String, usize>>,
-    /// Schedules that could not be fired here.
-    pub schedules_left: Mutex<Left>,
-    /// What is counted for samples.
+    /// By namespace: how many schedules can be added before they must be counted again.
+    pub schedules_allowed: Mutex<HashMap<String, usize>>,
+    /// Schedules that this process could not fire.
+    pub failing_schedules: Mutex<FailingSchedules>,
+    /// Counts for samples.
     pub counters: Arc<Counters>,
-    /// What is counted for monitoring.
+    /// Counts for monitoring.
     pub metrics: MetricsRecorder,
-    /// Where history goes before it is deleted.
+    /// The folder in which history is archived before it is deleted.
     pub archive: Option<PathBuf>,
     /// How often waiting claims query the database without a notification.
     pub idle_poll: Duration,
-    /// LeasedEvent by whoever looks into the health of the installation.
+    /// Locked while this process diagnoses the installation.
     pub diagnosing: tokio::sync::Mutex<()>,
     pub lanes: LaneCache,
     pub route_positions: RoutePositions,
     topologies: Mutex<HashMap<String, CachedTopology>>,
 }
 
-/// A topology, and when loading it began and ended.
+/// A topology, and when loading it started and ended.
 #[derive(Clone)]
 struct CachedTopology {
     topology: Arc<Topology>,
-    begun: Instant,
-    done: Instant,
+    load_started: Instant,
+    load_ended: Instant,
 }
 
 impl CachedTopology {
-    /// Whether it came while the other was being loaded, and is newer.
-    fn outdates(&self, other: &CachedTopology) -> bool {
-        self.done >= other.begun && self.topology.version > other.topology.version
+    /// Whether this topology is newer and was loaded after loading `other` had started.
+    fn supersedes(&self, other: &CachedTopology) -> bool {
+        self.load_ended >= other.load_started && self.topology.version > other.topology.version
     }
 }
 
-/// The coalesced calls of one namespace.
+/// The coalescers of one namespace: concurrent calls share a transaction.
 pub(crate) struct NamespaceCoalescers {
     pub publish: Coalescer<PublishUnit, PublishedUnit>,
     pub finish: Coalescer<FinishUnit, FinishedUnit>,
     /// Results of handlers whose delivery is still being processed.
     pub results: Coalescer<InterimResult, bool>,
-    /// Groups of which a handler's transaction has completed a delivery.
+    /// Groups in which a handler's transaction has completed a delivery.
     pub departures: Coalescer<Departure, ()>,
 }
 
-/// How to open a queue.
+/// Options for opening a queue; from [`Queue::options`].
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
     url: String,
@@ -156,11 +160,11 @@ pub struct OpenOptions {
     handler_connections: usize,
 }
 
-/// [`OpenOptions::handler_connections`] unless set.
+/// The default of [`OpenOptions::handler_connections`].
 const HANDLER_CONNECTIONS: usize = 16;
 const HANDLER_CONNECTIONS_MAX: usize = 1_000;
 
-/// [`OpenOptions::idle_poll`] unless set.
+/// The default of [`OpenOptions::idle_poll`].
 const IDLE_POLL: Duration = Duration::from_secs(1);
 const IDLE_POLL_MIN: Duration = Duration::from_millis(10);
 const IDLE_POLL_MAX: Duration = Duration::from_secs(3600);
@@ -173,25 +177,25 @@ fn check_idle_poll(idle_poll: Duration) -> Result<()> {
 }
 
 impl OpenOptions {
-    /// Uses this clock instead of the database's.
+    /// The clock, instead of the database's: see [`Clock::test`].
     pub fn clock(mut self, clock: Clock) -> OpenOptions {
         self.clock = clock;
         self
     }
 
-    /// Uses these limits.
+    /// The limits on what the queue accepts.
     pub fn limits(mut self, limits: Limits) -> OpenOptions {
         self.limits = limits;
         self
     }
 
-    /// Whether opening brings the database's schema up to date; it does unless told not to.
+    /// Whether opening migrates the database's schema to the version that this build needs; `true` by default.
     pub fn migrate(mut self, migrate: bool) -> OpenOptions {
         self.migrate = migrate;
         self
     }
 
-    /// Where history is written to before it is deleted, in namespaces whose policy says so: see [`Policy::archive`].
+    /// The folder in which history is archived before it is deleted, for namespaces with [`Policy::archive`].
     ///
     /// [`Policy::archive`]: crate::Policy::archive
     pub fn archive_to(mut self, folder: impl Into<PathBuf>) -> OpenOptions {
@@ -200,12 +204,12 @@ impl OpenOptions {
     }
 
     /// How often this process queries the database while its claims and nodes wait for deliveries, from 10 ms to
-    /// 1 hour; 1 second unless set.
+    /// 1 hour; 1 second by default.
     ///
-    /// The poll is a fallback. New events are reported by notifications, and delayed events and retries by a timer, so
-    /// a longer interval does not delay them. It is the longest time after which a waiting claim finds a delivery whose
-    /// notification was lost, and an expired lease that the maintenance of no server or node has released (they check
-    /// every 10 seconds). A longer interval means fewer queries from idle processes.
+    /// The poll is a fallback: notifications report new events, and a timer reports delayed events and retries, so a
+    /// longer interval does not delay them. It only bounds how long a waiting claim takes to find a delivery whose
+    /// notification was lost, or an expired lease that no server or node has released (their maintenance checks every
+    /// 10 seconds). A longer interval means fewer queries from idle processes.
     ///
     /// ```
     /// # async fn example() -> windlass::Result<()> {
@@ -221,15 +225,15 @@ impl OpenOptions {
         self
     }
 
-    /// How many handlers of this process work in a PostgreSQL transaction at once, each on a connection of its own; 16
-    /// unless set, from 1 to 1000. Further ones wait. The connections are opened when they are needed, besides those of the
-    /// queue. See [`Handler::in_pg_tx`](crate::Handler::in_pg_tx). No effect on SQLite, which has one writer.
+    /// How many handlers of this process may run in a PostgreSQL transaction concurrently, each on its own connection:
+    /// from 1 to 1000; 16 by default. Further handlers wait. The connections are opened on demand, in addition to those
+    /// of the queue. See [`Handler::in_pg_tx`](crate::Handler::in_pg_tx). No effect on SQLite, which has one writer.
     pub fn handler_connections(mut self, connections: usize) -> OpenOptions {
         self.handler_connections = connections;
         self
     }
 
-    /// Opens the queue, in the namespace `default`.
+    /// Opens the queue. The handle is for the namespace `default`.
     pub async fn open(self) -> Result<Queue> {
         check_idle_poll(self.idle_poll)?;
         if !(1..=HANDLER_CONNECTIONS_MAX).contains(&self.handler_connections) {
@@ -247,11 +251,11 @@ impl OpenOptions {
             limits: self.limits,
             wakes,
             process: generated_id(),
-            busy: InFlight::new(),
-            hurry: watch::Sender::new(false),
+            in_flight: InFlight::new(),
+            shutting_down: watch::Sender::new(false),
             schedules_changed: watch::Sender::new(()),
-            schedules_room: Mutex::default(),
-            schedules_left: Mutex::default(),
+            schedules_allowed: Mutex::default(),
+            failing_schedules: Mutex::default(),
             archive: self.archive,
             idle_poll: self.idle_poll,
             diagnosing: tokio::sync::Mutex::default(),
@@ -259,21 +263,21 @@ impl OpenOptions {
             route_positions: RoutePositions::default(),
             topologies: Mutex::default(),
         };
-        let shared = Shared { core: Arc::new(core), lines: Mutex::default(), claimers: Claimers::default() };
+        let shared = Shared { core: Arc::new(core), coalescers: Mutex::default(), claimers: Claimers::default() };
         Ok(Queue { shared: Arc::new(shared), namespace: DEFAULT_NAMESPACE.into() })
     }
 }
 
-/// The schema versions of a database: what it has, and what this build needs.
+/// The schema version of a database, and the version that this build needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchemaVersion {
-    /// What the database has; 0 where there is nothing yet.
+    /// The database's version; 0 without a schema.
     pub found: i64,
-    /// What this build needs.
+    /// The version that this build needs.
     pub known: i64,
 }
 
-/// The schema version of the database at `url`, which is left as it is.
+/// Reads the schema version of the database at `url`. Changes nothing.
 pub async fn schema_version(url: &str) -> Result<SchemaVersion> {
     let (found, known) = match split_url(url)? {
         #[cfg(feature = "sqlite")]
@@ -307,7 +311,7 @@ fn split_url(url: &str) -> Result<Database<'_>> {
 }
 
 pub(crate) fn bad_url(url: &str, problem: &str) -> Error {
-    // The password of postgres://user:password@host stays out of messages.
+    // Omit the user and password of postgres://user:password@host.
     let shown = match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if scheme + 3 < at => format!("{}…{}", &url[..scheme + 3], &url[at..]),
         _ => url.to_owned(),
@@ -329,14 +333,14 @@ async fn open_store(options: &OpenOptions) -> Result<Arc<dyn Store>> {
 }
 
 impl Queue {
-    /// Opens the database at `url`: `sqlite://file` or `postgres://…`. The file is created where there
-    /// is none, and the schema is brought up to date. `sqlite::memory:` is a database in memory, for tests: it is
-    /// gone when the queue is.
+    /// Opens the database at `url`: `sqlite://file` or `postgres://…`. Creates the file if it does not exist, and
+    /// migrates the schema. `sqlite::memory:` is a database in memory for tests, which is deleted when the queue is
+    /// dropped.
     pub async fn open(url: &str) -> Result<Queue> {
         Queue::options(url).open().await
     }
 
-    /// Opens it with other than the usual settings.
+    /// Options for opening the database at `url` with other settings than [`Queue::open`].
     pub fn options(url: &str) -> OpenOptions {
         let (clock, limits) = (Clock::system(), Limits::default());
         OpenOptions {
@@ -350,54 +354,55 @@ impl Queue {
         }
     }
 
-    /// The same queue, seen from another namespace. Whether it exists is found out on use.
+    /// A handle to another namespace of the same database. Does not check that the namespace exists: later calls do.
     pub fn in_namespace(&self, namespace: &str) -> Result<Queue> {
         names::check_identifier("namespace", namespace)?;
         Ok(Queue { shared: self.shared.clone(), namespace: namespace.into() })
     }
 
-    /// The namespace this handle works in.
+    /// The namespace of this handle.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// What this queue accepts.
+    /// The limits on what this queue accepts.
     pub fn limits(&self) -> &Limits {
         &self.shared.core.limits
     }
 
-    /// The clock this queue goes by.
+    /// The clock of this queue.
     pub fn clock(&self) -> &Clock {
         &self.shared.core.clock
     }
 
-    /// Whether the database answers.
+    /// Checks that the database responds.
     pub async fn ping(&self) -> Result<()> {
         self.store().exists(self.namespace(), &[]).await.map(drop)
     }
 
-    /// Tells this recorder, from now on, what all clones of this queue do: counters and histograms, which are listed in
-    /// `docs/metrics.md`. Without it the process's recorder is told, as `metrics::set_global_recorder` made it.
+    /// Sends the metrics of all clones of this queue to this recorder from now on, instead of the global recorder
+    /// (`metrics::set_global_recorder`). `docs/metrics.md` lists the metrics.
     #[cfg(feature = "metrics")]
     pub fn record_to(&self, recorder: impl metrics::Recorder + Send + Sync + 'static) {
-        self.core().metrics.tell_to(Arc::new(recorder));
+        self.core().metrics.set_recorder(Arc::new(recorder));
     }
 
-    /// From now on no claim waits: those that do are answered with what there is. For the end of a process.
+    /// Ends the wait of all claims, now and in the future: they return the deliveries that are ready. Call it when the
+    /// process shuts down.
     pub fn stop_waiting(&self) {
-        self.core().hurry.send_replace(true);
+        self.core().shutting_down.send_replace(true);
     }
 
     /// Whether claims no longer wait.
-    pub(crate) fn is_hurried(&self) -> bool {
-        *self.core().hurry.borrow()
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        *self.core().shutting_down.borrow()
     }
 
-    /// Finishes what is under way and closes the connections. Later calls fail with [`Error::Closed`].
+    /// Waits for running calls and closes the connections. Later calls fail with [`Error::Closed`].
     pub async fn close(&self) {
         self.stop_waiting();
-        // What was claimed for somebody who is gone is given back first. Without it, its lease would have to end.
-        let _ = tokio::time::timeout(GIVE_BACK_MAX, self.core().busy.idle()).await;
+        // Deliveries whose caller is gone are released first. Otherwise their leases would have to expire.
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, self.core().in_flight.wait_until_idle()).await;
         self.core().close_counters().await;
         self.store().close().await;
     }
@@ -418,7 +423,7 @@ impl Queue {
         &*self.shared.core.store
     }
 
-    /// The instant that statements have to use; see [`Clock`].
+    /// The test clock's time, which statements must use; `None` for the database's clock.
     pub(crate) fn now(&self) -> Option<Timestamp> {
         self.shared.core.clock.overridden()
     }
@@ -431,10 +436,11 @@ impl Queue {
         self.core().reload(&self.namespace).await
     }
 
-    /// The topology, newly loaded if the known one has no such subscription.
+    /// The topology, reloaded if the cached one does not have the subscription. Fails if the subscription does not
+    /// exist.
     pub(crate) async fn topology_with(&self, subscription: &str) -> Result<Arc<Topology>> {
-        let known = self.topology().await?;
-        let topology = if known.subscription(subscription).is_some() { known } else { self.reload().await? };
+        let cached = self.topology().await?;
+        let topology = if cached.subscription(subscription).is_some() { cached } else { self.reload().await? };
         match topology.subscription(subscription) {
             Some(_) => Ok(topology),
             None => Err(Error::SubscriptionNotFound {
@@ -444,21 +450,21 @@ impl Queue {
         }
     }
 
-    pub(crate) fn no_event(&self, event_id: i64) -> Error {
+    pub(crate) fn event_not_found(&self, event_id: i64) -> Error {
         Error::EventNotFound { namespace: self.namespace().to_owned(), event_id }
     }
 
-    pub(crate) fn lines(&self) -> Arc<NamespaceCoalescers> {
-        let mut lines = lock(&self.shared.lines);
-        if let Some(found) = lines.get(self.namespace()) {
+    pub(crate) fn coalescers(&self) -> Arc<NamespaceCoalescers> {
+        let mut by_namespace = lock(&self.shared.coalescers);
+        if let Some(found) = by_namespace.get(self.namespace()) {
             return found.clone();
         }
-        let made = Arc::new(self.new_lines());
-        lines.insert(self.namespace().to_owned(), made.clone());
-        made
+        let created = Arc::new(self.new_coalescers());
+        by_namespace.insert(self.namespace().to_owned(), created.clone());
+        created
     }
 
-    fn new_lines(&self) -> NamespaceCoalescers {
+    fn new_coalescers(&self) -> NamespaceCoalescers {
         let core = self.core();
         let in_flight = core.store.batches_in_flight();
         let (publisher, finisher) = ((core.clone(), self.namespace.clone()), (core.clone(), self.namespace.clone()));
@@ -471,7 +477,7 @@ impl Queue {
             finish: Coalescer::new(in_flight, BATCH_WEIGHT_MAX, move |units| {
                 finish::run(finisher.0.clone(), finisher.1.clone(), units)
             }),
-            // One batch at a time: they must not take the connections that publishing and finishing need.
+            // One batch at a time, to leave connections for publishing and finishing.
             results: Coalescer::new(1, BATCH_WEIGHT_MAX, move |units| {
                 handler_results::run(results.0.clone(), results.1.clone(), units)
             }),
@@ -482,42 +488,41 @@ impl Queue {
     }
 }
 
-/// Gathered batches grow to at most this many events: large enough to share a commit, small enough
-/// that nobody waits long for his neighbours.
+/// The maximum number of items in a coalesced batch: large enough to share a commit, small enough to keep latency low.
 const BATCH_WEIGHT_MAX: usize = 1_000;
 
-/// How long closing waits for deliveries to be given back.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
+/// How long closing waits for deliveries to be released.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Core {
     pub async fn topology(&self, namespace: &str) -> Result<Arc<Topology>> {
-        match self.known_topology(namespace) {
-            Some(known) => Ok(known),
+        match self.cached_topology(namespace) {
+            Some(cached) => Ok(cached),
             None => self.reload(namespace).await,
         }
     }
 
-    pub fn known_topology(&self, namespace: &str) -> Option<Arc<Topology>> {
-        lock(&self.topologies).get(namespace).map(|known| known.topology.clone())
+    pub fn cached_topology(&self, namespace: &str) -> Option<Arc<Topology>> {
+        lock(&self.topologies).get(namespace).map(|cached| cached.topology.clone())
     }
 
-    /// Keeps a topology for everybody, unless somebody else has loaded a newer one meanwhile; the newer one.
-    fn remember(&self, namespace: &str, new: CachedTopology) -> Arc<Topology> {
+    /// Caches a loaded topology, unless another task has loaded a newer one meanwhile. Returns the newer one.
+    fn cache_topology(&self, namespace: &str, new: CachedTopology) -> Arc<Topology> {
         let mut topologies = lock(&self.topologies);
-        if let Some(known) = topologies.get(namespace).filter(|known| known.outdates(&new)) {
-            return known.topology.clone();
+        if let Some(cached) = topologies.get(namespace).filter(|cached| cached.supersedes(&new)) {
+            return cached.topology.clone();
         }
         topologies.insert(namespace.to_owned(), new.clone());
         new.topology
     }
 
-    /// Loads it anew, also for everybody after.
+    /// Loads the topology from the database and caches it.
     pub async fn reload(&self, namespace: &str) -> Result<Arc<Topology>> {
-        let begun = Instant::now();
+        let load_started = Instant::now();
         match self.store.topology(namespace).await? {
             Some(topology) => {
-                let new = CachedTopology { topology: Arc::new(topology), begun, done: Instant::now() };
-                let topology = self.remember(namespace, new);
+                let new = CachedTopology { topology: Arc::new(topology), load_started, load_ended: Instant::now() };
+                let topology = self.cache_topology(namespace, new);
                 self.lanes.forget_newer(namespace, topology.version);
                 Ok(topology)
             }
@@ -535,25 +540,25 @@ mod tests {
     use crate::topology::tests::topology;
 
     #[test]
-    fn a_bad_url_is_shown_without_its_password() {
+    fn url_error_omits_the_password() {
         let error = bad_url("mysql://me:secret@host/db", "no");
         assert_eq!(error.to_string(), "database URL 'mysql://…@host/db': no");
     }
 
     #[test]
-    fn a_slow_load_does_not_bring_back_an_old_topology() {
+    fn slow_load_does_not_replace_a_newer_topology() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let known = |version, begun, done| CachedTopology {
+        let cached = |version, load_started, load_ended| CachedTopology {
             topology: Arc::new(topology("n", version)),
-            begun: at(begun),
-            done: at(done),
+            load_started: at(load_started),
+            load_ended: at(load_ended),
         };
-        let slow = known(1, 0, 9);
-        assert!(known(2, 2, 4).outdates(&slow));
-        assert!(!known(1, 2, 4).outdates(&slow));
-        assert!(!slow.outdates(&known(2, 2, 4)));
-        // What was there before is not: the database may have been put back to an earlier state.
-        assert!(!known(2, 0, 1).outdates(&known(1, 3, 4)));
+        let slow = cached(1, 0, 9);
+        assert!(cached(2, 2, 4).supersedes(&slow));
+        assert!(!cached(1, 2, 4).supersedes(&slow));
+        assert!(!slow.supersedes(&cached(2, 2, 4)));
+        // A lower version that was loaded later counts: the database may have been restored from a backup.
+        assert!(!cached(2, 0, 1).supersedes(&cached(1, 3, 4)));
     }
 }

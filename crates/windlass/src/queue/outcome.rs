@@ -1,4 +1,4 @@
-//! How an attempt ended, and what is recorded of it.
+//! Outcomes and reports of attempts, and their records.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,72 +10,72 @@ use serde_json::value::RawValue;
 use crate::clock::Timestamp;
 use crate::error::Error;
 
-/// How an attempt ended, as the worker saw it. The policy decides what follows.
+/// The result of an attempt, as the worker reports it. The policy decides whether the delivery is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It is done.
+    /// The delivery is completed.
     Done,
-    /// It is done; the errors are kept with the attempt.
+    /// The delivery is completed; the errors are kept with the attempt.
     DoneWithErrors,
-    /// It failed and may work later.
+    /// The attempt failed with a transient error: retry, unless the retries are exhausted.
     Retry {
-        /// Instead of the policy's backoff.
+        /// The delay, instead of the policy's backoff.
         after: Option<Duration>,
     },
-    /// Not now: put it back for later. Not a failure.
+    /// The delivery becomes pending again after a delay. Not a failure.
     Snooze {
-        /// For how long.
+        /// The delay.
         delay: Duration,
     },
-    /// Put it back where it was, for anybody. Not a failure.
+    /// The delivery becomes pending again at its old position, for any worker. Not a failure.
     Release,
-    /// It will never work.
+    /// The attempt failed with an unrecoverable error: do not retry.
     Dead {
-        /// Why, in a few words.
+        /// The reason, in a few words.
         reason: String,
     },
-    /// No handler knows this type.
+    /// The worker has no handler for the event's type.
     Unhandled,
 }
 
 impl Outcome {
-    /// It will never work, for the usual reason.
+    /// [`Outcome::Dead`] with the default reason.
     pub fn dead() -> Outcome {
         Outcome::Dead { reason: crate::queue::decide::HANDLER_ERROR.into() }
     }
 }
 
-/// What an entry of the log says happened.
+/// What a log entry records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Action {
-    /// The event was published. No entry of an event's log: only the feed of activity tells it.
+    /// The event was published. Appears only in the activity feed, not in an event's log.
     Published,
     /// A worker claimed it.
     Picked,
-    /// The worker said that it began.
+    /// The worker reported that work has started.
     Started,
-    /// Done.
+    /// Completed.
     Completed,
-    /// Done, with errors.
+    /// Completed, with errors.
     CompletedWithErrors,
-    /// A failure was reported.
+    /// The worker reported a failure.
     Failed,
-    /// Put back for later by its worker.
+    /// The worker snoozed it: pending again after a delay.
     Snoozed,
-    /// Put back by its worker.
+    /// The worker released it.
     Released,
-    /// The lease ran out.
+    /// The lease expired.
     Abandoned,
-    /// Taken from its worker by hand.
+    /// An operator reset it.
     Reset,
-    /// Brought back from the dead letters.
+    /// Redriven from the dead letters.
     Redriven,
-    /// Called off.
+    /// Canceled.
     Cancelled,
-    /// Not started before its deadline.
+    /// Expired: not started before its deadline.
     Expired,
 }
 
@@ -96,7 +96,7 @@ impl Action {
         Action::Expired,
     ];
 
-    /// Its name in the API and in the database.
+    /// The name in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Published => "PUBLISHED",
@@ -131,19 +131,19 @@ impl FromStr for Action {
     }
 }
 
-/// What one of several handlers came to. The next attempt need not run it again; a handler that is to be tried again
-/// has none.
+/// The final result of one of several handlers of a delivery, which later attempts do not run again. A handler that is
+/// to be retried has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerResult {
-    /// Its name, unique among the handlers of the event's type.
+    /// The handler's id, unique among the handlers of the event's type.
     pub handler: String,
-    /// It is done; if not, it failed for good.
+    /// Whether the handler succeeded. `false`: it failed and is not retried.
     pub succeeded: bool,
-    /// What went wrong.
+    /// The error message.
     pub error: Option<String>,
 }
 
-/// What a worker reports at the end of an attempt.
+/// A worker's report at the end of an attempt, for [`Queue::finish`](crate::Queue::finish).
 #[derive(Debug, Clone)]
 pub struct Report {
     pub(crate) outcome: Outcome,
@@ -155,7 +155,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of this outcome, with nothing more to say.
+    /// A report with this outcome and no details.
     pub fn new(outcome: Outcome) -> Report {
         Report {
             outcome,
@@ -167,96 +167,96 @@ impl Report {
         }
     }
 
-    /// It is done.
+    /// A report of success.
     pub fn done() -> Report {
         Report::new(Outcome::Done)
     }
 
-    /// It failed and may work later.
+    /// A report of a transient failure: the delivery is retried.
     pub fn failed(error: impl Into<String>) -> Report {
         Report::new(Outcome::Retry { after: None }).error(error)
     }
 
-    /// It will never work.
+    /// A report of an unrecoverable failure: the delivery is not retried.
     pub fn dead(error: impl Into<String>) -> Report {
         Report::new(Outcome::dead()).error(error)
     }
 
-    /// A number of the worker's own, such as an HTTP status.
+    /// A status code of the worker's choice, such as an HTTP status.
     pub fn status_code(mut self, status_code: i32) -> Report {
         self.status_code = Some(status_code);
         self
     }
 
-    /// How long it took.
+    /// The execution time.
     pub fn execution_time_ms(mut self, execution_time_ms: u64) -> Report {
         self.execution_time_ms = Some(execution_time_ms);
         self
     }
 
-    /// What went wrong, for people.
+    /// The error message.
     pub fn error(mut self, error: impl Into<String>) -> Report {
         self.error = Some(error.into());
         self
     }
 
-    /// More about it, as JSON.
+    /// Details as JSON.
     pub fn detail(mut self, detail: Box<RawValue>) -> Report {
         self.detail = Some(detail);
         self
     }
 
-    /// What has finished of the handlers that share the delivery, so that the next attempt runs only the others:
-    /// see [`Queue::handler_results`](crate::Queue::handler_results).
+    /// The results of finished handlers, if the delivery has several. The next attempt runs only the others: see
+    /// [`Queue::handler_results`](crate::Queue::handler_results).
     pub fn handler_results(mut self, results: Vec<HandlerResult>) -> Report {
         self.handler_results = results;
         self
     }
 }
 
-/// An attempt that has ended, as recorded.
+/// The record of a finished attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Attempt {
-    /// The event.
+    /// The event's id.
     pub event_id: i64,
-    /// For whom.
+    /// The subscription of the delivery.
     pub subscription: String,
-    /// Which acquisition it was.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// Who held it.
+    /// The worker that had the lease.
     pub worker_id: Option<String>,
-    /// How it ended.
+    /// How the attempt ended.
     pub action: Action,
-    /// A number of the worker's own.
+    /// The worker's status code.
     pub status_code: Option<i32>,
-    /// How long it took, as reported.
+    /// The execution time that the worker reported.
     pub execution_time_ms: Option<u64>,
-    /// What went wrong.
+    /// The error message.
     pub error_message: Option<String>,
-    /// When it may be tried again; `None` when it will not be.
+    /// When the delivery becomes ready again; `None` if it is not retried.
     pub next_retry_at: Option<Timestamp>,
-    /// Failures reported so far.
+    /// The number of failures so far.
     pub retry_count: u32,
-    /// The failure that brings `retry_count` to this is the last.
+    /// The delivery is not retried when `retry_count` reaches this number; `None`: no limit.
     pub max_retries: Option<u32>,
-    /// When it ended.
+    /// When the attempt ended.
     pub finished_at: Timestamp,
 }
 
-/// What became of a report.
+/// The result of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Finished {
-    /// It was recorded now.
+    /// The report was recorded.
     Applied(Attempt),
-    /// The same had been recorded before; nothing was changed.
+    /// The same report was recorded before; nothing changed.
     Repeated(Attempt),
-    /// The lease is not the current one; nothing was changed.
+    /// The lease is not the current one; nothing changed.
     Lost,
 }
 
 impl Finished {
-    /// The attempt that is on record, unless the lease was lost.
+    /// The recorded attempt; `None` if the lease was lost.
     pub fn attempt(&self) -> Option<&Attempt> {
         match self {
             Finished::Applied(attempt) | Finished::Repeated(attempt) => Some(attempt),

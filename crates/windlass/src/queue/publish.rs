@@ -1,4 +1,7 @@
-//! Publishing: an event is stored once, with one delivery for each subscription that wants it.
+//! Publishing: stores each event once, with one delivery for each matching subscription.
+//!
+//! Concurrent calls share a transaction (see [`coalesce`](super::coalesce)). Publishing in a transaction of the
+//! application is in [`publish_in`](super::publish_in).
 
 use std::borrow::BorrowMut;
 use std::collections::{HashMap, HashSet};
@@ -17,50 +20,50 @@ use crate::store::{NewDelivery, PreparedEvent, PublishOutcome};
 use crate::topology::lanes::LaneKey;
 use crate::topology::{MAIN, Subscription, Topology};
 
-/// What a publish stored, or found.
+/// The result of publishing an event.
 #[derive(Debug, Clone)]
 pub struct Published {
-    /// The stored event; for a duplicate, the first one.
+    /// The stored event; for a duplicate, the first event with the key.
     pub event: Event,
-    /// The key was seen before, within its window: nothing was stored.
+    /// The key was used before within the policy's window. Nothing was stored.
     pub duplicate: bool,
-    /// How many failures the subscription `main` allows a new event; `None`: any number.
+    /// The `max_retries` of the event's delivery to the subscription `main`; `None`: no limit.
     pub max_retries: Option<u32>,
 }
 
-/// The events of one call: stored together or not at all.
+/// The events of one call, which are stored together or not at all.
 pub(crate) type PublishUnit = Vec<NewEvent>;
 
 pub(crate) type PublishedUnit = Vec<Published>;
 
-/// How often a publish starts over because the topology changed under it.
-pub(crate) const ROUNDS_MAX: usize = 10;
+/// How often a transaction is repeated because the topology changed meanwhile.
+pub(crate) const TOPOLOGY_RETRIES_MAX: usize = 10;
 
 impl Queue {
-    /// Publishes one event. When this returns, the event is stored and synced.
+    /// Publishes one event. When this returns, the event is committed and synced to disk.
     pub async fn publish(&self, event: NewEvent) -> Result<Published> {
         let mut published = self.publish_all(vec![event]).await?;
         published.pop().ok_or(Error::Closed)
     }
 
-    /// Publishes events together: all of them are stored, or none is.
+    /// Publishes events in one transaction: all of them are stored, or none is.
     pub async fn publish_all(&self, mut events: Vec<NewEvent>) -> Result<Vec<Published>> {
         self.check_events(&events)?;
         self.topology().await?;
         if events.is_empty() {
             return Ok(Vec::new());
         }
-        let span = trace::publishing(self.namespace(), &mut events);
+        let span = trace::publish_span(self.namespace(), &mut events);
         let weight = events.len();
-        let mut published = self.lines().publish.call(events, weight).instrument(span.clone()).await?;
+        let mut published = self.coalescers().publish.call(events, weight).instrument(span.clone()).await?;
         if let [only] = &published[..] {
             span.record("messaging.message.id", only.event.id);
         }
-        self.show_first(&mut published).await;
+        self.load_first_events(&mut published).await;
         Ok(published)
     }
 
-    /// Refuses what cannot be stored, before anything is.
+    /// Validates the events before any is stored.
     pub(crate) fn check_events(&self, events: &[NewEvent]) -> Result<()> {
         let max = self.limits().publish_batch_max;
         if events.len() > max {
@@ -76,29 +79,30 @@ impl Queue {
         Ok(())
     }
 
-    async fn show_first(&self, published: &mut [Published]) {
+    /// Replaces duplicates by the first event with their key.
+    async fn load_first_events(&self, published: &mut [Published]) {
         let ids = duplicates(published);
         if ids.is_empty() {
             return;
         }
         match self.store().get(self.namespace(), &ids).await {
-            Ok(found) => put_first(published, found.into_iter().flatten().map(|view| view.event)),
-            // What was stored with them counts, whether or not the first ones can be read.
-            Err(error) => tracing::debug!(%error, "the first events of some keys cannot be shown"),
+            Ok(found) => replace_duplicates(published, found.into_iter().flatten().map(|view| view.event)),
+            // The other events are stored, so the call succeeds anyway.
+            Err(error) => tracing::debug!(%error, "could not load the first events of duplicate keys"),
         }
     }
 }
 
-/// The first events of the keys that were known; each once, though its key may have come several times.
+/// The ids of the first events of duplicates, without repetitions.
 pub(crate) fn duplicates(published: &[Published]) -> Vec<i64> {
     let duplicates = published.iter().filter(|published| published.duplicate);
     let ids: HashSet<i64> = duplicates.map(|duplicate| duplicate.event.id).collect();
     ids.into_iter().collect()
 }
 
-/// Puts the first event in the place of each duplicate. One that its policy did not keep is shown with
-/// the contents it was published with again.
-pub(crate) fn put_first(published: &mut [Published], first: impl Iterator<Item = Event>) {
+/// Replaces each duplicate by the first event with its key. If the policy did not keep the first event, the duplicate
+/// keeps the contents of the repeated publish.
+pub(crate) fn replace_duplicates(published: &mut [Published], first: impl Iterator<Item = Event>) {
     let first: HashMap<i64, Event> = first.map(|event| (event.id, event)).collect();
     for duplicate in published.iter_mut().filter(|published| published.duplicate) {
         if let Some(event) = first.get(&duplicate.event.id) {
@@ -114,23 +118,28 @@ pub(crate) async fn run(
     units: Vec<PublishUnit>,
 ) -> Result<Vec<Result<PublishedUnit>>> {
     let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
-    let mut prepared: Vec<PreparedEvent> = units.into_iter().flatten().map(unrouted).collect();
+    let mut prepared: Arc<Vec<PreparedEvent>> = Arc::new(units.into_iter().flatten().map(unrouted).collect());
     match store(&core, &namespace, &mut prepared).await {
         Ok(stored) => {
-            let mut rest = prepared.into_iter().zip(stored);
-            let split = |size: &usize| Ok(rest.by_ref().take(*size).map(|(p, s)| finish(p, s, &namespace)).collect());
+            let mut results = Arc::unwrap_or_clone(prepared).into_iter().zip(stored);
+            let split =
+                |size: &usize| Ok(results.by_ref().take(*size).map(|(p, s)| to_published(p, s, &namespace)).collect());
             Ok(sizes.iter().map(split).collect())
         }
-        // Whoever brought what cannot be stored is the only one to fail.
-        Err(error) if sizes.len() > 1 && concerns_one_unit(&error) => {
-            let mut rest = prepared.into_iter();
+        // Store the units one by one, so that only the unit with invalid data fails.
+        Err(error) if sizes.len() > 1 && may_concern_one_unit(&error) => {
+            let mut rest = Arc::unwrap_or_clone(prepared).into_iter();
             let mut answers = Vec::with_capacity(sizes.len());
             for size in sizes {
-                let mut unit: Vec<PreparedEvent> = rest.by_ref().take(size).collect();
+                let mut unit: Arc<Vec<PreparedEvent>> = Arc::new(rest.by_ref().take(size).collect());
                 let stored = store(&core, &namespace, &mut unit).await;
-                answers.push(
-                    stored.map(|stored| unit.into_iter().zip(stored).map(|(p, s)| finish(p, s, &namespace)).collect()),
-                );
+                answers.push(stored.map(|stored| {
+                    Arc::unwrap_or_clone(unit)
+                        .into_iter()
+                        .zip(stored)
+                        .map(|(p, s)| to_published(p, s, &namespace))
+                        .collect()
+                }));
             }
             Ok(answers)
         }
@@ -138,8 +147,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Whether the error may be due to one of the units.
-fn concerns_one_unit(error: &Error) -> bool {
+/// Whether one of the units may have caused the error.
+fn may_concern_one_unit(error: &Error) -> bool {
     matches!(
         error,
         Error::Database { .. } | Error::DataRefused { .. } | Error::Invalid { .. } | Error::KeyConflict { .. }
@@ -150,11 +159,11 @@ pub(crate) fn unrouted(event: NewEvent) -> PreparedEvent {
     PreparedEvent { event, key_window: Default::default(), expires_in: None, deliveries: Vec::new() }
 }
 
-async fn store(core: &Core, namespace: &str, prepared: &mut [PreparedEvent]) -> Result<Vec<PublishOutcome>> {
-    for _ in 0..ROUNDS_MAX {
-        let topology = route_all(core, namespace, prepared).await?;
-        let refs: Vec<&PreparedEvent> = prepared.iter().collect();
-        let stored = core.store.publish(namespace, topology.version, &refs, core.clock.overridden()).await?;
+/// The store shares the events, so that their payloads are not copied.
+async fn store(core: &Core, namespace: &str, prepared: &mut Arc<Vec<PreparedEvent>>) -> Result<Vec<PublishOutcome>> {
+    for _ in 0..TOPOLOGY_RETRIES_MAX {
+        let topology = route_all(core, namespace, Arc::make_mut(prepared).as_mut_slice()).await?;
+        let stored = core.store.publish(namespace, topology.version, prepared.clone(), core.clock.overridden()).await?;
         match stored {
             Some(stored) => {
                 announce(core, namespace, prepared.iter().zip(&stored));
@@ -170,8 +179,8 @@ pub(crate) fn keeps_changing(namespace: &str) -> Error {
     Error::Database { detail: format!("namespace '{namespace}' keeps changing; try again") }
 }
 
-/// Counts the new events among these and notifies claims that wait for them. Those that have arrived are counted once they are
-/// routed.
+/// Counts the new events and notifies claims that wait for them. For arrivals it notifies the router, which counts them
+/// after routing.
 pub(crate) fn announce<'a>(
     core: &Core,
     namespace: &str,
@@ -186,11 +195,11 @@ pub(crate) fn announce<'a>(
     core.wakes.notify(namespace, ready);
 }
 
-/// Gives each event its deliveries, and creates the lanes that are missing.
+/// Assigns the deliveries to each event, and creates missing lanes.
 pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [PreparedEvent]) -> Result<Arc<Topology>> {
-    for _ in 0..ROUNDS_MAX {
+    for _ in 0..TOPOLOGY_RETRIES_MAX {
         let topology = core.topology(namespace).await?;
-        let missing = route_known(core, &topology, prepared)?;
+        let missing = route_with_cached_lanes(core, &topology, prepared)?;
         if missing.is_empty() {
             return Ok(topology);
         }
@@ -199,15 +208,19 @@ pub(crate) async fn route_all(core: &Core, namespace: &str, prepared: &mut [Prep
     Err(keeps_changing(namespace))
 }
 
-/// The deliveries that events of one kind get, and how long they may wait.
+/// The deliveries of events with the same type, tags and priority, and the duration after which they expire.
 type Routes = (Vec<NewDelivery>, Option<Duration>);
 
-/// Gives each event its deliveries, with the lanes that this process knows; the lanes that are missing.
-pub(crate) fn route_known(core: &Core, topology: &Topology, prepared: &mut [PreparedEvent]) -> Result<Vec<LaneKey>> {
+/// Assigns the deliveries to each event, using cached lanes. Returns the lanes that are missing.
+pub(crate) fn route_with_cached_lanes(
+    core: &Core,
+    topology: &Topology,
+    prepared: &mut [PreparedEvent],
+) -> Result<Vec<LaneKey>> {
     core.lanes.look_up(topology, |lane_id| route_with(core, topology, prepared, lane_id))
 }
 
-/// Gives each event its deliveries; the lanes that are missing, in the order of their events.
+/// Assigns the deliveries to each event. Returns the lanes that are missing, in the order of their events.
 pub(crate) fn route_with(
     core: &Core,
     topology: &Topology,
@@ -215,23 +228,23 @@ pub(crate) fn route_with(
     lane_id: &dyn Fn(&LaneKey) -> Option<i64>,
 ) -> Result<Vec<LaneKey>> {
     let mut missing = Vec::new();
-    // Events of one batch are often alike: each combination of type, tags and priority is routed once.
-    let mut known: HashMap<(String, String, i16), Routes> = HashMap::new();
+    // Events of a batch often have the same type, tags and priority. Route each combination once.
+    let mut cache: HashMap<(String, String, i16), Routes> = HashMap::new();
     for prepared in prepared {
         let prepared = prepared.borrow_mut();
         let event = &prepared.event;
         let kind = (event.event_type.clone(), event.tags.clone(), event.priority);
-        let (routes, expires_after) = match known.get(&kind) {
-            Some(known) => known,
+        let (routes, expires_after) = match cache.get(&kind) {
+            Some(cached) => cached,
             None => {
                 let tags = tag_set("tags", &event.tags, &core.limits)?;
-                let wanting = topology.subscriptions.iter().filter(|found| found.wants(&event.event_type, &tags));
-                let routes = wanting.filter_map(|subscription| {
+                let matching = topology.subscriptions.iter().filter(|found| found.wants(&event.event_type, &tags));
+                let routes = matching.filter_map(|subscription| {
                     let routed = route_to(topology, subscription, &event.event_type, &tags, event.priority, lane_id);
                     routed.map_err(|lane| missing.push(lane)).ok()
                 });
                 let routes = routes.collect();
-                known.entry(kind).or_insert((routes, topology.expires_after(&event.event_type)))
+                cache.entry(kind).or_insert((routes, topology.expires_after(&event.event_type)))
             }
         };
         prepared.key_window = topology.namespace.policy.base.key_window();
@@ -246,7 +259,7 @@ pub(crate) fn route_with(
     Ok(missing)
 }
 
-/// The delivery of such an event to one subscription, or the lane that is missing for it.
+/// The delivery of an event to one subscription; an error with the lane if it does not exist yet.
 pub(crate) fn route_to(
     topology: &Topology,
     subscription: &Subscription,
@@ -268,7 +281,7 @@ pub(crate) fn route_to(
     })
 }
 
-pub(crate) fn finish(prepared: PreparedEvent, stored: PublishOutcome, namespace: &str) -> Published {
+pub(crate) fn to_published(prepared: PreparedEvent, stored: PublishOutcome, namespace: &str) -> Published {
     let main = prepared.deliveries.iter().find(|delivery| delivery.subscription == MAIN);
     let max_retries = main.and_then(|delivery| delivery.max_retries);
     let new = prepared.event;

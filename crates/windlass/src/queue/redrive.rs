@@ -1,27 +1,30 @@
-//! Bringing dead letters back, or throwing them away.
+//! Redrives and purges dead letters.
+
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::event::tag_set;
-use crate::observe::inspect::{DeadLetterFilter, check_filter};
+use crate::observe::inspect::{DeadLetter, DeadLetterFilter, check_filter};
 use crate::queue::Queue;
+use crate::store::NewDelivery;
 
-/// How many dead letters one transaction takes.
+/// The maximum number of dead letters in one transaction.
 const BATCH: usize = 500;
 
 impl Queue {
-    /// Puts every dead letter that matches back into the queue, with fresh retries; how many.
+    /// Puts every matching dead letter back into the queue with its retries reset. Returns how many.
     pub async fn redrive(&self, mut filter: DeadLetterFilter) -> Result<usize> {
         self.check_dead_letter_filter(&filter).await?;
-        // What was committed before is due before, so it joins its groups first.
+        // Events that were committed earlier come first in their groups, so route them first.
         self.route_arrivals().await?;
-        // What fails again while we are at it is left for the next time.
+        // Exclude dead letters that fail again during this call.
         (filter.limit, filter.offset, filter.oldest_first, filter.without_payloads) = (1, 0, false, true);
         let Some(newest) = self.store().dead_letters(self.namespace(), &filter).await?.items.pop() else {
             return Ok(0);
         };
         filter.failed_before = Some(newest.failed_at + chrono::TimeDelta::microseconds(1));
-        // The oldest first and, of those, in publish order, so that groups keep theirs. Those redriven leave
-        // the list: the next page is always the first.
+        // Oldest first, and each batch in publish order, so that groups keep their order. Redriven dead letters leave
+        // the list, so the next page is always the first.
         (filter.limit, filter.oldest_first) = (BATCH, true);
         let mut redriven = 0;
         loop {
@@ -31,7 +34,7 @@ impl Queue {
                 let (event, subscription) = (&letter.event, &letter.subscription);
                 let tags = tag_set("tags", &event.tags, self.limits())?;
                 let mut delivery = self.route_one(subscription, &event.event_type, &tags, event.priority).await?;
-                // It may have been the event's own.
+                // The event may have its own `max_retries`.
                 delivery.max_retries = letter.max_retries;
                 letters.push((letter, delivery));
             }
@@ -39,12 +42,13 @@ impl Queue {
                 return Ok(redriven);
             }
             letters.sort_by_key(|(letter, _)| letter.event.id);
-            redriven += self.store().redrive(self.namespace(), &letters, self.now()).await?;
+            let letters: Arc<[(DeadLetter, NewDelivery)]> = letters.into();
+            redriven += self.store().redrive(self.namespace(), letters.clone(), self.now()).await?;
             self.core().wakes.notify(self.namespace(), letters.iter().map(|(_, delivery)| delivery.ready_lane()));
         }
     }
 
-    /// Deletes every dead letter that matches; how many. Their events stay in the history.
+    /// Deletes every matching dead letter. Returns how many. Their events stay in the history.
     pub async fn purge(&self, filter: DeadLetterFilter) -> Result<usize> {
         self.check_dead_letter_filter(&filter).await?;
         let mut purged = 0;

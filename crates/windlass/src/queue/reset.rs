@@ -1,4 +1,4 @@
-//! Taking a delivery from its worker by hand.
+//! Resets a delivery: an operator takes it away from its worker.
 
 use crate::error::{Error, Result};
 use crate::event::delivery::Status;
@@ -6,13 +6,13 @@ use crate::event::names;
 use crate::observe::inspect::DeadLetterFilter;
 use crate::queue::Queue;
 use crate::queue::change::{apply_counted, change};
-use crate::queue::decide::{Transition, When};
+use crate::queue::decide::{RequeueTime, Transition};
 use crate::queue::outcome::Action;
 use crate::store::ChangeGuard;
 
 impl Queue {
-    /// Returns a delivery that is PROCESSING to PENDING at once, logging the reason; its worker can no
-    /// longer finish it. One that is FAILED or EXPIRED is redriven.
+    /// Returns a PROCESSING delivery to PENDING and logs the reason. Its worker can no longer finish it. Redrives a
+    /// FAILED or EXPIRED delivery.
     pub async fn reset(&self, event_id: i64, subscription: &str, reason: &str) -> Result<()> {
         names::check("reason", reason)?;
         self.topology_with(subscription).await?;
@@ -20,10 +20,10 @@ impl Queue {
         let found = self.store().held(self.namespace(), &[holder]).await?.into_iter().next().flatten();
         match found.and_then(|live| live.lease.map(|lease| (live, lease))) {
             Some((live, lease)) => {
-                let mut reset = change(live, ChangeGuard::Lease(lease), (Action::Reset, taken_away()));
+                let mut reset = change(live, ChangeGuard::Lease(lease), (Action::Reset, reset_transition()));
                 reset.record.error = Some(reason.to_owned());
                 match apply_counted(self.core(), self.namespace(), &[reset]).await? {
-                    0 => self.not_resettable(event_id, subscription).await,
+                    0 => self.wrong_status(event_id, subscription).await,
                     _ => Ok(()),
                 }
             }
@@ -37,17 +37,17 @@ impl Queue {
             subscription: Some(subscription.to_owned()),
             ..DeadLetterFilter::default()
         };
-        if self.redrive(filter).await? == 1 { Ok(()) } else { self.not_resettable(event_id, subscription).await }
+        if self.redrive(filter).await? == 1 { Ok(()) } else { self.wrong_status(event_id, subscription).await }
     }
 
-    async fn not_resettable(&self, event_id: i64, subscription: &str) -> Result<()> {
+    async fn wrong_status(&self, event_id: i64, subscription: &str) -> Result<()> {
         let status: Status = self.ended_status(event_id, subscription).await?;
         let (action, allowed) = ("reset", "PROCESSING, FAILED or EXPIRED");
         Err(Error::WrongStatus { event_id, status: status.as_str(), action, allowed })
     }
 }
 
-/// It keeps its place, and the acquisition counts.
-fn taken_away() -> Transition {
-    Transition::Requeue { when: When::Unchanged, failed: false, free: false, pass_group: false }
+/// The delivery keeps its position, and the attempt counts.
+fn reset_transition() -> Transition {
+    Transition::Requeue { when: RequeueTime::Unchanged, failed: false, refund_attempt: false, pass_group: false }
 }

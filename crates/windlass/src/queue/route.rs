@@ -1,9 +1,10 @@
-//! The router: turns events that were published in transactions of the application into deliveries, after their commit.
+//! The router: creates the deliveries of events that were published in transactions of the application, after the
+//! commit.
 //!
-//! Such a transaction stores only the event and a row in the table of arrivals, so that no transaction waits for another.
-//! A router reads the arrivals of a namespace in the order of their ids and does everything else that publishing does.
-//! One router at a time works in a namespace, in whichever process comes first. That keeps the order: an event whose
-//! publishing was called after another one had committed has the larger id, and is visible only together with it.
+//! Such a transaction stores only the event and a row in the table of arrivals, so that transactions do not block each
+//! other. A router reads the arrivals of a namespace in the order of their ids and does the rest of publishing. Only
+//! one router at a time, of any process, routes in a namespace. That keeps the publish order: an event that was
+//! published after another one had committed has a larger id, and is never visible without it.
 //!
 //! Every process that claims from a namespace runs a [`Router`] for it; maintenance routes the other namespaces.
 //!
@@ -15,9 +16,9 @@
 //!    └───────── older transactions have ended ───────── Leaving ◀──────┴───── New
 //! ```
 //!
-//! An idle router has announced that it listens, and transactions that publish notify it. That costs these transactions
-//! time, so an active router announces that it looks every few milliseconds by itself, and they no longer notify it. If there
-//! is no router, they send no notification.
+//! An idle router has announced that it listens, so publishing transactions notify it. Notifications cost these
+//! transactions time. An active router therefore announces that it polls every few milliseconds, and they no longer
+//! notify it. Without a router, they send no notifications.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,41 +30,41 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::event::tag_set;
-use crate::queue::publish::{ROUNDS_MAX, announce, keeps_changing, route_with};
+use crate::queue::publish::{TOPOLOGY_RETRIES_MAX, announce, keeps_changing, route_with};
 use crate::queue::wake::lock;
 use crate::queue::{Core, Queue};
 use crate::store::{
-    Arrival, ArrivalsLook, Plan, PreparedEvent, PublishOutcome, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest,
+    Arrival, ArrivalsPoll, Plan, PreparedEvent, PublishOutcome, ROUTE_BATCH, Rejection, RoutePosition, RouteRequest,
     Routed, Routing, Snapshot,
 };
 use crate::topology::lanes::LaneKey;
 use crate::topology::{MAIN, Topology};
 
-/// How often a router looks while events arrive.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// An active router waits for twice as long as the last batch took, and at most this long.
-const LOOK_BUSY_MAX: Duration = Duration::from_millis(20);
-/// How often it looks for transactions that were open when it became idle.
-const LOOK_SLOWLY: Duration = Duration::from_millis(50);
-/// A router goes on looking for this long after the last arrival, before it has announced that it does …
+/// How often a router polls while events arrive.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// An active router pauses for twice as long as the last batch took, at most this long.
+const ACTIVE_PAUSE_MAX: Duration = Duration::from_millis(20);
+/// How often a leaving router polls for transactions that were open when it became idle.
+const LEAVING_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a router goes on polling after the last arrival, while publishers still notify it.
 const WATCH_FOR: Duration = Duration::from_millis(100);
-/// … and after.
+/// How long an active router, which publishers do not notify, goes on polling after the last arrival.
 const ACTIVE_FOR: Duration = Duration::from_millis(500);
-/// An announcement is renewed after this time. It is good for about two seconds.
-const ANNOUNCE_EVERY: Duration = Duration::from_millis(700);
-/// A position is used from this time on after its events were routed. Most transactions that were open then have ended.
-const RECENT: Duration = Duration::from_secs(1);
-/// If another router is at work, look again after this time.
+/// An announcement as active is valid for about two seconds and renewed after this time.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(700);
+/// A position is used this long after its events were routed, when most transactions that were open have ended.
+const POSITION_DELAY: Duration = Duration::from_secs(1);
+/// While another router is routing, poll again after this time.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// Readers and claims wait this long for another router that is at work. It may have been stopped, or cut off from the
-/// database, in the middle of a batch.
-const BUSY_MAX: Duration = Duration::from_secs(1);
-/// An announcement that a router listens is good for at least this time, and is renewed after half of it.
-const LISTENS_MIN: Duration = Duration::from_secs(300);
-/// After an error.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long readers and claims wait for another router that is routing. The other process may hang, or may have lost
+/// its connection, in the middle of a batch.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// An announcement as idle is valid for at least this time, and renewed after half of it.
+const IDLE_ANNOUNCEMENT_MIN: Duration = Duration::from_secs(300);
+/// The pause after an error.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// A request to route the arrivals of a namespace, as this process knows its topology.
+/// A request to route the arrivals of a namespace, with the cached topology.
 pub(crate) fn request(core: &Arc<Core>, topology: &Arc<Topology>, position: &RoutePosition) -> RouteRequest {
     let main_id = topology.subscription(MAIN).map_or(0, |main| main.subscription_id);
     RouteRequest {
@@ -79,7 +80,7 @@ pub(crate) fn request(core: &Arc<Core>, topology: &Arc<Topology>, position: &Rou
 fn plan(core: Arc<Core>, topology: Arc<Topology>) -> Plan {
     Arc::new(move |arrivals: &mut [Arrival], created: &dyn Fn(&LaneKey) -> Option<i64>| {
         for arrival in arrivals.iter_mut() {
-            // Limits may differ from those that it was published under.
+            // The publisher may have had other limits.
             if let Err(error) = tag_set("tags", &arrival.prepared.event.tags, &core.limits) {
                 arrival.rejected = Some(Rejection { reason: "invalid", error: error.to_string() });
             }
@@ -92,7 +93,7 @@ fn plan(core: Arc<Core>, topology: Arc<Topology>) -> Plan {
     })
 }
 
-/// What follows the commit of a batch: lanes are remembered, events counted, and waiting claims notified.
+/// After the commit of a batch: caches its lanes, counts and logs its events, and notifies waiting claims.
 pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
     let namespace = topology.namespace.namespace.as_str();
     core.lanes.insert(namespace, topology.version, routed.lanes.iter().cloned());
@@ -103,7 +104,7 @@ pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
         .map(|arrival| (&arrival.prepared, PublishOutcome::new(arrival.event_id, arrival.created_at)))
         .collect();
     announce(core, namespace, stored.iter().map(|(prepared, stored)| (*prepared, stored)));
-    core.wakes.notify(namespace, routed.freed.iter().copied());
+    core.wakes.notify(namespace, routed.ready_lanes.iter().copied());
     core.metrics.dropped(namespace, routed.duplicates as u64);
     let rejected = routed
         .rejected
@@ -124,40 +125,41 @@ pub(crate) fn after_commit(core: &Core, topology: &Topology, routed: &Routed) {
     }
 }
 
-/// What one attempt to route came to.
-enum Attempt {
+/// The result of routing one batch.
+enum RoutedBatch {
     Nothing,
     Busy,
-    /// The last event of the batch, and the snapshot if the batch had all that was visible in it.
+    /// The last event of the batch, and the snapshot if the batch had everything that was visible in it.
     Routed {
         last_id: i64,
         snapshot: Option<Snapshot>,
     },
 }
 
-async fn attempt(core: &Arc<Core>, namespace: &str, position: &RoutePosition) -> Result<Attempt> {
-    for _ in 0..ROUNDS_MAX {
+async fn route_batch(core: &Arc<Core>, namespace: &str, position: &RoutePosition) -> Result<RoutedBatch> {
+    for _ in 0..TOPOLOGY_RETRIES_MAX {
         let topology = core.topology(namespace).await?;
         let request = request(core, &topology, position);
         let routing = match core.store.route(&request, core.clock.overridden()).await {
-            Err(Error::DataRefused { .. }) => route_one_by_one(core, request).await?,
+            Err(Error::DataRefused { .. }) => route_first_event(core, request).await?,
             routing => routing?,
         };
         match routing {
-            Routing::Nothing => return Ok(Attempt::Nothing),
-            Routing::Busy => return Ok(Attempt::Busy),
+            Routing::Nothing => return Ok(RoutedBatch::Nothing),
+            Routing::Busy => return Ok(RoutedBatch::Busy),
             Routing::Outdated => drop(core.reload(namespace).await?),
             Routing::Routed(routed) => {
                 after_commit(core, &topology, &routed);
-                return Ok(Attempt::Routed { last_id: routed.last_id, snapshot: routed.snapshot });
+                return Ok(RoutedBatch::Routed { last_id: routed.last_id, snapshot: routed.snapshot });
             }
         }
     }
     Err(keeps_changing(namespace))
 }
 
-/// Routes the first event of a batch whose data was refused. If the event is the cause, it becomes a dead letter.
-async fn route_one_by_one(core: &Arc<Core>, mut request: RouteRequest) -> Result<Routing> {
+/// Routes only the first event of a batch whose data the database rejected. If the event is the cause, it becomes a
+/// dead letter.
+async fn route_first_event(core: &Arc<Core>, mut request: RouteRequest) -> Result<Routing> {
     let (now, plan, first) = (core.clock.overridden(), request.plan.clone(), Arc::new(AtomicI64::new(0)));
     let (planned, tried) = (plan.clone(), first.clone());
     request.limit = 1;
@@ -169,7 +171,7 @@ async fn route_one_by_one(core: &Arc<Core>, mut request: RouteRequest) -> Result
         Err(Error::DataRefused { detail }) => detail,
         routing => return routing,
     };
-    // Another router may be at work, so the first event may be another one by now.
+    // Another router may have routed meanwhile, so the first event may be a different one by now.
     let refused = first.load(Ordering::Relaxed);
     request.plan = Arc::new(move |arrivals: &mut [Arrival], lanes: &dyn Fn(&LaneKey) -> Option<i64>| match arrivals {
         [arrival] if arrival.event_id == refused => {
@@ -182,68 +184,74 @@ async fn route_one_by_one(core: &Arc<Core>, mut request: RouteRequest) -> Result
     core.store.route(&request, now).await
 }
 
-/// How far the arrivals of each namespace are routed, as the routers of this process know it.
+/// How far the routers of this process have routed the arrivals of each namespace.
 #[derive(Default)]
-pub(crate) struct RoutePositions(Mutex<HashMap<String, KnownPosition>>);
+pub(crate) struct RoutePositions(Mutex<HashMap<String, CachedPosition>>);
 
 #[derive(Clone, Default)]
-struct KnownPosition {
-    /// See [`ArrivalsLook::connects`](crate::store::ArrivalsLook).
+struct CachedPosition {
+    /// See [`ArrivalsPoll::connects`](crate::store::ArrivalsPoll).
     connects: u64,
     position: RoutePosition,
 }
 
 impl RoutePositions {
-    fn get(&self, namespace: &str) -> KnownPosition {
+    fn get(&self, namespace: &str) -> CachedPosition {
         lock(&self.0).get(namespace).cloned().unwrap_or_default()
     }
 
-    fn set(&self, namespace: &str, known: KnownPosition) {
-        lock(&self.0).insert(namespace.to_owned(), known);
+    fn set(&self, namespace: &str, position: CachedPosition) {
+        lock(&self.0).insert(namespace.to_owned(), position);
     }
 }
 
-/// Looks from a position, or from the start if the server may have crashed since.
-async fn look(core: &Core, namespace: &str, known: &mut KnownPosition, departures: bool) -> Result<ArrivalsLook> {
-    let look = core.store.look_for_arrivals(namespace, &known.position, departures).await?;
-    if look.connects == known.connects {
-        return Ok(look);
+/// Polls for arrivals from the cached position, or from the start if the server may have crashed since.
+async fn poll_arrivals(
+    core: &Core,
+    namespace: &str,
+    cached: &mut CachedPosition,
+    departures: bool,
+) -> Result<ArrivalsPoll> {
+    let found = core.store.poll_arrivals(namespace, &cached.position, departures).await?;
+    if found.connects == cached.connects {
+        return Ok(found);
     }
-    *known = KnownPosition { connects: look.connects, position: RoutePosition::default() };
-    core.store.look_for_arrivals(namespace, &known.position, departures).await
+    *cached = CachedPosition { connects: found.connects, position: RoutePosition::default() };
+    core.store.poll_arrivals(namespace, &cached.position, departures).await
 }
 
-/// Routes what has arrived until now. `false`: another router is at work and does not end.
+/// Routes the events that have arrived until now. Returns `false` if another router is routing and does not finish in
+/// time.
 pub(crate) async fn route_arrivals(core: &Arc<Core>, namespace: &str) -> Result<bool> {
-    let (mut known, begun) = (core.route_positions.get(namespace), Instant::now());
-    let mut found = look(core, namespace, &mut known, true).await?;
+    let (mut cached, begun) = (core.route_positions.get(namespace), Instant::now());
+    let mut found = poll_arrivals(core, namespace, &mut cached, true).await?;
     let newest = found.newest;
     if found.departed {
         settle_departures(core, namespace, None).await?;
     }
     while found.any_up_to(newest) {
-        match attempt(core, namespace, &known.position).await? {
-            Attempt::Nothing | Attempt::Routed { snapshot: Some(_), .. } => return Ok(true),
-            Attempt::Busy if begun.elapsed() >= BUSY_MAX => return Ok(false),
-            Attempt::Busy => tokio::time::sleep(LOOK_EVERY).await,
-            Attempt::Routed { .. } => {}
+        match route_batch(core, namespace, &cached.position).await? {
+            RoutedBatch::Nothing | RoutedBatch::Routed { snapshot: Some(_), .. } => return Ok(true),
+            RoutedBatch::Busy if begun.elapsed() >= BUSY_TIMEOUT => return Ok(false),
+            RoutedBatch::Busy => tokio::time::sleep(POLL_INTERVAL).await,
+            RoutedBatch::Routed { .. } => {}
         }
-        found = look(core, namespace, &mut known, false).await?;
+        found = poll_arrivals(core, namespace, &mut cached, false).await?;
     }
     Ok(true)
 }
 
-/// Lets groups go on after deliveries that handlers completed in their transactions: these, or all that are left.
+/// Moves on the groups of deliveries that handlers completed in their transactions: these groups, or all that are left.
 pub(crate) async fn settle_departures(core: &Core, namespace: &str, groups: Option<&[(String, String)]>) -> Result<()> {
-    let freed = core.store.settle_departures(namespace, groups, core.clock.overridden()).await?;
-    core.wakes.notify(namespace, freed);
+    let ready_lanes = core.store.settle_departures(namespace, groups, core.clock.overridden()).await?;
+    core.wakes.notify(namespace, ready_lanes);
     Ok(())
 }
 
 /// The group of a delivery that a handler's transaction completed: subscription and group id.
 pub(crate) type Departure = (String, String);
 
-/// Settles the departures of several transactions at once. What fails is left to the routers.
+/// Settles the departures of several transactions in one. If this fails, a router settles them later.
 pub(crate) async fn run_departures(
     core: Arc<Core>,
     namespace: Arc<str>,
@@ -254,89 +262,99 @@ pub(crate) async fn run_departures(
 }
 
 impl Queue {
-    /// Routes what has arrived in this namespace. `false`: another router is at work and does not end.
+    /// Routes the arrivals of this namespace. Returns `false` if another router is routing and does not finish in time.
     pub(crate) async fn route_arrivals(&self) -> Result<bool> {
         route_arrivals(self.core(), self.namespace()).await
     }
 
-    /// Routes what has arrived before deliveries are read, so that readers see it. If that fails, they see the events
+    /// Routes arrivals before deliveries are read, so that readers see them. If this fails, readers see the events
     /// without their deliveries.
     pub(crate) async fn route_before_reading(&self) {
         if let Err(error) = self.route_arrivals().await {
-            tracing::debug!(%error, namespace = self.namespace(), "arrived events could not be routed");
+            tracing::debug!(%error, namespace = self.namespace(), "could not route arrived events");
         }
     }
 
-    /// Routes what has arrived in any namespace. One that fails does not keep the others from theirs.
+    /// Routes the arrivals of all namespaces. An error in one namespace does not affect the others.
     pub(crate) async fn route_all_arrivals(&self) -> Result<()> {
         for namespace in self.store().namespaces_with_arrivals().await? {
             if let Err(error) = route_arrivals(self.core(), &namespace).await {
-                tracing::warn!(%error, namespace, "arrived events could not be routed");
+                tracing::warn!(%error, namespace, "could not route arrived events");
             }
         }
         Ok(())
     }
 }
 
-/// Where a router stands.
+/// The state of a router. `announced` is the time of its last announcement. The module documentation has the
+/// transitions.
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// It has just begun, and publishers do not know of it.
+    /// Started, but not announced: publishers do not notify it.
     New,
-    /// Publishers notify it, since this time.
+    /// Publishers notify the router.
     Idle { announced: Instant },
-    /// Something was routed a moment ago. Publishers still notify it, since this time.
+    /// Events were routed recently. Publishers still notify the router, but it also polls until `until`.
     Watching { until: Instant, announced: Instant },
-    /// It has announced that it looks by itself, and does so until then unless more arrives.
+    /// Announced that it polls: publishers do not notify it. It becomes idle at `until` unless more events arrive.
     Active { until: Instant, announced: Instant },
-    /// It has announced that it listens. Transactions with a smaller id than this do not notify it.
+    /// Announced that it listens again. Transactions with an id below `before` do not know that yet, so it keeps
+    /// polling until they have ended, and at least until `until`.
     Leaving { before: i64, until: Instant, announced: Instant },
 }
 
-/// What a router has routed.
+/// How much of the arrivals a router has routed in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Batch {
+enum BatchExtent {
     None,
-    /// More has arrived.
+    /// More events have arrived.
     Partial,
-    /// All that had arrived.
+    /// Everything that had arrived.
     Whole,
 }
 
 struct Router {
     core: Arc<Core>,
     namespace: String,
-    /// Its name among all routers, also those that this process had before.
+    /// Unique among all routers, including earlier ones of this process.
     name: String,
     state: State,
     arrived: Arc<Notify>,
-    known: KnownPosition,
+    cached: CachedPosition,
     /// The newest event that was routed.
     newest: i64,
-    /// A later position: all visible events up to this one were routed at this time, when no transaction from this id on had
-    /// begun.
-    next_position: Option<(i64, i64, Instant)>,
+    next_position: Option<NextPosition>,
 }
 
-/// Routes for as long as there are claimers in the namespace.
+/// A position that can be used [`POSITION_DELAY`] after `since`.
+#[derive(Debug, Clone, Copy)]
+struct NextPosition {
+    /// All visible events up to this one were routed.
+    after: i64,
+    /// No transaction from this id on had begun.
+    next_transaction: i64,
+    since: Instant,
+}
+
+/// Runs a router until the namespace has no claimers left.
 pub(crate) async fn run(core: Arc<Core>, namespace: String) {
     let mut router = Router {
         state: State::New,
         name: format!("{}-{:08x}", core.process, fastrand::u32(..)),
         arrived: core.wakes.arrivals(&namespace),
-        known: core.route_positions.get(&namespace),
+        cached: core.route_positions.get(&namespace),
         newest: 0,
         next_position: None,
         core,
         namespace,
     };
-    while router.core.wakes.goes_on_routing(&router.namespace) {
+    while router.core.wakes.continue_routing(&router.namespace) {
         match router.step().await {
             Ok(()) => {}
             Err(Error::Closed) => break,
             Err(error) => {
-                tracing::debug!(%error, namespace = router.namespace, "arrived events could not be routed; trying again");
-                tokio::time::sleep(RETRY).await;
+                tracing::debug!(%error, namespace = router.namespace, "could not route arrived events; will retry");
+                tokio::time::sleep(ERROR_PAUSE).await;
             }
         }
     }
@@ -344,34 +362,34 @@ pub(crate) async fn run(core: Arc<Core>, namespace: String) {
 }
 
 impl Router {
-    /// Routes a batch of what has arrived, or waits for more.
+    /// Routes a batch of arrivals, or waits for more.
     async fn step(&mut self) -> Result<()> {
         let begun = Instant::now();
-        let batch = self.route_batch().await?;
-        self.state = self.next_state(batch != Batch::None).await?;
+        let batch = self.route_next_batch().await?;
+        self.state = self.next_state(batch != BatchExtent::None).await?;
         match batch {
-            Batch::Partial => return Ok(()),
-            Batch::Whole => {
-                // Small batches cost nearly as much as large ones.
-                tokio::time::sleep((begun.elapsed() * 2).clamp(LOOK_EVERY, LOOK_BUSY_MAX)).await;
+            BatchExtent::Partial => return Ok(()),
+            BatchExtent::Whole => {
+                // A small batch costs nearly as much as a large one, so let arrivals collect.
+                tokio::time::sleep((begun.elapsed() * 2).clamp(POLL_INTERVAL, ACTIVE_PAUSE_MAX)).await;
                 return Ok(());
             }
-            Batch::None => {}
+            BatchExtent::None => {}
         }
         let safety_poll = self.core.idle_poll.mul_f64(1.0 - 0.1 * fastrand::f64());
         let pause = match self.state {
             State::Idle { .. } => safety_poll,
-            State::New | State::Watching { .. } | State::Active { .. } => LOOK_EVERY,
-            State::Leaving { .. } => LOOK_SLOWLY.min(safety_poll),
+            State::New | State::Watching { .. } | State::Active { .. } => POLL_INTERVAL,
+            State::Leaving { .. } => LEAVING_POLL_INTERVAL.min(safety_poll),
         };
         let _ = tokio::time::timeout(pause, self.arrived.notified()).await;
         Ok(())
     }
 
-    /// The transactions that were told not to notify this router have to notify another one.
+    /// Withdraws the announcements, so that publishing transactions notify other routers again.
     async fn end(&self) {
         if !matches!(self.state, State::New) {
-            // If the store is closed, other routers find the events by their safety poll.
+            // If the store is closed, the safety polls of other routers find the events.
             let _ = self.core.store.remove_router(&self.namespace, &self.name).await;
         }
     }
@@ -399,97 +417,99 @@ impl Router {
                 State::Active { until, announced: self.renew(announced).await? }
             }
             (State::Active { .. }, false) => self.listen(now + ACTIVE_FOR).await?,
-            (State::Watching { until, announced }, false) if now >= until => match self.is_due(announced) {
+            (State::Watching { until, announced }, false) if now >= until => match self.must_renew(announced) {
                 true => self.listen(now).await?,
                 false => State::Idle { announced },
             },
             (State::Leaving { before, until, announced }, false) if now >= until => {
-                match store.look_for_arrivals(namespace, &self.known.position, false).await?.snapshot.ended >= before {
+                match store.poll_arrivals(namespace, &self.cached.position, false).await?.snapshot.ended >= before {
                     true => State::Idle { announced },
                     false => self.state,
                 }
             }
-            (State::Idle { announced }, false) if self.is_due(announced) => self.listen(now).await?,
+            (State::Idle { announced }, false) if self.must_renew(announced) => self.listen(now).await?,
             (state, false) => state,
         })
     }
 
-    /// How long an announcement is good for: longer than it takes to come back to it.
-    fn listens(&self) -> Duration {
-        LISTENS_MIN.max(self.core.idle_poll * 4)
+    /// How long an announcement as idle is valid: longer than the time until the router renews it.
+    fn idle_announcement(&self) -> Duration {
+        IDLE_ANNOUNCEMENT_MIN.max(self.core.idle_poll * 4)
     }
 
-    /// Whether the announcement must be renewed.
-    fn is_due(&self, announced: Instant) -> bool {
-        announced.elapsed() > self.listens() / 2
+    /// Whether the announcement as idle must be renewed.
+    fn must_renew(&self, announced: Instant) -> bool {
+        announced.elapsed() > self.idle_announcement() / 2
     }
 
     /// Announces that publishers have to notify this router.
     async fn listen(&self, until: Instant) -> Result<State> {
         let (store, announced) = (&self.core.store, Instant::now());
-        let before = store.announce_idle_router(&self.namespace, &self.name, self.listens()).await?;
+        let before = store.announce_idle_router(&self.namespace, &self.name, self.idle_announcement()).await?;
         Ok(State::Leaving { before, until, announced })
     }
 
+    /// Renews the announcement as active if it is due. Returns the time of the last announcement.
     async fn renew(&self, announced: Instant) -> Result<Instant> {
-        if announced.elapsed() < ANNOUNCE_EVERY {
+        if announced.elapsed() < ANNOUNCE_INTERVAL {
             return Ok(announced);
         }
         self.core.store.announce_active_router(&self.namespace, &self.name).await?;
         Ok(Instant::now())
     }
 
-    async fn route_batch(&mut self) -> Result<Batch> {
-        let connects = self.known.connects;
-        // Those of processes that ended before they settled them.
+    async fn route_next_batch(&mut self) -> Result<BatchExtent> {
+        let connects = self.cached.connects;
+        // Also settle the departures of processes that ended before they could.
         let departures = matches!(self.state, State::New | State::Idle { .. });
-        let found = look(&self.core, &self.namespace, &mut self.known, departures).await?;
+        let found = poll_arrivals(&self.core, &self.namespace, &mut self.cached, departures).await?;
         if found.departed {
             settle_departures(&self.core, &self.namespace, None).await?;
         }
-        if self.known.connects != connects {
+        if self.cached.connects != connects {
             (self.newest, self.next_position) = (0, None);
         }
         if found.first.is_none() {
             self.advance(&found.snapshot);
-            return Ok(Batch::None);
+            return Ok(BatchExtent::None);
         }
-        match attempt(&self.core, &self.namespace, &self.known.position).await? {
-            Attempt::Nothing => Ok(Batch::None),
-            Attempt::Busy => {
+        match route_batch(&self.core, &self.namespace, &self.cached.position).await? {
+            RoutedBatch::Nothing => Ok(BatchExtent::None),
+            RoutedBatch::Busy => {
                 tokio::time::sleep(BUSY_PAUSE).await;
-                Ok(Batch::None)
+                Ok(BatchExtent::None)
             }
-            Attempt::Routed { last_id, snapshot } => {
+            RoutedBatch::Routed { last_id, snapshot } => {
                 self.newest = self.newest.max(last_id);
-                let Some(snapshot) = snapshot else { return Ok(Batch::Partial) };
+                let Some(snapshot) = snapshot else { return Ok(BatchExtent::Partial) };
                 self.advance(&snapshot);
-                Ok(Batch::Whole)
+                Ok(BatchExtent::Whole)
             }
         }
     }
 
-    /// Moves the position: in this snapshot, everything that is visible was routed.
+    /// Moves the position, after everything that is visible in this snapshot was routed.
     fn advance(&mut self, snapshot: &Snapshot) {
-        let position = &mut self.known.position;
+        let position = &mut self.cached.position;
         let open = position.open.len();
         position.open.retain(|id| snapshot.open.contains(id));
         let mut moved = position.open.len() != open;
         match self.next_position {
-            Some((after, next, since)) if since.elapsed() >= RECENT => {
-                // A transaction that published an event up to this one, and is not visible, had begun by then and is open.
-                let open = snapshot.open.iter().copied().filter(|id| *id < next).collect();
+            Some(NextPosition { after, next_transaction, since }) if since.elapsed() >= POSITION_DELAY => {
+                // An invisible event up to `after` belongs to a transaction that had begun by then and is still open.
+                let open = snapshot.open.iter().copied().filter(|id| *id < next_transaction).collect();
                 (*position, moved) = (RoutePosition { after, open }, true);
                 self.next_position = None;
             }
             Some(_) => {}
             None if self.newest > position.after => {
-                self.next_position = Some((self.newest, snapshot.next, Instant::now()));
+                let (after, next_transaction, since) = (self.newest, snapshot.next, Instant::now());
+                self.next_position = Some(NextPosition { after, next_transaction, since });
             }
             None => {}
         }
         if moved {
-            self.core.route_positions.set(&self.namespace, self.known.clone());
+            self.core.route_positions.set(&self.namespace, self.cached.clone());
         }
     }
 }

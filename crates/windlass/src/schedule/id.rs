@@ -1,4 +1,4 @@
-//! Ids of schedules: UUIDs.
+//! Schedule ids: random UUIDs.
 
 use crate::error::{Error, Result};
 
@@ -11,7 +11,7 @@ pub(super) fn new_id() -> Result<String> {
     Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
 }
 
-/// An id in the form that stores hold.
+/// Validates an id and converts it to lower case, as stored.
 pub(crate) fn checked_id(id: &str) -> Result<String> {
     let parts: Vec<usize> = id.split('-').map(str::len).collect();
     if parts != [8, 4, 4, 4, 12] || !id.chars().all(|c| c == '-' || c.is_ascii_hexdigit()) {
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uuid_is_no_id() {
+    fn malformed_ids_are_rejected() {
         assert_eq!(checked_id("A0B1C2D3-0000-4000-8000-000000000000").unwrap(), "a0b1c2d3-0000-4000-8000-000000000000");
         for bad in [
             "",

@@ -1,4 +1,7 @@
 //! Schedules: cron rules that publish events.
+//!
+//! This module creates, changes and lists schedules. `cron` computes ticks, `fire` fires them, and the store keeps
+//! them. The loop that calls `fire` is in `maintenance/`. Start at [`Queue::add_schedule`].
 
 use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
@@ -14,9 +17,9 @@ use crate::queue::wake::lock;
 use crate::store::{PreparedSchedule, PutOutcome};
 
 mod cron;
+mod failing;
 mod fire;
 mod id;
-mod left;
 #[cfg(feature = "postgres")]
 pub(crate) mod pg_cron;
 mod plan;
@@ -26,36 +29,35 @@ mod ticks;
 mod view;
 
 pub(crate) use cron::Rule;
+pub(crate) use failing::FailingSchedules;
 pub use fire::FireReport;
 pub(crate) use id::checked_id;
 use id::new_id;
-pub(crate) use left::Left;
 pub use view::{ScheduleFilter, ScheduleFire, ScheduleRunner, ScheduleView};
 
-/// The most ticks that one preview shows.
+/// The most ticks in one preview.
 pub const PREVIEW_MAX: usize = 100;
 
-/// A preview does not look further ahead: rules may tick once in many years.
+/// How far a preview searches: some rules tick only once in many years.
 const PREVIEW_AHEAD: TimeDelta = TimeDelta::days(100 * 366);
 
-/// What becomes of ticks that were missed, because nothing ran or the database was away. One that is late by no more
-/// than a minute was not missed.
+/// What happens to missed ticks: those more than a minute late because no process ran or the database was unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MissedPolicy {
-    /// They are passed over.
+    /// Missed ticks are skipped.
     Skip,
-    /// One event is published for all of them, that of the latest; none where ticks that were not missed make up for
-    /// them.
+    /// One event is published for all missed ticks, that of the latest. None is published if a tick that was not missed
+    /// fires as well.
     #[default]
     Once,
-    /// Each is made up for; only the latest where there are more than `missed_ticks_max` of [`Limits`].
+    /// Every missed tick is fired, but at most the latest `missed_ticks_max` of [`Limits`].
     All,
 }
 
 impl MissedPolicy {
-    /// The word for it.
+    /// The policy's name in JSON and in the CLI.
     pub fn as_str(self) -> &'static str {
         match self {
             MissedPolicy::Skip => "skip",
@@ -68,14 +70,14 @@ impl MissedPolicy {
 impl std::str::FromStr for MissedPolicy {
     type Err = Error;
 
-    fn from_str(word: &str) -> Result<MissedPolicy> {
+    fn from_str(name: &str) -> Result<MissedPolicy> {
         let all = [MissedPolicy::Skip, MissedPolicy::Once, MissedPolicy::All];
-        let found = all.into_iter().find(|missed| missed.as_str() == word);
-        found.ok_or_else(|| Error::invalid("missed", format!("'{word}' is not one of skip, once, all")))
+        let found = all.into_iter().find(|missed| missed.as_str() == name);
+        found.ok_or_else(|| Error::invalid("missed", format!("'{name}' is not one of skip, once, all")))
     }
 }
 
-/// A schedule to create, or what one is to be replaced by.
+/// The definition of a schedule to create or replace.
 ///
 /// ```
 /// use windlass::{MissedPolicy, NewEvent, NewSchedule};
@@ -90,9 +92,9 @@ impl std::str::FromStr for MissedPolicy {
 pub struct NewSchedule(PreparedSchedule);
 
 impl NewSchedule {
-    /// One of this name, which publishes this event at each tick of a cron expression: minute, hour, day of the
-    /// month, month and day of the week, with the second before them if there are six. It goes by UTC, is active, and
-    /// makes up for what was missed with one event.
+    /// A schedule that publishes this event at each tick of a cron expression: minute, hour, day of the month, month
+    /// and day of the week, preceded by the second if there are six fields. By default it uses UTC, is active, and has
+    /// [`MissedPolicy::Once`].
     pub fn new(name: impl Into<String>, cron: impl Into<String>, event: NewEvent) -> NewSchedule {
         NewSchedule(PreparedSchedule {
             schedule_id: String::new(),
@@ -106,25 +108,25 @@ impl NewSchedule {
         })
     }
 
-    /// The zone of the IANA database that the expression goes by.
+    /// Sets the IANA time zone of the expression.
     pub fn timezone(mut self, timezone: impl Into<String>) -> NewSchedule {
         self.0.timezone = timezone.into();
         self
     }
 
-    /// What becomes of ticks that were missed.
+    /// Sets the policy for missed ticks.
     pub fn missed(mut self, missed: MissedPolicy) -> NewSchedule {
         self.0.missed = missed;
         self
     }
 
-    /// It does not fire until it is resumed.
+    /// Creates the schedule paused: it does not fire until it is resumed.
     pub fn paused(mut self) -> NewSchedule {
         self.0.active = false;
         self
     }
 
-    /// Refuses what could not be fired, and computes the first tick.
+    /// Validates the schedule and computes its first tick.
     fn prepare(self, schedule_id: &str, limits: &Limits, now: Timestamp) -> Result<PreparedSchedule> {
         let NewSchedule(mut new) = self;
         new.schedule_id = schedule_id.to_owned();
@@ -133,16 +135,16 @@ impl NewSchedule {
         check_template(&new)?;
         template::check(&new.event)?;
         let next_at = rule.after(now);
-        let of_tick = template::Values { rule: &rule, tick: next_at.unwrap_or(now), schedule_id, name: &new.name };
+        let values = template::TickValues { rule: &rule, tick: next_at.unwrap_or(now), schedule_id, name: &new.name };
         let mut event = new.event.clone();
-        template::fill(&mut event, &of_tick)?;
+        template::fill(&mut event, &values)?;
         event.check(limits, now)?;
         new.next_at = next_at.filter(|_| new.active);
         Ok(new)
     }
 }
 
-/// What belongs to a tick, and not to all of them.
+/// Rejects event fields that a schedule sets itself.
 fn check_template(new: &PreparedSchedule) -> Result<()> {
     let event = &new.event;
     let refused = [
@@ -159,77 +161,80 @@ fn check_template(new: &PreparedSchedule) -> Result<()> {
 }
 
 impl Queue {
-    /// Creates a schedule. From now on, each tick of its expression publishes an event, once, however many processes
-    /// there are; a server or a node has to run.
+    /// Creates a schedule. From now on each tick of its expression publishes one event, regardless of the number of
+    /// processes. At least one server or node must be running.
     ///
     /// # Errors
     ///
-    /// [`Error::Exists`] where there is one of that name, and [`Error::Invalid`] for what is not acceptable; an
-    /// expression that never comes, such as the 30th of February, is not.
+    /// [`Error::Exists`] if the name is in use, and [`Error::Invalid`] if the definition is invalid. An expression that
+    /// never ticks, such as the 30th of February, is invalid.
     pub async fn add_schedule(&self, new: NewSchedule) -> Result<ScheduleView> {
         self.topology().await?;
         let now = self.store().now(self.now()).await?;
         let new = new.prepare(&new_id()?, self.limits(), now)?;
-        self.make_room().await?;
+        self.check_schedule_limit().await?;
         let put = self.store().add_schedule(self.namespace(), &new, self.now()).await?;
-        self.done(put, &new, now)
+        self.put_result(put, &new, now)
     }
 
-    /// Adds a schedule, or replaces all that can be said of the one of that name. A program that declares its schedules
-    /// whenever it starts has each of them once, however many processes do so at once, and misses no tick that is due
-    /// then.
+    /// Creates a schedule, or replaces the definition of the schedule with that name. Programs can declare their
+    /// schedules at every start: each schedule exists once, even if several processes start concurrently, and due ticks
+    /// are kept.
     ///
-    /// One that somebody paused stays paused: whoever paused it resumes it.
+    /// A paused schedule stays paused until [`Queue::resume_schedule`] is called.
     pub async fn declare_schedule(&self, new: NewSchedule) -> Result<ScheduleView> {
         self.topology().await?;
         let now = self.store().now(self.now()).await?;
         let new = new.prepare(&new_id()?, self.limits(), now)?;
-        if let Err(full) = self.make_room().await {
+        if let Err(limit_reached) = self.check_schedule_limit().await {
             let filter = ScheduleFilter { name: Some(new.name.clone()), limit: 1, ..ScheduleFilter::default() };
             if self.store().schedules(self.namespace(), &filter).await?.items.is_empty() {
-                return Err(full);
+                return Err(limit_reached);
             }
         }
         let put = self.store().declare_schedule(self.namespace(), &new, self.now()).await?;
-        self.done(put, &new, now)
+        self.put_result(put, &new, now)
     }
 
-    /// Replaces all that can be said of a schedule. With another expression or zone it goes on with the next tick from
-    /// now on; else a tick that is due stays so. What it fired is kept.
+    /// Replaces the definition of a schedule. With a different expression or time zone, the next tick is computed from
+    /// now; otherwise a due tick stays due. The record of fired ticks is kept.
     pub async fn put_schedule(&self, id: &str, new: NewSchedule) -> Result<ScheduleView> {
         let id = checked_id(id)?;
         self.topology().await?;
         let now = self.store().now(self.now()).await?;
         let new = new.prepare(&id, self.limits(), now)?;
         let put = self.store().put_schedule(self.namespace(), &new, self.now()).await?;
-        self.done(put, &new, now)
+        self.put_result(put, &new, now)
     }
 
-    fn done(&self, put: PutOutcome, new: &PreparedSchedule, now: Timestamp) -> Result<ScheduleView> {
+    fn put_result(&self, put: PutOutcome, new: &PreparedSchedule, now: Timestamp) -> Result<ScheduleView> {
         match put {
             PutOutcome::Done(view) => {
                 self.core().schedules_changed.send_replace(());
                 Ok(view.with_next_runs(now))
             }
             PutOutcome::NameTaken => Err(Error::Exists { what: "schedule", name: new.name.clone() }),
-            PutOutcome::NotFound => Err(self.no_schedule(&new.schedule_id)),
+            PutOutcome::NotFound => Err(self.schedule_not_found(&new.schedule_id)),
         }
     }
 
-    /// Counting takes a while where there are many, so that is not done for each.
-    async fn make_room(&self) -> Result<()> {
-        let room = lock(&self.core().schedules_room).get(self.namespace()).copied().unwrap_or(0);
-        let room = if room > 0 { room } else { self.counted_room().await? };
-        lock(&self.core().schedules_room).insert(self.namespace().to_owned(), room - 1);
+    /// Fails if the namespace has the maximum number of schedules. Counting is slow with many schedules, so the result
+    /// of one count covers several new ones.
+    async fn check_schedule_limit(&self) -> Result<()> {
+        let allowed = lock(&self.core().schedules_allowed).get(self.namespace()).copied().unwrap_or(0);
+        let allowed = if allowed > 0 { allowed } else { self.count_allowed_schedules().await? };
+        lock(&self.core().schedules_allowed).insert(self.namespace().to_owned(), allowed - 1);
         Ok(())
     }
 
-    async fn counted_room(&self) -> Result<usize> {
+    /// How many schedules may be created before they are counted again.
+    async fn count_allowed_schedules(&self) -> Result<usize> {
         let max = self.limits().schedules_max;
         let count = self.store().count_schedules(self.namespace()).await? as usize;
         match max.saturating_sub(count) {
             0 => Err(Error::invalid("name", format!("a namespace has at most {max} schedules"))),
-            room => Ok((room / 8).clamp(1, 1_000)),
+            // Other processes create schedules, too: use only a part of what is left.
+            remaining => Ok((remaining / 8).clamp(1, 1_000)),
         }
     }
 
@@ -242,14 +247,14 @@ impl Queue {
     async fn find_schedule(&self, id: &str) -> Result<ScheduleView> {
         self.topology().await?;
         let found = self.store().schedule(self.namespace(), id).await?;
-        found.ok_or_else(|| self.no_schedule(id))
+        found.ok_or_else(|| self.schedule_not_found(id))
     }
 
-    pub(crate) fn no_schedule(&self, id: &str) -> Error {
+    pub(crate) fn schedule_not_found(&self, id: &str) -> Error {
         Error::ScheduleNotFound { namespace: self.namespace().to_owned(), schedule_id: id.to_owned() }
     }
 
-    /// The schedules of this namespace, by name.
+    /// The schedules of this namespace, ordered by name.
     pub async fn schedules(&self, mut filter: ScheduleFilter) -> Result<Page<ScheduleView>> {
         check_page(&mut filter.limit, filter.offset, self.limits())?;
         for (field, name) in [("name", &filter.name), ("type", &filter.event_type)] {
@@ -264,17 +269,17 @@ impl Queue {
         Ok(Page { items, ..page })
     }
 
-    /// Lets a schedule fire no more until it is resumed.
+    /// Pauses a schedule: it does not fire until it is resumed.
     pub async fn pause_schedule(&self, id: &str) -> Result<ScheduleView> {
         let id = checked_id(id)?;
         self.topology().await?;
         if !self.store().pause_schedule(self.namespace(), &id, self.now()).await? {
-            return Err(self.no_schedule(&id));
+            return Err(self.schedule_not_found(&id));
         }
         self.schedule(&id).await
     }
 
-    /// Lets a schedule fire again, from its next tick on. What came while it was paused was not missed.
+    /// Resumes a schedule from its next tick on. Ticks during the pause do not count as missed.
     pub async fn resume_schedule(&self, id: &str) -> Result<ScheduleView> {
         let id = checked_id(id)?;
         loop {
@@ -284,9 +289,9 @@ impl Queue {
                 return Ok(found.with_next_runs(now));
             }
             let next_at = found.rule()?.after(now);
-            // Where somebody changed it meanwhile, the rule may be another.
-            let (namespace, changed) = (self.namespace(), found.updated_at);
-            if self.store().resume_schedule(namespace, &id, changed, next_at, self.now()).await? {
+            // This has no effect if the schedule was changed meanwhile: `next_at` may be wrong for the new rule.
+            let (namespace, updated_at) = (self.namespace(), found.updated_at);
+            if self.store().resume_schedule(namespace, &id, updated_at, next_at, self.now()).await? {
                 self.core().schedules_changed.send_replace(());
             }
         }
@@ -297,15 +302,15 @@ impl Queue {
         let id = checked_id(id)?;
         self.topology().await?;
         if !self.store().remove_schedule(self.namespace(), &id).await? {
-            return Err(self.no_schedule(&id));
+            return Err(self.schedule_not_found(&id));
         }
-        lock(&self.core().schedules_room).remove(self.namespace());
+        lock(&self.core().schedules_allowed).remove(self.namespace());
         self.core().schedules_changed.send_replace(());
         Ok(())
     }
 
-    /// The ticks of a schedule that are on record, the latest first: `limit` of them, 20 if 0, earlier than `before`.
-    /// They are kept for a week.
+    /// The recorded ticks of a schedule before `before`, newest first. A `limit` of 0 means 20. Ticks are kept for a
+    /// week.
     pub async fn schedule_fires(
         &self,
         id: &str,
@@ -318,8 +323,8 @@ impl Queue {
         self.store().schedule_fires(self.namespace(), &id, before, limit).await
     }
 
-    /// The first `count` ticks, [`PREVIEW_MAX`] at most, that such a schedule would have after `from`; after now if
-    /// that is `None`. Of rules that tick once in many years there may be fewer: only a hundred years are looked through.
+    /// The first `count` ticks of a rule after `from`, or after now if `from` is `None`. At most [`PREVIEW_MAX`]. The
+    /// search ends after a hundred years, so a rule that rarely ticks may return fewer.
     pub async fn preview_schedule(
         &self,
         cron: &str,
@@ -345,20 +350,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_fires_is_told_of_changes() {
+    async fn schedule_changes_notify_the_firing_loop() {
         let queue = Queue::open("sqlite::memory:").await.unwrap();
         let mut changes = queue.core().schedules_changed.subscribe();
-        let mut told = || std::mem::replace(&mut changes, queue.core().schedules_changed.subscribe()).has_changed();
+        let mut is_notified =
+            || std::mem::replace(&mut changes, queue.core().schedules_changed.subscribe()).has_changed();
         let new = || NewSchedule::new("a", "@daily", NewEvent::new("t"));
         let id = queue.add_schedule(new()).await.unwrap().id;
-        assert_eq!(told().ok(), Some(true));
+        assert_eq!(is_notified().ok(), Some(true));
         queue.put_schedule(&id, new().paused()).await.unwrap();
-        assert_eq!(told().ok(), Some(true));
+        assert_eq!(is_notified().ok(), Some(true));
         queue.resume_schedule(&id).await.unwrap();
-        assert_eq!(told().ok(), Some(true));
+        assert_eq!(is_notified().ok(), Some(true));
         queue.resume_schedule(&id).await.unwrap();
-        assert_eq!(told().ok(), Some(false));
+        assert_eq!(is_notified().ok(), Some(false));
         queue.remove_schedule(&id).await.unwrap();
-        assert_eq!(told().ok(), Some(true));
+        assert_eq!(is_notified().ok(), Some(true));
     }
 }

@@ -1,5 +1,5 @@
-//! Putting right the next ticks of schedules after the clock was put back: else none would come until the clock is
-//! again where it was. What happened meanwhile is on record, and does not happen again.
+//! Recomputes the next ticks of schedules after the database clock moved back. Without this, no tick would fire until
+//! the clock reaches the old time again. Ticks that have fired are recorded, and do not fire again.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use crate::error::Result;
 use crate::queue::Queue;
 use crate::store::{Rescheduled, SchedulesAhead};
 
-/// How many schedules are read at once.
+/// How many schedules one statement reads.
 const BATCH: usize = 1_000;
 
 impl Queue {
-    /// Brings back the next ticks of schedules that were computed while the database's clock was ahead; how many.
-    /// `windlass serve` and every running [`Node`](crate::Node) do this by themselves.
+    /// Recomputes next ticks that were computed while the database clock was ahead. Returns how many it changed.
+    /// `windlass serve` and every running [`Node`](crate::Node) do this automatically.
     pub async fn reschedule_once(&self) -> Result<usize> {
         self.topology().await?;
         let (mut after, mut moved) = (String::new(), 0);
@@ -31,14 +31,18 @@ impl Queue {
             }
         }
         if moved > 0 {
-            tracing::warn!(namespace = self.namespace(), moved, "the clock was put back, and so were schedules");
+            tracing::warn!(
+                namespace = self.namespace(),
+                moved,
+                "the clock moved back; recomputed the next ticks of schedules"
+            );
             self.core().schedules_changed.send_replace(());
         }
         Ok(moved)
     }
 }
 
-/// Those whose rule ticks before their next tick. A rule that is not known here is left to others.
+/// Schedules whose rule has a tick before their stored next tick. Rules that this version cannot parse are skipped.
 fn too_late(found: SchedulesAhead) -> Vec<Rescheduled> {
     let mut first = HashMap::new();
     let too_late = found.schedules.into_iter().filter_map(|schedule| {

@@ -1,4 +1,4 @@
-//! Values of a tick in a schedule's event: `{{tick.date}}` and the like, in its payload and title.
+//! Placeholders such as `{{tick.date}}` in the payload and title of a schedule's event.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 
-/// All names there are.
+/// All placeholder names.
 const NAMES: [&str; 9] = [
     "tick.utc",
     "tick.local",
@@ -23,15 +23,15 @@ const NAMES: [&str; 9] = [
     "schedule.id",
 ];
 
-/// What the names stand for at one tick.
-pub(crate) struct Values<'a> {
+/// The values of the placeholders at one tick.
+pub(crate) struct TickValues<'a> {
     pub rule: &'a Rule,
     pub tick: Timestamp,
     pub schedule_id: &'a str,
     pub name: &'a str,
 }
 
-impl Values<'_> {
+impl TickValues<'_> {
     fn get(&self, name: &str) -> String {
         let (local, utc) = (self.rule.local(self.tick), |at: Timestamp| at.to_rfc3339_opts(Secs, true));
         match name {
@@ -48,20 +48,21 @@ impl Values<'_> {
     }
 }
 
-/// Refuses names that look like ours and are not.
+/// Rejects unknown placeholder names that start with `tick.` or `schedule.`.
 pub(crate) fn check(event: &NewEvent) -> Result<()> {
     for (field, text) in [("payload", Some(event.payload.get())), ("title", event.title.as_deref())] {
-        if let Some(unknown) = text.and_then(|text| places(text).find(|place| !NAMES.contains(&place.name))) {
-            let problem = format!("has no value {{{{{}}}}}; there are {}", unknown.name, NAMES.join(", "));
+        if let Some(unknown) = text.and_then(|text| placeholders(text).find(|found| !NAMES.contains(&found.name))) {
+            let problem =
+                format!("has the unknown placeholder {{{{{}}}}}; use one of {}", unknown.name, NAMES.join(", "));
             return Err(Error::invalid(field, problem));
         }
     }
     Ok(())
 }
 
-/// Puts the values in. Inside JSON, names can only stand in strings, so the text need not be parsed.
-pub(crate) fn fill(event: &mut NewEvent, values: &Values) -> Result<()> {
-    if let Cow::Owned(payload) = filled(event.payload.get(), |name| in_json(&values.get(name))) {
+/// Replaces the placeholders. In JSON they can only occur inside strings, so the payload is not parsed.
+pub(crate) fn fill(event: &mut NewEvent, values: &TickValues) -> Result<()> {
+    if let Cow::Owned(payload) = filled(event.payload.get(), |name| escape_json(&values.get(name))) {
         let parsed = RawValue::from_string(payload);
         event.payload = parsed.map_err(|error| Error::invalid("payload", error.to_string()))?;
     }
@@ -73,18 +74,18 @@ pub(crate) fn fill(event: &mut NewEvent, values: &Values) -> Result<()> {
     Ok(())
 }
 
-/// As it stands between the quotes of a JSON string.
-fn in_json(text: &str) -> String {
+/// Escapes a text for the inside of a JSON string.
+fn escape_json(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
 fn filled(text: &str, value: impl Fn(&str) -> String) -> Cow<'_, str> {
     let (mut filled, mut copied) = (String::new(), 0);
-    for place in places(text).filter(|place| NAMES.contains(&place.name)) {
-        filled.push_str(&text[copied..place.begin]);
-        filled.push_str(&value(place.name));
-        copied = place.end;
+    for found in placeholders(text).filter(|found| NAMES.contains(&found.name)) {
+        filled.push_str(&text[copied..found.start]);
+        filled.push_str(&value(found.name));
+        copied = found.end;
     }
     if copied == 0 {
         return text.into();
@@ -94,24 +95,24 @@ fn filled(text: &str, value: impl Fn(&str) -> String) -> Cow<'_, str> {
 }
 
 /// A `{{name}}` in a text.
-struct Place<'a> {
+struct Placeholder<'a> {
     name: &'a str,
-    begin: usize,
+    start: usize,
     end: usize,
 }
 
-/// Every `{{…}}` whose name begins as ours do; others mean something to somebody else.
-fn places(text: &str) -> impl Iterator<Item = Place<'_>> {
+/// Every `{{…}}` whose name starts with `tick.` or `schedule.`. Others belong to other template languages.
+fn placeholders(text: &str) -> impl Iterator<Item = Placeholder<'_>> {
     text.match_indices("}}").filter_map(|(close, _)| {
         let from = close.saturating_sub(NAME_BYTES_MAX);
         let open = from + text.as_bytes()[from..close].windows(2).rposition(|two| two == b"{{")?;
         let name = text[open + 2..close].trim_matches(' ');
-        let ours = name.starts_with("tick.") || name.starts_with("schedule.");
-        (ours && !name.contains("}}")).then_some(Place { name, begin: open, end: close + 2 })
+        let has_prefix = name.starts_with("tick.") || name.starts_with("schedule.");
+        (has_prefix && !name.contains("}}")).then_some(Placeholder { name, start: open, end: close + 2 })
     })
 }
 
-/// What is longer is no name of ours: nobody has to look for its beginning.
+/// Longer names cannot be placeholders. The limit bounds the search for the opening braces.
 const NAME_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
@@ -120,7 +121,8 @@ mod tests {
 
     fn fill_at(tick: &str, event: NewEvent) -> NewEvent {
         let rule = Rule::parse("30 2 * * *", "Europe/Berlin").unwrap();
-        let values = Values { rule: &rule, tick: tick.parse().unwrap(), schedule_id: "id-1", name: "a \"b\" \\ ü" };
+        let values =
+            TickValues { rule: &rule, tick: tick.parse().unwrap(), schedule_id: "id-1", name: "a \"b\" \\ ü" };
         check(&event).unwrap();
         let mut event = event;
         fill(&mut event, &values).unwrap();
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_has_its_value() {
+    fn placeholders_are_replaced() {
         let tick = "2026-07-01T00:30:00Z";
         let table = [
             ("{{tick.utc}}", "2026-07-01T00:30:00Z"),
@@ -157,7 +159,7 @@ mod tests {
         }
         // The local day is not UTC's.
         assert_eq!(payload("2026-07-01T22:30:00Z", r#"["{{tick.date}}"]"#), r#"["2026-07-02"]"#);
-        // Nested objects close like names do.
+        // The closing braces of nested objects are not placeholders.
         let nested = r#"{"{{tick.date}}":{"a":{"b":"{{tick.unix}}"}},"c":{"d":{}}}"#;
         assert_eq!(payload(tick, nested), r#"{"2026-07-01":{"a":{"b":"1782865800"}},"c":{"d":{}}}"#);
         let titled = fill_at(tick, NewEvent::new("t").title("{{schedule.name}} of {{tick.date}}"));
@@ -169,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_refused() {
+    fn unknown_placeholders_are_rejected() {
         for (field, event) in [
             ("payload", NewEvent::new("t").payload("at {{tick.hour}}").unwrap()),
             ("payload", NewEvent::new("t").payload(&serde_json::json!({ "{{ schedule.cron }}": 1 })).unwrap()),
             ("title", NewEvent::new("t").title("{{tick.}}")),
         ] {
             let error = check(&event).unwrap_err().to_string();
-            assert!(error.starts_with(field) && error.contains("there are tick.utc, "), "{error}");
+            assert!(error.starts_with(field) && error.contains("use one of tick.utc, "), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Schedules as they are shown, and what they fired.
+//! The public view of schedules and of the ticks they fired.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::policy::limits::Limits;
 
-/// How many next runs a view shows.
+/// How many upcoming ticks a view shows.
 const NEXT_RUNS: usize = 5;
 
-/// Who sees to it that a schedule fires.
+/// The process that fires a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleRunner {
-    /// Every server and node.
+    /// Any server or node.
     Windlass,
-    /// The extension pg_cron, in the database.
+    /// The PostgreSQL extension pg_cron.
     PgCron,
 }
 
@@ -39,58 +39,58 @@ impl std::str::FromStr for ScheduleRunner {
     }
 }
 
-/// A schedule and how it stands.
-#[derive(Debug, Clone, Serialize)]
+/// A schedule with its state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScheduleView {
-    /// Its id: a UUID. Its events carry it as `scheduled_task_id`.
+    /// The schedule's id, a UUID. Its events have it as `scheduled_task_id`.
     pub id: String,
-    /// Its name, unique in the namespace.
+    /// The schedule's name, unique in the namespace.
     pub name: String,
-    /// When it ticks.
+    /// The cron expression.
     pub cron: String,
-    /// The zone that the expression goes by.
+    /// The time zone of the expression.
     pub timezone: String,
-    /// The type of its events.
+    /// The type of the events.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// A line for people.
+    /// The title of the events.
     pub title: Option<String>,
-    /// A few sentences for people.
+    /// The description of the events.
     pub description: Option<String>,
-    /// The tags of its events, comma-separated.
+    /// The tags of the events, comma-separated.
     pub tags: String,
-    /// The payload, before the values of a tick are filled in.
+    /// The payload, with placeholders such as `{{tick.date}}`.
     #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub payload: Box<RawValue>,
-    /// The group of its events: one at a time, in order.
+    /// The group of the events: handled one at a time, in order.
     pub group_id: Option<String>,
-    /// Higher goes first.
+    /// The priority of the events; higher is delivered first.
     pub priority: i16,
-    /// How many failures its events are allowed; as the policy says if `None`.
+    /// The retry limit of the events; `None` means that of the policy.
     pub max_retries: Option<u32>,
-    /// Context that travels with its events.
+    /// The metadata of the events.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<Box<RawValue>>,
-    /// Its events are never started later than this after they were published.
+    /// The events expire this long after they are published.
     pub expires_in_ms: Option<u64>,
-    /// What becomes of ticks that were missed.
+    /// The policy for missed ticks.
     pub missed: MissedPolicy,
-    /// Who sees to it that it fires.
+    /// The process that fires the schedule.
     pub runner: ScheduleRunner,
-    /// It does not fire while it is not active.
+    /// Whether the schedule fires; `false` while it is paused.
     pub active: bool,
-    /// Its next tick, while it is active and run by Windlass.
+    /// The next tick, while the schedule is active and fired by Windlass.
     pub next_at: Option<DateTime<Utc>>,
-    /// Its next five ticks, while it is active.
+    /// The next five ticks, while the schedule is active.
     pub next_runs: Vec<DateTime<Utc>>,
-    /// The newest tick for which it published an event.
+    /// The newest tick that published an event.
     pub last_at: Option<DateTime<Utc>>,
-    /// That event.
+    /// The event of that tick.
     pub last_event_id: Option<i64>,
-    /// When it was created.
+    /// When the schedule was created.
     pub created_at: DateTime<Utc>,
-    /// When it last changed, or fired.
+    /// When the schedule last changed or fired.
     pub updated_at: DateTime<Utc>,
 }
 
@@ -99,7 +99,7 @@ impl ScheduleView {
         Rule::parse(&self.cron, &self.timezone)
     }
 
-    /// The event of a tick, published at `now`.
+    /// Creates the event of a tick that is published at `now`.
     pub(super) fn event(&self, rule: &Rule, tick: Timestamp, now: Timestamp, limits: &Limits) -> Result<NewEvent> {
         let mut event = NewEvent {
             title: self.title.clone(),
@@ -114,7 +114,7 @@ impl ScheduleView {
             expires_in: self.expires_in_ms.map(Duration::from_millis),
             ..NewEvent::new(&self.event_type).payload_raw(self.payload.clone())
         };
-        template::fill(&mut event, &template::Values { rule, tick, schedule_id: &self.id, name: &self.name })?;
+        template::fill(&mut event, &template::TickValues { rule, tick, schedule_id: &self.id, name: &self.name })?;
         event.check(limits, now)?;
         Ok(event)
     }
@@ -128,38 +128,38 @@ impl ScheduleView {
     }
 }
 
-/// Who publishes the events of schedules.
+/// The producer of the events of schedules.
 const PRODUCER: &str = "scheduler";
 
-/// A tick of a schedule that is on record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A recorded tick of a schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScheduleFire {
-    /// The tick; for one that somebody asked for, that moment.
+    /// The planned time of the tick; for a manual one, the time of the request.
     pub tick_at: DateTime<Utc>,
-    /// Somebody asked for it.
+    /// Whether the tick was requested manually.
     pub manual: bool,
-    /// When it was seen to.
+    /// When the tick was fired or recorded as skipped.
     pub fired_at: DateTime<Utc>,
-    /// Its event; `None` where it was passed over, or its event could not be published.
+    /// The event of the tick; `None` if the tick was skipped or its event could not be published.
     pub event_id: Option<i64>,
-    /// How many ticks before it were passed over; no more than 1,000 are counted.
+    /// How many ticks before this one were skipped, at most 1,000.
     pub skipped: u32,
-    /// Why its event could not be published.
+    /// Why the event could not be published.
     pub error: Option<String>,
 }
 
-/// Which schedules to list; what is `None` does not filter.
+/// Which schedules to list. `None` does not filter.
 #[derive(Debug, Clone, Default)]
 pub struct ScheduleFilter {
-    /// Of this name.
+    /// Only the schedule with this name.
     pub name: Option<String>,
-    /// That are active, or are not.
+    /// Only active schedules, or only paused ones.
     pub active: Option<bool>,
-    /// Whose events are of this type.
+    /// Only schedules with this event type.
     pub event_type: Option<String>,
-    /// How many; 20 if 0.
+    /// The page size; 0 means 20.
     pub limit: usize,
-    /// How many to pass over.
+    /// How many schedules to skip.
     pub offset: usize,
 }

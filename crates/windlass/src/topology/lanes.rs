@@ -4,8 +4,8 @@
 //! instead of the whole queue. Claims without a filter do not use lanes.
 //!
 //! This process caches lane ids by key for publishing, and the complete list of lanes for claims with a filter. Both
-//! belong to one version of the namespace: maintenance increments the version when it removes lanes, and publishing
-//! refuses an old version, so a cached id is never used after its lane is gone.
+//! belong to one version of the topology. Maintenance increments the version when it removes lanes, and publishing
+//! rejects an old version, so a cached id is never used after its lane was removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -15,10 +15,11 @@ use crate::queue::Core;
 use crate::queue::wake::lock;
 use crate::topology::{Topology, wants};
 
-/// The cache of ids by key is emptied when it reaches this size. Ids are looked up again when they are needed.
+/// The cache of ids by key is cleared when it reaches this size. Ids are loaded again on demand.
 const KEYS_MAX: usize = 200_000;
 
-/// Fewer empty lanes than this are not worth removing: all processes then reload the namespace and list its lanes again.
+/// Fewer empty lanes than this are not worth removing: all processes then reload the namespace and list its lanes
+/// again.
 pub(crate) const EMPTY_LANES_MIN: usize = 500;
 
 /// What the deliveries of one lane have in common.
@@ -34,21 +35,21 @@ pub(crate) struct LaneKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lane {
     pub lane_id: i64,
-    /// Lanes of a namespace are numbered in the order of their commits.
+    /// Lanes of a namespace are numbered in commit order.
     pub number: i64,
     pub key: Arc<LaneKey>,
 }
 
-/// The lanes that this process knows, by namespace.
+/// The cached lanes, by namespace.
 #[derive(Default)]
 pub(crate) struct LaneCache(Mutex<HashMap<String, NamespaceLanes>>);
 
-/// The known lanes of one version of a namespace.
+/// The cached lanes of a namespace, for one version of its topology.
 #[derive(Default)]
 struct NamespaceLanes {
     version: i64,
     ids: HashMap<Arc<LaneKey>, i64>,
-    /// All lanes up to the number of the last one, by number.
+    /// All lanes up to the number of the last entry, sorted by number.
     listed: Vec<Lane>,
     /// Indexes into `listed`.
     by_tag: HashMap<String, Vec<usize>>,
@@ -86,7 +87,8 @@ impl LaneFilter<'_> {
 }
 
 impl LaneCache {
-    /// Runs `work` on the lanes of this version; on none, without effect, if a newer version is cached.
+    /// Runs `work` on the lanes of this version. If a newer version is cached, `work` gets an empty set, and its
+    /// changes are discarded.
     fn at<T>(&self, namespace: &str, version: i64, work: impl FnOnce(&mut NamespaceLanes) -> T) -> T {
         let mut cache = lock(&self.0);
         let lanes = match cache.get_mut(namespace) {
@@ -102,12 +104,12 @@ impl LaneCache {
         work(lanes)
     }
 
-    /// The namespace has this version. A newer one is forgotten: the database was restored, or a replica took over.
+    /// Removes cached lanes of a version newer than the database's: it was restored, or failed over to a replica.
     pub fn forget_newer(&self, namespace: &str, version: i64) {
         lock(&self.0).retain(|known, lanes| known != namespace || lanes.version <= version);
     }
 
-    /// Looks up lane ids while the cache is locked once for all of them.
+    /// Looks up lane ids, with one lock of the cache for all of them.
     pub fn look_up<T>(&self, topology: &Topology, work: impl FnOnce(&dyn Fn(&LaneKey) -> Option<i64>) -> T) -> T {
         self.at(&topology.namespace.namespace, topology.version, |lanes| work(&|key| lanes.ids.get(key).copied()))
     }
@@ -118,7 +120,7 @@ impl LaneCache {
         });
     }
 
-    /// The number of the newest listed lane; 0 if none is.
+    /// The number of the newest listed lane; 0 if none is listed.
     pub fn newest(&self, topology: &Topology) -> i64 {
         let newest = |lanes: &mut NamespaceLanes| lanes.listed.last().map_or(0, |lane| lane.number);
         self.at(&topology.namespace.namespace, topology.version, newest)
@@ -133,8 +135,8 @@ impl LaneCache {
         self.at(&topology.namespace.namespace, topology.version, newer)
     }
 
-    /// The listed lanes that match, from this place in the list on; the place where the list ends now, and the number of its
-    /// last lane.
+    /// Returns the listed lanes from index `from` on that match; the length of the list; and the number of its last
+    /// lane.
     pub fn select(&self, topology: &Topology, filter: &LaneFilter<'_>, from: usize) -> (Vec<Lane>, usize, i64) {
         self.at(&topology.namespace.namespace, topology.version, |lanes| {
             let matching = |lane: &&Lane| filter.matches(&lane.key);
@@ -152,7 +154,7 @@ impl LaneCache {
 }
 
 impl Core {
-    /// Creates the lanes that do not exist and caches the ids of all of them.
+    /// Creates missing lanes, and caches the ids of all `keys`.
     pub async fn add_lanes(&self, topology: &Topology, keys: Vec<LaneKey>) -> Result<()> {
         let namespace = &topology.namespace.namespace;
         let ids = self.store.add_lanes(namespace, &keys).await?;
@@ -160,7 +162,7 @@ impl Core {
         Ok(())
     }
 
-    /// Brings the list of lanes up to date; the number of the newest lane.
+    /// Updates the list of lanes. Returns the number of the newest lane.
     pub async fn list_lanes(&self, topology: &Topology) -> Result<i64> {
         let (namespace, version) = (&topology.namespace.namespace, topology.version);
         let newer = self.store.lanes_after(namespace, self.lanes.newest(topology)).await?;
@@ -174,7 +176,7 @@ impl Core {
     }
 }
 
-/// A tag set as the table of lanes stores it.
+/// A tag set in the format of the table of lanes.
 pub(crate) fn join_tags(tags: &[String]) -> String {
     tags.join(",")
 }
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_selected_by_tag_from_a_place_on() {
+    fn lanes_are_selected_by_tag_from_an_index_on() {
         let (cache, topology) = (LaneCache::default(), topology("n", 1));
         list(&cache, 1, &[lane(1, &["a"]), lane(2, &["a", "b"]), lane(3, &["b"])]);
         let tags = ["a".to_owned(), "b".to_owned()];
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_listed_twice_appears_once() {
+    fn lane_listed_twice_appears_once() {
         let (cache, topology) = (LaneCache::default(), topology("n", 1));
         list(&cache, 1, &[lane(1, &[]), lane(2, &[])]);
         list(&cache, 1, &[lane(2, &[]), lane(3, &[])]);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_version_forgets_the_lanes_of_the_old_one() {
+    fn new_version_clears_the_lanes_of_the_old_one() {
         let (cache, key) = (LaneCache::default(), lane(1, &[]).key);
         cache.insert("n", 1, [((*key).clone(), 7)]);
         let find = |version| cache.look_up(&topology("n", version), |find| find(&key));
@@ -236,11 +238,7 @@ mod tests {
         assert_eq!(find(2), None);
         cache.insert("n", 2, [((*key).clone(), 8)]);
         cache.insert("n", 1, [((*key).clone(), 7)]);
-        assert_eq!(
-            (find(1), find(2)),
-            (None, Some(8)),
-            "a caller with an old version neither gets nor changes anything"
-        );
+        assert_eq!((find(1), find(2)), (None, Some(8)), "a caller with an old version neither reads nor changes lanes");
         cache.forget_newer("n", 1);
         cache.insert("n", 1, [((*key).clone(), 7)]);
         assert_eq!(find(1), Some(7));

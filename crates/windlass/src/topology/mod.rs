@@ -1,4 +1,5 @@
-//! What a namespace consists of: its policy and subscriptions.
+//! The topology of a namespace: its policy and subscriptions, which each process caches by version. [`lanes`] caches
+//! the lanes.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::store::LeaseTimes;
 
 pub(crate) mod lanes;
 
-/// The subscription that every namespace has and that matches everything.
+/// The subscription that every namespace has. By default it matches all events.
 pub const MAIN: &str = "main";
 
 /// The namespace that always exists.
@@ -23,40 +24,40 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 /// A unit of isolation: its own events, subscriptions, dead letters and policy.
 #[derive(Debug, Clone, Serialize)]
 pub struct Namespace {
-    /// Its name.
+    /// The name.
     pub namespace: String,
-    /// Anything people want to keep with it: a JSON object.
+    /// User-defined metadata: a JSON object.
     pub metadata: Box<RawValue>,
-    /// How it treats its deliveries.
+    /// The policy for deliveries.
     pub policy: NamespacePolicy,
-    /// Nothing is handed out while it is paused.
+    /// No deliveries of a paused namespace can be claimed.
     pub paused: bool,
-    /// Event types that are not handed out.
+    /// Patterns of event types whose deliveries cannot be claimed.
     pub paused_types: Vec<String>,
     /// When it was created.
     pub created_at: Timestamp,
 }
 
-/// Who must be told: a named filter on types and tags.
+/// A named filter on types and tags. A subscription gets its own delivery of each matching event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Subscription {
-    /// Its name, unique in the namespace.
+    /// The name, unique in the namespace.
     pub subscription: String,
-    /// Unique in the database. Deliveries are stored and claimed by it.
+    /// Unique in the database. Deliveries are stored and claimed by this id.
     #[serde(skip)]
     pub(crate) subscription_id: i64,
-    /// Types it wants, by exact name or by prefix ending in `*`; all if empty.
+    /// Matches events of these types: exact names, or prefixes that end in `*`. Empty: all types.
     pub types: Vec<String>,
-    /// It wants events with any of these tags; all if empty.
+    /// Matches events with any of these tags. Empty: all events.
     pub tags: Vec<String>,
-    /// What it does differently from its namespace.
+    /// Overrides of the namespace's policy.
     pub policy: PolicyOverrides,
-    /// Nothing is handed out while it is paused.
+    /// No deliveries of a paused subscription can be claimed.
     pub paused: bool,
-    /// Events published from this instant on are delivered to it.
+    /// Events that are published from this time on are delivered to the subscription.
     pub starts_at: DateTime<Utc>,
-    /// While past events are still being added: the id to go on from.
+    /// During the backfill with past events: the event id from which it continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backfill_from: Option<i64>,
     /// When it was created.
@@ -64,12 +65,13 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Whether the subscription matches such an event.
     pub(crate) fn wants(&self, event_type: &str, tags: &[String]) -> bool {
         wants(&self.types, &self.tags, event_type, tags)
     }
 }
 
-/// Any of the types, and any of the tags; an empty list asks for nothing in particular.
+/// Whether a filter matches an event: any of the types, and any of the tags. An empty list matches everything.
 pub(crate) fn wants(types: &[String], any_tags: &[String], event_type: &str, tags: &[String]) -> bool {
     (types.is_empty() || types.iter().any(|pattern| names::type_matches(pattern, event_type)))
         && (any_tags.is_empty() || any_tags.iter().any(|tag| tags.contains(tag)))
@@ -79,8 +81,8 @@ pub(crate) fn wants(types: &[String], any_tags: &[String], event_type: &str, tag
 #[derive(Debug, Clone)]
 pub(crate) struct Topology {
     pub namespace: Namespace,
-    /// Incremented by every change of the namespace and its subscriptions, and when lanes are removed. Publish and claim
-    /// refuse to work with an old version.
+    /// Incremented by every change of the namespace and its subscriptions, and when lanes are removed. Publish and
+    /// claim refuse to work with an old version.
     pub version: i64,
     pub subscriptions: Vec<Subscription>,
 }
@@ -90,43 +92,45 @@ impl Topology {
         self.subscriptions.iter().find(|subscription| subscription.subscription == name)
     }
 
-    /// How long events of this type may wait that say nothing about it themselves.
+    /// The default deadline of events of this type, after they can first be delivered.
     pub fn expires_after(&self, event_type: &str) -> Option<Duration> {
         let policy = self.namespace.policy.resolve(event_type, &PolicyOverrides::default());
         policy.expires_after_ms.map(Duration::from_millis)
     }
 
-    /// The policy for a type as one subscription sees it.
+    /// The policy for deliveries of a type to a subscription.
     pub fn policy(&self, subscription: &str, event_type: &str) -> Policy {
         let none = PolicyOverrides::default();
         let overrides = self.subscription(subscription).map_or(&none, |found| &found.policy);
         self.namespace.policy.resolve(event_type, overrides)
     }
 
-    /// How long leases of a subscription last, by type.
+    /// The lease durations of a subscription, by type.
     pub fn lease_times(&self, subscription: &str) -> LeaseTimes {
         let default = self.policy(subscription, "").lease();
         let patterns = self.namespace.policy.types.keys();
         let by_type = patterns.map(|pattern| {
-            // The type that is the pattern without its `*` is matched by no longer pattern than this one.
+            // No longer pattern than this one matches the pattern without its `*`, so it resolves to this pattern.
             (pattern.clone(), self.policy(subscription, pattern.trim_end_matches('*')).lease())
         });
         let by_type: Vec<_> = by_type.collect();
-        let same = by_type.iter().all(|(_, lease)| *lease == default);
-        LeaseTimes { default, by_type: if same { Vec::new() } else { by_type } }
+        let all_default = by_type.iter().all(|(_, lease)| *lease == default);
+        LeaseTimes { default, by_type: if all_default { Vec::new() } else { by_type } }
     }
 
-    /// Deliveries of the subscription that expire this soon are claimed before all others.
+    /// Deliveries of the subscription that expire within this time are claimed before all others; `None`: all with a
+    /// deadline.
     pub fn deadline_horizon(&self, subscription: &str) -> Option<Duration> {
         self.policy(subscription, "").deadline_horizon()
     }
 
-    /// The policy that applies to a live delivery.
+    /// The policy for a delivery.
     pub fn policy_of(&self, live: &LiveDelivery) -> Policy {
         self.policy(&live.subscription, &live.event_type)
     }
 
-    /// The types that are paused, as patterns; `None` if the namespace or the subscription is paused as a whole.
+    /// The patterns of paused types; `None` if the whole namespace or subscription is paused, or there is no
+    /// subscription.
     pub fn paused_types(&self, subscription: &str) -> Option<&[String]> {
         let paused = self.namespace.paused || self.subscription(subscription).is_none_or(|found| found.paused);
         (!paused).then_some(&self.namespace.paused_types[..])
@@ -150,7 +154,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_filter_asks_for_any_type_and_any_tag() {
+    fn filter_matches_any_type_and_any_tag() {
         let list = |items: &[&str]| items.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (email, none) = (list(&["email", "high"]), list(&[]));
         assert!(wants(&none, &none, "t", &none));

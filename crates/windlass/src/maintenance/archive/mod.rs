@@ -1,7 +1,7 @@
-//! History in files: compressed JSON lines, one for each event, and beside each file a manifest.
+//! Archive files of history: compressed JSON lines, one per event, and a manifest for each file.
 //!
 //! `<folder>/<namespace>/<YYYY-MM>/<name>.jsonl.gz` holds events that were published in that month, and
-//! `<name>.manifest.json` says what is in it. A file without its manifest was not finished, and does not count.
+//! `<name>.manifest.json` describes it. A file without a manifest is incomplete and ignored.
 
 use std::path::Path;
 
@@ -22,17 +22,17 @@ pub(crate) use write::Archive;
 /// The version of the format.
 const VERSION: u32 = 1;
 
-const LINES: &str = ".jsonl.gz";
-const MANIFEST: &str = ".manifest.json";
+const LINES_SUFFIX: &str = ".jsonl.gz";
+const MANIFEST_SUFFIX: &str = ".manifest.json";
 
-/// An event that is done with, and what was done about it.
+/// A finished event with its attempts.
 #[derive(Debug, Clone)]
 pub(crate) struct PastEvent {
     pub event: Event,
     pub attempts: Vec<PastAttempt>,
 }
 
-/// An attempt that has ended, with all that is kept of it but its lease.
+/// A finished attempt, without its lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PastAttempt {
     pub subscription: String,
@@ -60,7 +60,7 @@ pub(crate) struct PastAttempt {
     pub max_retries: Option<u32>,
 }
 
-/// What is in a file.
+/// The description of an archive file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub version: u32,
@@ -73,13 +73,13 @@ pub(crate) struct Manifest {
     pub attempts: u64,
     pub first_id: i64,
     pub last_id: i64,
-    /// Of the file, compressed.
+    /// Compressed size of the file.
     pub bytes: u64,
-    /// Of the file, in hexadecimal digits.
+    /// SHA-256 of the file in hexadecimal digits.
     pub sha256: String,
 }
 
-fn failed(path: &Path, error: impl std::fmt::Display) -> Error {
+fn archive_error(path: &Path, error: impl std::fmt::Display) -> Error {
     Error::Archive { path: path.display().to_string(), detail: error.to_string() }
 }
 
@@ -87,14 +87,14 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Runs `work` where it may block.
+/// Runs blocking file operations on a thread for them.
 pub(crate) async fn blocking<T, F>(work: F) -> Result<T>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T> + Send + 'static,
 {
-    let died = |error| Error::Archive { path: String::new(), detail: format!("did not finish: {error}") };
-    tokio::task::spawn_blocking(work).await.map_err(died)?
+    let panicked = |error| Error::Archive { path: String::new(), detail: format!("did not finish: {error}") };
+    tokio::task::spawn_blocking(work).await.map_err(panicked)?
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reading files of history.
+//! Reads archive files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -8,14 +8,14 @@ use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::{LINES, MANIFEST, Manifest, PastAttempt, PastEvent, VERSION, failed, hex};
+use super::{LINES_SUFFIX, MANIFEST_SUFFIX, Manifest, PastAttempt, PastEvent, VERSION, archive_error, hex};
 use crate::error::Result;
 use crate::event::Event;
 
 /// The longest line: an event with the largest payload that can be stored, and its attempts.
 const LINE_BYTES_MAX: u64 = 2 << 30;
 
-/// Every manifest in a folder and those in it, by path; with how many files lack theirs.
+/// All manifests in a folder and its subfolders, ordered by path, and the number of files without a manifest.
 pub(crate) fn manifests(folder: &Path) -> Result<(Vec<(PathBuf, Manifest)>, usize)> {
     let (mut found, mut unfinished) = (Vec::new(), 0);
     visit(folder, &mut found, &mut unfinished)?;
@@ -24,32 +24,35 @@ pub(crate) fn manifests(folder: &Path) -> Result<(Vec<(PathBuf, Manifest)>, usiz
 }
 
 fn visit(folder: &Path, found: &mut Vec<(PathBuf, Manifest)>, unfinished: &mut usize) -> Result<()> {
-    for entry in fs::read_dir(folder).map_err(|error| failed(folder, error))? {
-        let entry = entry.map_err(|error| failed(folder, error))?;
+    for entry in fs::read_dir(folder).map_err(|error| archive_error(folder, error))? {
+        let entry = entry.map_err(|error| archive_error(folder, error))?;
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        if entry.file_type().map_err(|error| failed(&path, error))?.is_dir() {
+        if entry.file_type().map_err(|error| archive_error(&path, error))?.is_dir() {
             visit(&path, found, unfinished)?;
-        } else if let Some(stem) = name.strip_suffix(MANIFEST) {
+        } else if let Some(stem) = name.strip_suffix(MANIFEST_SUFFIX) {
             let manifest = manifest(&path)?;
-            found.push((folder.join(format!("{stem}{LINES}")), manifest));
-        } else if let Some(stem) = name.strip_suffix(LINES) {
-            *unfinished += usize::from(!folder.join(format!("{stem}{MANIFEST}")).exists());
+            found.push((folder.join(format!("{stem}{LINES_SUFFIX}")), manifest));
+        } else if let Some(stem) = name.strip_suffix(LINES_SUFFIX) {
+            *unfinished += usize::from(!folder.join(format!("{stem}{MANIFEST_SUFFIX}")).exists());
         }
     }
     Ok(())
 }
 
 fn manifest(path: &Path) -> Result<Manifest> {
-    let text = fs::read(path).map_err(|error| failed(path, error))?;
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| failed(path, error))?;
+    let text = fs::read(path).map_err(|error| archive_error(path, error))?;
+    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| archive_error(path, error))?;
     if manifest.version != VERSION {
         let found = manifest.version;
-        return Err(failed(path, format!("has format {found}, but this build knows only {VERSION}; upgrade windlass")));
+        return Err(archive_error(
+            path,
+            format!("has format {found}, but this build knows only {VERSION}; upgrade windlass"),
+        ));
     }
     Ok(manifest)
 }
 
-/// The events of one file, which was compared with its manifest first.
+/// Reads the events of one file, after it was verified against its manifest.
 pub(crate) struct Reader {
     path: PathBuf,
     manifest: Manifest,
@@ -59,30 +62,30 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub fn open(path: &Path, manifest: &Manifest) -> Result<Reader> {
-        let (bytes, sha256) = digest(path).map_err(|error| failed(path, error))?;
+        let (bytes, sha256) = digest(path).map_err(|error| archive_error(path, error))?;
         if (bytes, &sha256) != (manifest.bytes, &manifest.sha256) {
-            return Err(failed(path, "is not the file that its manifest is about: it was damaged or cut short"));
+            return Err(archive_error(path, "does not match its manifest: it is damaged or truncated"));
         }
-        let file = File::open(path).map_err(|error| failed(path, error))?;
+        let file = File::open(path).map_err(|error| archive_error(path, error))?;
         let lines = BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file));
         Ok(Reader { path: path.to_owned(), manifest: manifest.clone(), lines, read: 0 })
     }
 
-    /// The next events, `limit` at most; none after the last.
+    /// The next events, at most `limit`. Empty after the last one.
     pub fn next(&mut self, limit: usize) -> Result<Vec<PastEvent>> {
         let mut events = Vec::new();
         while events.len() < limit {
             let mut line = Vec::new();
             let read = (&mut self.lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-            if read.map_err(|error| failed(&self.path, error))? == 0 {
+            if read.map_err(|error| archive_error(&self.path, error))? == 0 {
                 break;
             }
             events.push(self.parse(&line)?);
         }
         self.read += events.len() as u64;
         if events.is_empty() && self.read != self.manifest.events {
-            let (read, said) = (self.read, self.manifest.events);
-            return Err(failed(&self.path, format!("has {read} events, but its manifest says {said}")));
+            let (read, expected) = (self.read, self.manifest.events);
+            return Err(archive_error(&self.path, format!("has {read} events, but its manifest says {expected}")));
         }
         Ok(events)
     }
@@ -93,8 +96,8 @@ impl Reader {
             attempts: Vec<PastAttempt>,
         }
         let number = self.read + 1;
-        let failed = |error: String| failed(&self.path, format!("near line {number}: {error}"));
-        // In two steps: where a struct is made of several, no part of it can be carried as text.
+        let failed = |error: String| archive_error(&self.path, format!("near line {number}: {error}"));
+        // Parsed twice: `RawValue` fields do not work in a struct with `#[serde(flatten)]`.
         let event: Event = serde_json::from_slice(line).map_err(|error| failed(error.to_string()))?;
         let Attempts { attempts } = serde_json::from_slice(line).map_err(|error| failed(error.to_string()))?;
         if event.namespace != self.manifest.namespace {
@@ -104,7 +107,7 @@ impl Reader {
     }
 }
 
-/// Size and hash of a file.
+/// The size and SHA-256 of a file.
 fn digest(path: &Path) -> std::io::Result<(u64, String)> {
     let mut file = File::open(path)?;
     let (mut digest, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);

@@ -1,4 +1,4 @@
-//! What is written can be read, and what was not finished cannot.
+//! Round trips of archive files, and incomplete or damaged files.
 
 use std::fs;
 
@@ -59,7 +59,7 @@ fn archived(folder: &Path, events: &[PastEvent]) -> Vec<Manifest> {
 }
 
 #[test]
-fn what_was_written_is_read_month_by_month() {
+fn written_events_are_read_back_by_month() {
     let folder = tempfile::tempdir().unwrap();
     let events = [past(7, "2026-01-31T23:59:59Z"), past(9, "2026-02-01T00:00:00Z"), past(8, "2026-01-01T00:00:00Z")];
     let written = archived(folder.path(), &events);
@@ -84,7 +84,7 @@ fn what_was_written_is_read_month_by_month() {
 }
 
 #[test]
-fn what_was_not_closed_leaves_nothing() {
+fn unclosed_archive_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut archive = Archive::new(folder.path(), "ns", at("2026-11-16T00:00:00Z"));
     archive.write(&[past(1, "2026-01-01T00:00:00Z")]).unwrap();
@@ -94,7 +94,7 @@ fn what_was_not_closed_leaves_nothing() {
 }
 
 #[test]
-fn a_file_that_is_not_what_its_manifest_says_is_refused() {
+fn file_that_differs_from_its_manifest_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     archived(folder.path(), &[past(1, "2026-01-01T00:00:00Z")]);
     let (found, _) = manifests(folder.path()).unwrap();
@@ -113,11 +113,11 @@ fn a_file_that_is_not_what_its_manifest_says_is_refused() {
 }
 
 #[test]
-fn a_file_without_its_manifest_does_not_count() {
+fn file_without_manifest_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let manifest = archived(folder.path(), &[past(1, "2026-01-01T00:00:00Z")]).remove(0);
-    let stem = manifest.file.strip_suffix(LINES).unwrap();
-    let path = folder.path().join("ns/2026-01").join(format!("{stem}{MANIFEST}"));
+    let stem = manifest.file.strip_suffix(LINES_SUFFIX).unwrap();
+    let path = folder.path().join("ns/2026-01").join(format!("{stem}{MANIFEST_SUFFIX}"));
     let later = fs::read_to_string(&path).unwrap().replace("\"version\": 1", "\"version\": 2");
     fs::write(&path, later).unwrap();
     let error = manifests(folder.path()).unwrap_err();

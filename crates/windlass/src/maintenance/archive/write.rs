@@ -1,4 +1,4 @@
-//! Writing files of history, so that each is there as a whole or not at all.
+//! Writes archive files atomically: a file with a manifest is complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,21 +10,21 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::{LINES, MANIFEST, Manifest, PastAttempt, PastEvent, VERSION, failed, hex};
+use super::{LINES_SUFFIX, MANIFEST_SUFFIX, Manifest, PastAttempt, PastEvent, VERSION, archive_error, hex};
 use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::event::Event;
 
-/// A file is finished when it has so many events, or so many bytes before they are compressed.
+/// A file is full when it has this many events, or this many uncompressed bytes.
 const FILE_EVENTS_MAX: u64 = 50_000;
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Files that are being written, one for each month. What is not closed leaves nothing behind.
+/// The files being written, one per month. Files that are not closed are removed.
 pub(crate) struct Archive {
     folder: PathBuf,
     namespace: String,
     now: Timestamp,
-    open: BTreeMap<String, Open>,
+    open: BTreeMap<String, OpenFile>,
     closed: Vec<Manifest>,
 }
 
@@ -39,7 +39,7 @@ impl Archive {
             let month = past.event.created_at.format("%Y-%m").to_string();
             if !self.open.contains_key(&month) {
                 let folder = self.folder.join(&self.namespace).join(&month);
-                self.open.insert(month.clone(), Open::create(&self.folder, folder)?);
+                self.open.insert(month.clone(), OpenFile::create(&self.folder, folder)?);
             }
             let full = match self.open.get_mut(&month) {
                 Some(open) => open.add(past)?,
@@ -52,7 +52,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Finishes all files; when this returns, they survive a power cut.
+    /// Finishes all files. They are durable when this returns.
     pub fn close(mut self) -> Result<Vec<Manifest>> {
         for (month, open) in std::mem::take(&mut self.open) {
             self.closed.push(open.close(&self.namespace, month, self.now)?);
@@ -61,25 +61,25 @@ impl Archive {
     }
 }
 
-/// A file under a name that nobody reads.
-struct Open {
+/// A file being written, under a temporary name.
+struct OpenFile {
     folder: PathBuf,
     temporary: PathBuf,
-    lines: Option<GzEncoder<Hashed>>,
+    lines: Option<GzEncoder<HashingWriter>>,
     events: u64,
     attempts: u64,
     bytes: u64,
     ids: Option<(i64, i64)>,
 }
 
-/// Counts and hashes what goes to the file.
-struct Hashed {
+/// Counts and hashes the bytes written to the file.
+struct HashingWriter {
     file: BufWriter<File>,
     digest: Sha256,
     bytes: u64,
 }
 
-impl Write for Hashed {
+impl Write for HashingWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.digest.update(&bytes[..written]);
@@ -92,7 +92,7 @@ impl Write for Hashed {
     }
 }
 
-/// The event's own fields, and its attempts.
+/// One line: the fields of the event, and its attempts.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -100,27 +100,27 @@ struct Line<'a> {
     attempts: &'a [PastAttempt],
 }
 
-impl Open {
-    fn create(root: &Path, folder: PathBuf) -> Result<Open> {
-        fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
-        // The names of new folders must survive, too.
-        for made in folder.ancestors().take_while(|made| made.starts_with(root)) {
-            sync(made)?;
+impl OpenFile {
+    fn create(root: &Path, folder: PathBuf) -> Result<OpenFile> {
+        fs::create_dir_all(&folder).map_err(|error| archive_error(&folder, error))?;
+        // Sync the parent folders, so that new folder names are durable as well.
+        for ancestor in folder.ancestors().take_while(|ancestor| ancestor.starts_with(root)) {
+            sync_folder(ancestor)?;
         }
         let temporary = folder.join(format!(".{:016x}.unfinished", fastrand::u64(..)));
         let file = File::options().write(true).create_new(true).open(&temporary);
-        let file = BufWriter::new(file.map_err(|error| failed(&temporary, error))?);
-        let lines = GzEncoder::new(Hashed { file, digest: Sha256::new(), bytes: 0 }, Compression::default());
-        Ok(Open { folder, temporary, lines: Some(lines), events: 0, attempts: 0, bytes: 0, ids: None })
+        let file = BufWriter::new(file.map_err(|error| archive_error(&temporary, error))?);
+        let lines = GzEncoder::new(HashingWriter { file, digest: Sha256::new(), bytes: 0 }, Compression::default());
+        Ok(OpenFile { folder, temporary, lines: Some(lines), events: 0, attempts: 0, bytes: 0, ids: None })
     }
 
-    /// Whether it is full now.
+    /// Adds an event. Returns whether the file is full.
     fn add(&mut self, past: &PastEvent) -> Result<bool> {
         let mut line = serde_json::to_vec(&Line { event: &past.event, attempts: &past.attempts })
-            .map_err(|error| failed(&self.temporary, error))?;
+            .map_err(|error| archive_error(&self.temporary, error))?;
         line.push(b'\n');
         if let Some(lines) = &mut self.lines {
-            lines.write_all(&line).map_err(|error| failed(&self.temporary, error))?;
+            lines.write_all(&line).map_err(|error| archive_error(&self.temporary, error))?;
         }
         let (first, last) = self.ids.unwrap_or((past.event.id, past.event.id));
         self.ids = Some((first.min(past.event.id), last.max(past.event.id)));
@@ -133,9 +133,9 @@ impl Open {
     fn close(mut self, namespace: &str, month: String, now: Timestamp) -> Result<Manifest> {
         let (first_id, last_id) = self.ids.unwrap_or_default();
         let stem = format!("{first_id:012}-{last_id:012}-{:08x}", fastrand::u32(..));
-        let (bytes, sha256) = self.sync()?;
-        let file = format!("{stem}{LINES}");
-        self.publish(&self.temporary, &file)?;
+        let (bytes, sha256) = self.finish()?;
+        let file = format!("{stem}{LINES_SUFFIX}");
+        self.rename(&self.temporary, &file)?;
         let manifest = Manifest {
             version: VERSION,
             namespace: namespace.to_owned(),
@@ -149,45 +149,45 @@ impl Open {
             bytes,
             sha256,
         };
-        let text = serde_json::to_vec_pretty(&manifest).map_err(|error| failed(&self.folder, error))?;
+        let text = serde_json::to_vec_pretty(&manifest).map_err(|error| archive_error(&self.folder, error))?;
         let written = File::create(&self.temporary).and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()
         });
-        written.map_err(|error| failed(&self.temporary, error))?;
-        self.publish(&self.temporary, &format!("{stem}{MANIFEST}"))?;
+        written.map_err(|error| archive_error(&self.temporary, error))?;
+        self.rename(&self.temporary, &format!("{stem}{MANIFEST_SUFFIX}"))?;
         Ok(manifest)
     }
 
-    /// Ends the file; its size and hash.
-    fn sync(&mut self) -> Result<(u64, String)> {
-        let failed = |error| failed(&self.temporary, error);
+    /// Ends the compressed stream and syncs the file. Returns its size and hash.
+    fn finish(&mut self) -> Result<(u64, String)> {
+        let failed = |error| archive_error(&self.temporary, error);
         let Some(lines) = self.lines.take() else { return Ok((0, String::new())) };
-        let Hashed { file, digest, bytes } = lines.finish().map_err(failed)?;
+        let HashingWriter { file, digest, bytes } = lines.finish().map_err(failed)?;
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
         file.sync_all().map_err(failed)?;
         Ok((bytes, hex(&digest.finalize())))
     }
 
-    /// Gives it its name.
-    fn publish(&self, from: &Path, name: &str) -> Result<()> {
-        fs::rename(from, self.folder.join(name)).map_err(|error| failed(from, error))?;
-        sync(&self.folder)
+    /// Renames a temporary file to its final name.
+    fn rename(&self, from: &Path, name: &str) -> Result<()> {
+        fs::rename(from, self.folder.join(name)).map_err(|error| archive_error(from, error))?;
+        sync_folder(&self.folder)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenFile {
     fn drop(&mut self) {
-        // Gone already, unless something failed; what cannot be removed is never read.
+        // Exists only if something failed. A file that cannot be removed is never read.
         let _ = fs::remove_file(&self.temporary);
     }
 }
 
-/// Makes the names in a folder survive a power cut.
-fn sync(folder: &Path) -> Result<()> {
-    // Elsewhere a folder cannot be opened, and need not be.
+/// Makes the file names in a folder durable.
+fn sync_folder(folder: &Path) -> Result<()> {
+    // On other systems a folder cannot be opened, and this is not needed.
     if cfg!(unix) {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed(folder, error))?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| archive_error(folder, error))?;
     }
     Ok(())
 }

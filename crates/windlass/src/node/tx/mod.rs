@@ -1,4 +1,6 @@
-//! Handlers in a transaction: what they write and the completion of their delivery are committed together.
+//! Transactional handlers: their writes and the completion of the delivery are committed together.
+//!
+//! This module decides which handlers share a transaction. `postgres` and `sqlite` run the transaction.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,12 +10,12 @@ use super::context::Context;
 use super::envelope::Envelope;
 use super::error::Failure;
 use super::handler::{Handler, Work};
-use super::shared::Shared;
-use super::verdict::Run;
+use super::report::HandlerRun;
+use super::state::NodeState;
 use crate::error::Error;
 use crate::queue::Queue;
 use crate::queue::change;
-use crate::queue::finish::change_of;
+use crate::queue::finish::change_for_report;
 use crate::queue::handler_results::InterimResult;
 use crate::queue::outcome::{HandlerResult, Report};
 use crate::store::{AppliedChanges, AttemptInTx, DeliveryChange, TxCompletion, TxOutcome};
@@ -29,68 +31,69 @@ pub use postgres::PgTx;
 pub use sqlite::SqliteTx;
 
 /// The database is unreachable, locked or full. No handler failed.
-pub(super) struct Unavailable;
+pub(super) struct DatabaseUnavailable;
 
 /// Why a transaction was rolled back.
 enum TxFailure {
-    Handler(Run),
+    Handler(HandlerRun),
     Database(Error),
 }
 
-/// Refuses a handler that wants a transaction of another database.
+/// Rejects a handler whose kind of transaction the queue's database does not have.
 pub(super) fn check(queue: &Queue, handler: &Handler) -> Result<(), Error> {
     let store = &queue.core().store;
-    let fits = match &handler.work {
+    let is_supported = match &handler.work {
         Work::Plain(_) => true,
         #[cfg(feature = "postgres")]
         Work::InPgTx(_) => store.postgres().is_some(),
         #[cfg(feature = "sqlite")]
         Work::InSqliteTx(_) => store.sqlite().is_some(),
     };
-    if fits {
+    if is_supported {
         return Ok(());
     }
     let problem = format!("'{}' wants a transaction of another database than the queue's", handler.id);
     Err(Error::invalid("handler", problem))
 }
 
-/// Runs handlers one after another: each in a transaction of its own, or all in one with `share`. The last transaction
-/// also completes the delivery, unless a handler failed. `None`: the results were added to `runs` and have to be reported.
+/// Runs handlers one after another: each in its own transaction, or all in one with `share`. The last transaction also
+/// completes the delivery, unless a handler failed. `None`: the results were added to `runs` and have to be reported.
 pub(super) async fn run_all(
-    node: &Shared,
+    node: &NodeState,
     cx: &Context,
     handlers: &[Arc<Handler>],
-    runs: &mut Vec<Run>,
-    known: &[HandlerResult],
-    begun: Instant,
+    runs: &mut Vec<HandlerRun>,
+    earlier: &[HandlerResult],
+    started: Instant,
     share: bool,
-) -> Result<Option<AttemptEnd>, Unavailable> {
-    if share && !is_clean(runs, known) {
+) -> Result<Option<AttemptEnd>, DatabaseUnavailable> {
+    if share && !all_succeeded(runs, earlier) {
         return Ok(None);
     }
     let event = cx.event();
-    let parts: Vec<&[Arc<Handler>]> = if share { vec![handlers] } else { handlers.chunks(1).collect() };
-    let last = parts.len() - 1;
-    for (at, part) in parts.into_iter().enumerate() {
-        let ends = at == last && is_clean(runs, known);
-        let closing = closing(node, event, part, ends.then_some(&*runs), begun).await.map_err(|_| Unavailable)?;
-        let done = || part.iter().map(|handler| done(handler)).collect::<Vec<Run>>();
-        match transact(node, cx, part, closing).await {
+    let batches: Vec<&[Arc<Handler>]> = if share { vec![handlers] } else { handlers.chunks(1).collect() };
+    let last = batches.len() - 1;
+    for (index, batch) in batches.into_iter().enumerate() {
+        let completes = index == last && all_succeeded(runs, earlier);
+        let completion = completion(node, event, batch, completes.then_some(&*runs), started).await;
+        let completion = completion.map_err(|_| DatabaseUnavailable)?;
+        let succeeded = || batch.iter().map(|handler| succeeded(handler)).collect::<Vec<HandlerRun>>();
+        match transact(node, cx, batch, completion).await {
             Ok(TxOutcome::Changed(change, applied)) => {
-                node.count_handled(event, &done());
+                node.count_handled(event, &succeeded());
                 after_commit(node, *change, applied);
                 return Ok(Some(AttemptEnd::Committed));
             }
             Ok(TxOutcome::Noted) => {
-                node.count_handled(event, &done());
-                runs.extend(done());
+                node.count_handled(event, &succeeded());
+                runs.extend(succeeded());
             }
             Ok(TxOutcome::Lost) => {
                 node.queue.core().metrics.lost(node.queue.namespace(), 1);
                 return Ok(Some(AttemptEnd::Lost));
             }
             Err(failure) => {
-                let run = failure.into_run(part)?;
+                let run = failure.into_run(batch)?;
                 node.count_handled(event, std::slice::from_ref(&run));
                 runs.push(run);
             }
@@ -99,60 +102,62 @@ pub(super) async fn run_all(
     Ok(None)
 }
 
-fn is_clean(runs: &[Run], known: &[HandlerResult]) -> bool {
-    runs.iter().all(|run| run.failure.is_none()) && known.iter().all(|known| known.succeeded)
+fn all_succeeded(runs: &[HandlerRun], earlier: &[HandlerResult]) -> bool {
+    runs.iter().all(|run| run.failure.is_none()) && earlier.iter().all(|result| result.succeeded)
 }
 
-fn done(handler: &Handler) -> Run {
-    Run { handler: handler.id.clone(), failure: None }
+fn succeeded(handler: &Handler) -> HandlerRun {
+    HandlerRun { handler: handler.id.clone(), failure: None }
 }
 
-/// What is committed with what the handlers wrote: the event's end after these `runs`, or that one handler is done.
-async fn closing(
-    node: &Shared,
+/// The record committed together with the writes of the handlers: the completion of the delivery after `runs_before`,
+/// or the result of one handler.
+async fn completion(
+    node: &NodeState,
     event: &Envelope,
-    part: &[Arc<Handler>],
-    ends_after: Option<&Vec<Run>>,
-    begun: Instant,
+    batch: &[Arc<Handler>],
+    runs_before: Option<&Vec<HandlerRun>>,
+    started: Instant,
 ) -> Result<TxCompletion, Error> {
-    match (ends_after, part) {
+    match (runs_before, batch) {
         (None, [handler, ..]) => {
             let result = HandlerResult { handler: handler.id.clone(), succeeded: true, error: None };
             Ok(TxCompletion::Note(InterimResult { live: event.0.live(), result }))
         }
         (runs, _) => {
-            let done = |run: &Run| HandlerResult { handler: run.handler.clone(), succeeded: true, error: None };
-            // Named so that their stored results are deleted.
-            let noted = runs.into_iter().flatten().map(done).collect();
-            let report = Report::done().handler_results(noted);
-            let change = change_of(node.queue.core(), &event.0, &report).await?;
-            Ok(TxCompletion::End(AttemptInTx { change, begun }.into()))
+            let succeeded =
+                |run: &HandlerRun| HandlerResult { handler: run.handler.clone(), succeeded: true, error: None };
+            // The report names them so that their stored results are deleted.
+            let earlier_results = runs.into_iter().flatten().map(succeeded).collect();
+            let report = Report::done().handler_results(earlier_results);
+            let change = change_for_report(node.queue.core(), &event.0, &report).await?;
+            Ok(TxCompletion::End(AttemptInTx { change, begun: started }.into()))
         }
     }
 }
 
 async fn transact(
-    node: &Shared,
+    node: &NodeState,
     cx: &Context,
     handlers: &[Arc<Handler>],
-    closing: TxCompletion,
+    completion: TxCompletion,
 ) -> Result<TxOutcome, TxFailure> {
     match handlers.first().map(|handler| &handler.work) {
         #[cfg(feature = "postgres")]
-        Some(Work::InPgTx(_)) => postgres::transact(node, cx, handlers, closing).await,
+        Some(Work::InPgTx(_)) => postgres::transact(node, cx, handlers, completion).await,
         #[cfg(feature = "sqlite")]
-        Some(Work::InSqliteTx(_)) => sqlite::transact(node, cx, handlers, closing).await,
+        Some(Work::InSqliteTx(_)) => sqlite::transact(node, cx, handlers, completion).await,
         _ => Ok(TxOutcome::Noted),
     }
 }
 
-fn after_commit(node: &Shared, change: DeliveryChange, applied: AppliedChanges) {
+fn after_commit(node: &NodeState, change: DeliveryChange, applied: AppliedChanges) {
     if let Some(group_id) = change.live.group_id.clone() {
-        // On PostgreSQL, the transaction has not changed its group.
+        // On PostgreSQL, the handler's transaction does not advance the group.
         let (queue, subscription) = (node.queue.clone(), change.live.subscription.clone());
         tokio::spawn(async move {
-            if let Err(error) = queue.lines().departures.call((subscription, group_id), 1).await {
-                tracing::debug!(%error, "a group waits until a router lets it go on");
+            if let Err(error) = queue.coalescers().departures.call((subscription, group_id), 1).await {
+                tracing::debug!(%error, "could not advance the group; a router will");
             }
         });
     }
@@ -160,19 +165,19 @@ fn after_commit(node: &Shared, change: DeliveryChange, applied: AppliedChanges) 
 }
 
 impl TxFailure {
-    /// The failure as the result of a handler. An error of the database counts for the handler that ran last, unless the
+    /// The failure as the result of a handler. A database error counts as a failure of the last handler, unless the
     /// database was unavailable.
-    fn into_run(self, handlers: &[Arc<Handler>]) -> Result<Run, Unavailable> {
+    fn into_run(self, handlers: &[Arc<Handler>]) -> Result<HandlerRun, DatabaseUnavailable> {
         let error = match self {
             TxFailure::Handler(run) => return Ok(run),
             TxFailure::Database(error) => error,
         };
         if error.is_temporary() || matches!(error, Error::Closed) {
-            tracing::warn!(%error, "the database failed a handler's transaction");
-            return Err(Unavailable);
+            tracing::warn!(%error, "the transaction of a handler failed because the database is unavailable");
+            return Err(DatabaseUnavailable);
         }
         let handler = handlers.last().map(|handler| handler.id.clone()).unwrap_or_default();
         let failure = Failure::Retry { after: None, error: error.to_string() };
-        Ok(Run { handler, failure: Some(failure) })
+        Ok(HandlerRun { handler, failure: Some(failure) })
     }
 }

@@ -1,4 +1,4 @@
-//! Handlers in an SQLite transaction, on the thread that writes.
+//! Handlers in an SQLite transaction. They run on the writer thread.
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,15 +10,15 @@ use serde::Serialize;
 use super::super::context::Context;
 use super::super::error::Failure;
 use super::super::handler::{Handler, Work};
-use super::super::shared::Shared;
-use super::super::verdict::Run;
+use super::super::report::HandlerRun;
+use super::super::state::NodeState;
 use super::{TxCompletion, TxFailure, TxOutcome};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::queue::publish::Published;
 use crate::queue::wake::lock;
 
-/// The transaction that a handler runs in. Use it as the [`Connection`] that it is: `tx.execute(…)`.
+/// The transaction that a handler runs in. It dereferences to [`Connection`]: `tx.execute(…)`.
 pub struct SqliteTx<'a> {
     connection: &'a Connection,
     context: &'a Context,
@@ -45,38 +45,43 @@ impl SqliteTx<'_> {
         queue.publish_in(self.connection, event)
     }
 
-    /// Publishes an event of this type and payload in the transaction; its id.
+    /// Publishes an event of this type and payload in the transaction. Returns its id.
     pub fn emit<T: Serialize + ?Sized>(&self, event_type: &str, payload: &T) -> Result<i64> {
         Ok(self.publish(NewEvent::new(event_type).payload(payload)?)?.event.id)
     }
 }
 
 pub(super) async fn transact(
-    node: &Shared,
+    node: &NodeState,
     cx: &Context,
     handlers: &[Arc<Handler>],
-    closing: TxCompletion,
+    completion: TxCompletion,
 ) -> Result<TxOutcome, TxFailure> {
     let core = node.queue.core();
     let store = core.store.sqlite().ok_or(TxFailure::Database(Error::Closed))?;
-    // An error is how a write is rolled back; what it was is told here.
+    // An error rolls the write back. The failure of the handler is passed through this variable.
     let failure = Arc::new(Mutex::new(None));
-    let (told, ours, cx) = (failure.clone(), handlers.to_vec(), cx.clone());
-    // The handlers run on another thread.
+    let (failure_out, handlers, cx) = (failure.clone(), handlers.to_vec(), cx.clone());
+    // The handlers run on the writer thread.
     let span = tracing::Span::current();
-    let work = move |conn: &Connection| span.in_scope(|| run_all(&ours, &cx, conn, &told));
-    let closed = store.handle(node.queue.namespace(), closing, core.clock.overridden(), work).await;
+    let work = move |conn: &Connection| span.in_scope(|| run_all(&handlers, &cx, conn, &failure_out));
+    let outcome = store.handle(node.queue.namespace(), completion, core.clock.overridden(), work).await;
     match lock(&failure).take() {
         Some(run) => Err(TxFailure::Handler(run)),
-        None => closed.map_err(TxFailure::Database),
+        None => outcome.map_err(TxFailure::Database),
     }
 }
 
-fn run_all(handlers: &[Arc<Handler>], cx: &Context, conn: &Connection, told: &Mutex<Option<Run>>) -> Result<()> {
-    *lock(told) = None;
+fn run_all(
+    handlers: &[Arc<Handler>],
+    cx: &Context,
+    conn: &Connection,
+    failure_out: &Mutex<Option<HandlerRun>>,
+) -> Result<()> {
+    *lock(failure_out) = None;
     for handler in handlers {
         if let Some(failure) = run(handler, cx, conn) {
-            *lock(told) = Some(Run { handler: handler.id.clone(), failure: Some(failure) });
+            *lock(failure_out) = Some(HandlerRun { handler: handler.id.clone(), failure: Some(failure) });
             return Err(Error::Database { detail: "a handler failed".to_owned() });
         }
     }

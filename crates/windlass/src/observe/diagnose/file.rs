@@ -1,47 +1,46 @@
-//! What to think of an SQLite file.
+//! Assesses an SQLite file: write-ahead log, integrity, settings, file system, disk space and open processes.
 
 use std::time::Duration;
 
-use super::say::{count, number, size};
+use super::format::{count, number, size};
 use super::{Assessment, FindingLevel};
 
-/// A write-ahead log so many times its limit fills the disk.
-const WAL_BAD_TIMES: u64 = 16;
-const SPACE_BAD: u64 = 256 << 20;
-const SPACE_MIN: u64 = 1 << 30;
-/// Fewer free pages are not worth a word.
-const FREE_BYTES_MIN: u64 = 64 << 20;
+/// Size of the write-ahead log, as a multiple of its limit, that threatens to fill the disk.
+const WAL_PROBLEM_RATIO: u64 = 16;
+const DISK_FREE_PROBLEM: u64 = 256 << 20;
+const DISK_FREE_WARNING: u64 = 1 << 30;
+/// Less free space in the file is not reported.
+const FREE_PAGES_BYTES_MIN: u64 = 64 << 20;
 
-/// The write-ahead log, and what it is cut back to when nobody reads an old state.
-pub(crate) fn wal(bytes: u64, limit: u64) -> Assessment {
-    let summary = format!("the write-ahead log takes {}; it should stay below {}", size(bytes), size(limit));
-    if bytes <= limit {
+/// The size of the write-ahead log, and the size to which SQLite truncates it when no reader needs an old snapshot.
+pub(crate) fn wal(bytes: u64, limit_bytes: u64) -> Assessment {
+    let summary = format!("the write-ahead log takes {}; it should stay below {}", size(bytes), size(limit_bytes));
+    if bytes <= limit_bytes {
         return Assessment::ok(summary);
     }
-    let level = if bytes > WAL_BAD_TIMES * limit { FindingLevel::Problem } else { FindingLevel::Warning };
-    let advice = "somebody reads an old state, so that it cannot be copied back: end the program that keeps a read \
-                  transaction open (a backup, a database browser; `processes` names who has the file open). It shrinks \
-                  with the next writes";
+    let level = if bytes > WAL_PROBLEM_RATIO * limit_bytes { FindingLevel::Problem } else { FindingLevel::Warning };
+    let advice = "an open read transaction prevents a checkpoint: end the program that keeps it open (a backup, a database \
+                  browser; `processes` lists the processes that have the file open). The log shrinks with the next writes";
     Assessment::new(level, summary, advice)
 }
 
-/// What reading the file through came to.
+/// The result of an integrity check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Integrity {
     Sound,
-    /// What is wrong, line by line.
+    /// The damage, line by line.
     Damaged(Vec<String>),
-    /// Nothing wrong until time was up.
+    /// No damage found before the time limit.
     Unfinished(Duration),
 }
 
-pub(crate) fn integrity(found: &Integrity, bytes: u64) -> Assessment {
-    match found {
-        Integrity::Sound => Assessment::ok(format!("all of it was read ({}), and nothing is damaged", size(bytes))),
+pub(crate) fn integrity(result: &Integrity, bytes: u64) -> Assessment {
+    match result {
+        Integrity::Sound => Assessment::ok(format!("the whole file was read ({}) and is undamaged", size(bytes))),
         Integrity::Unfinished(after) => Assessment {
             level: FindingLevel::Ok,
-            summary: format!("no damage in what could be read of {} within {} ms", size(bytes), after.as_millis()),
-            advice: Some("`windlass doctor --full` reads all of it".to_owned()),
+            summary: format!("no damage in the part of {} that was read within {} ms", size(bytes), after.as_millis()),
+            advice: Some("`windlass doctor --full` reads the whole file".to_owned()),
         },
         Integrity::Damaged(lines) => {
             let first = lines.first().map_or("", String::as_str).replace('\n', " ");
@@ -49,15 +48,15 @@ pub(crate) fn integrity(found: &Integrity, bytes: u64) -> Assessment {
             Assessment::new(
                 FindingLevel::Problem,
                 format!("the file is damaged: {first}{more}"),
-                "stop everything that uses it, keep a copy, and restore a backup; without one, \
-                 `sqlite3 FILE .recover | sqlite3 NEW` saves what can be read. Then find out what damaged it: the disk, \
-                 a network file system, or a copy made while it was in use",
+                "stop all programs that use it, keep a copy, and restore a backup; without one, \
+                 `sqlite3 FILE .recover | sqlite3 NEW` recovers the readable part. Then find the cause: the disk, a \
+                 network file system, or a copy made while it was in use",
             )
         }
     }
 }
 
-/// What the connection that writes goes by.
+/// Settings of the writer's connection.
 pub(crate) struct Settings {
     pub journal_mode: String,
     /// 2 is FULL.
@@ -70,24 +69,24 @@ pub(crate) fn settings(settings: &Settings) -> Assessment {
     if *in_memory {
         return Assessment::new(
             FindingLevel::Notice,
-            "the database is in memory: it is gone with this process",
-            "give a file, as in sqlite://windlass.db, for anything but tests",
+            "the database is in memory: it is lost when this process ends",
+            "for anything but tests use a file, as in sqlite://windlass.db",
         );
     }
     if journal_mode == "wal" && *synchronous >= 2 {
-        return Assessment::ok("what is acknowledged is synced to disk (journal_mode wal, synchronous full)");
+        return Assessment::ok("commits are synced to disk (journal_mode wal, synchronous full)");
     }
     Assessment::new(
         FindingLevel::Problem,
         format!(
             "journal_mode is {journal_mode} and synchronous {synchronous}, not wal and 2: a power cut may lose events"
         ),
-        "start windlass again: it sets both when it opens the file; if that does not last, the file system does not \
-         support it",
+        "restart windlass: it sets both when it opens the file; if they do not stay set, the file system does not \
+         support them",
     )
 }
 
-/// Whether the writer got to write.
+/// How long the writer waited for the write lock.
 pub(crate) fn writable(after: Duration) -> Assessment {
     Assessment::ok(format!("the write lock was free within {} ms", after.as_millis().max(1)))
 }
@@ -96,8 +95,8 @@ pub(crate) fn locked(detail: &str) -> Assessment {
     Assessment::new(
         FindingLevel::Problem,
         format!("another process holds the write lock: {detail}"),
-        "end the transaction that keeps it, or the program (`processes` names who has the file open): until then \
-         nothing can be published or finished",
+        "end the transaction that holds it, or its program (`processes` lists the processes that have the file open): \
+         until then nothing can be published or finished",
     )
 }
 
@@ -105,12 +104,12 @@ pub(crate) fn read_only(detail: &str) -> Assessment {
     Assessment::new(
         FindingLevel::Problem,
         format!("the file cannot be written to: {detail}"),
-        "give this process's user the right to write the file and its folder (SQLite makes files beside it), and see \
-         that the file system is not mounted read-only",
+        "let this process's user write the file and its folder (SQLite creates files next to it), and check that the \
+         file system is not mounted read-only",
     )
 }
 
-/// File systems on which locks or shared memory between machines cannot be relied on.
+/// Network file systems, on which locks and shared memory are unreliable across machines.
 const NETWORKED: [&str; 16] = [
     "nfs",
     "nfs4",
@@ -129,10 +128,10 @@ const NETWORKED: [&str; 16] = [
     "beegfs",
     "ocfs2",
 ];
-/// Those between a machine and its guests.
+/// File systems shared between a host and its virtual machines.
 const SHARED: [&str; 3] = ["9p", "virtiofs", "vboxsf"];
 
-/// The kind of file system that the file is on; `None`: not known.
+/// `kind` is the type of the file system that the file is on; `None` if unknown.
 pub(crate) fn file_system(kind: Option<&str>) -> Assessment {
     let advice = "put the file on a local disk; for several machines use PostgreSQL";
     match kind {
@@ -149,60 +148,60 @@ pub(crate) fn file_system(kind: Option<&str>) -> Assessment {
     }
 }
 
-/// The kind of file system that a path is on, from `/proc/self/mountinfo`.
-pub(crate) fn kind_of<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
+/// The type of the file system that a path is on, from `/proc/self/mountinfo`.
+pub(crate) fn file_system_kind<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
     let mount = |line: &'a str| {
         let point = line.split(' ').nth(4)?.replace("\\040", " ");
         let kind = line.split_once(" - ")?.1.split(' ').next()?;
         let rest = path.strip_prefix(point.trim_end_matches('/'))?;
         (rest.is_empty() || rest.starts_with('/')).then_some((point.len(), kind))
     };
-    // Of two on one place the later one is seen.
+    // If two are mounted at the same point, the later one hides the earlier one.
     mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
 }
 
-/// Room on the disk; `None`: not known.
-pub(crate) fn space(free: Option<u64>, file_bytes: u64) -> Assessment {
+/// `free` is the free disk space; `None` if unknown.
+pub(crate) fn disk_space(free: Option<u64>, file_bytes: u64) -> Assessment {
     let Some(free) = free else { return Assessment::ok("not known on this system") };
-    let summary = format!("{} free beside a file of {}", size(free), size(file_bytes));
+    let summary = format!("{} free; the file takes {}", size(free), size(file_bytes));
     let level = match free {
-        free if free < SPACE_BAD => FindingLevel::Problem,
-        free if free < SPACE_MIN.max(file_bytes / 10) => FindingLevel::Warning,
+        free if free < DISK_FREE_PROBLEM => FindingLevel::Problem,
+        free if free < DISK_FREE_WARNING.max(file_bytes / 10) => FindingLevel::Warning,
         _ => return Assessment::ok(summary),
     };
-    let advice = "make room, or keep history for less long (docs/retention.md). A full disk refuses everything that is \
-                  published";
+    let advice =
+        "free disk space, or shorten the retention (docs/retention.md). Nothing can be published once the disk is full";
     Assessment::new(level, summary, advice)
 }
 
-/// Pages of the file that hold nothing.
+/// Unused pages of the file.
 pub(crate) struct Pages {
     pub free: u64,
     pub all: u64,
     pub bytes_each: u64,
-    /// The statement that gives them back.
+    /// The command that returns them to the file system.
     pub remedy: String,
 }
 
-pub(crate) fn pages(pages: &Pages) -> Assessment {
+pub(crate) fn free_pages(pages: &Pages) -> Assessment {
     let Pages { free, all, bytes_each, remedy } = pages;
     let bytes = free * bytes_each;
-    let summary = format!("{} of {} are free for what comes ({})", number(*free), count(*all, "page"), size(bytes));
-    if bytes < FREE_BYTES_MIN || free * 2 < *all {
+    let summary = format!("{} of {} are free ({})", number(*free), count(*all, "page"), size(bytes));
+    if bytes < FREE_PAGES_BYTES_MIN || free * 2 < *all {
         return Assessment::ok(summary);
     }
-    let advice = format!("to give them back to the disk, stop what uses the file and run: {remedy}");
+    let advice = format!("to return them to the disk, stop all programs that use the file and run: {remedy}");
     Assessment::new(FindingLevel::Notice, summary, advice)
 }
 
-/// The processes that have the file open, as far as the system tells; `None`: not known.
+/// The processes that have the file open; `None` if unknown.
 pub(crate) fn processes(holders: Option<&[u32]>, own: u32) -> Assessment {
     match holders {
         None => Assessment::ok("not known on this system"),
         Some(holders) => {
             let others: Vec<String> = holders.iter().filter(|pid| **pid != own).map(u32::to_string).collect();
             match others.is_empty() {
-                true => Assessment::ok("this process alone has the file open"),
+                true => Assessment::ok("only this process has the file open"),
                 false => {
                     let end = if others.len() == 1 { "" } else { "es" };
                     Assessment::ok(format!("also open in {} process{end}: pid {}", others.len(), others.join(", ")))
@@ -212,12 +211,12 @@ pub(crate) fn processes(holders: Option<&[u32]>, own: u32) -> Assessment {
     }
 }
 
-/// Who has a lock on the file, from `/proc/locks`. The device and the number tell which file it is.
-pub(crate) fn holders(locks: &str, device: (u64, u64), inode: u64) -> Vec<u32> {
-    let place = format!("{:02x}:{:02x}:{inode}", device.0, device.1);
+/// The processes that hold a lock on the file, from `/proc/locks`. Device and inode identify the file.
+pub(crate) fn lock_holders(locks: &str, device: (u64, u64), inode: u64) -> Vec<u32> {
+    let file_id = format!("{:02x}:{:02x}:{inode}", device.0, device.1);
     let holder = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "->").collect();
-        (words.get(5) == Some(&&*place)).then(|| words.get(4)?.parse().ok()).flatten()
+        (words.get(5) == Some(&&*file_id)).then(|| words.get(4)?.parse().ok()).flatten()
     };
     let mut pids: Vec<u32> = locks.lines().filter_map(holder).collect();
     pids.sort_unstable();
@@ -232,7 +231,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_log_may_be_as_large_as_its_limit() {
+    fn wal_above_its_limit_is_reported() {
         for (bytes, level) in [
             (0, FindingLevel::Ok),
             (64, FindingLevel::Ok),
@@ -249,7 +248,7 @@ mod tests {
     fn only_damage_is_a_problem() {
         assert_eq!(integrity(&Integrity::Sound, MIB).level, FindingLevel::Ok);
         let unfinished = integrity(&Integrity::Unfinished(Duration::from_millis(200)), 3 << 30);
-        assert_eq!(unfinished.summary, "no damage in what could be read of 3.0 GiB within 200 ms");
+        assert_eq!(unfinished.summary, "no damage in the part of 3.0 GiB that was read within 200 ms");
         assert_eq!((unfinished.level, unfinished.advice.is_some()), (FindingLevel::Ok, true));
         let damaged = Integrity::Damaged(vec!["*** in database main ***\nTree 9 page 7".into(), "more".into()]);
         let found = integrity(&damaged, MIB);
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn only_synced_writes_are_good_enough() {
+    fn unsynced_writes_are_a_problem() {
         let of = |mode: &str, synchronous, in_memory| {
             settings(&Settings { journal_mode: mode.to_owned(), synchronous, in_memory }).level
         };
@@ -276,7 +275,7 @@ mod tests {
 broken";
 
     #[test]
-    fn the_file_system_is_that_of_the_innermost_mount() {
+    fn innermost_mount_decides_the_file_system() {
         let table = [
             ("/var/windlass.db", Some("ext4")),
             ("/srv/windlass.db", Some("xfs")),
@@ -286,13 +285,13 @@ broken";
             ("/srv/my disk/windlass.db", Some("cifs")),
         ];
         for (path, kind) in table {
-            assert_eq!(kind_of(MOUNTS, path), kind, "{path}");
+            assert_eq!(file_system_kind(MOUNTS, path), kind, "{path}");
         }
-        assert_eq!(kind_of("", "/a"), None);
+        assert_eq!(file_system_kind("", "/a"), None);
     }
 
     #[test]
-    fn a_network_file_system_is_a_problem() {
+    fn network_file_system_is_a_problem() {
         let table = [
             (None, FindingLevel::Ok),
             (Some("ext4"), FindingLevel::Ok),
@@ -306,7 +305,7 @@ broken";
     }
 
     #[test]
-    fn space_is_judged_by_the_size_of_the_file() {
+    fn required_disk_space_depends_on_the_file_size() {
         let table = [
             (None, 0, FindingLevel::Ok),
             (Some(2_048 * MIB), 1_024 * MIB, FindingLevel::Ok),
@@ -315,13 +314,13 @@ broken";
             (Some(255 * MIB), MIB, FindingLevel::Problem),
         ];
         for (free, bytes, level) in table {
-            assert_eq!(space(free, bytes).level, level, "{free:?} {bytes}");
+            assert_eq!(disk_space(free, bytes).level, level, "{free:?} {bytes}");
         }
     }
 
     #[test]
-    fn free_pages_are_told_when_they_are_most_of_a_large_file() {
-        let of = |free, all| pages(&Pages { free, all, bytes_each: 4096, remedy: "VACUUM".to_owned() }).level;
+    fn mostly_free_large_file_is_a_notice() {
+        let of = |free, all| free_pages(&Pages { free, all, bytes_each: 4096, remedy: "VACUUM".to_owned() }).level;
         assert_eq!(
             (of(0, 0), of(16_383, 16_400), of(16_384, 32_769)),
             (FindingLevel::Ok, FindingLevel::Ok, FindingLevel::Ok)
@@ -338,11 +337,11 @@ broken";
 odd";
 
     #[test]
-    fn processes_are_known_by_their_locks() {
-        assert_eq!(holders(LOCKS, (8, 1), 77), [101, 102]);
-        assert_eq!(holders(LOCKS, (8, 1), 79), [0; 0]);
+    fn processes_are_identified_by_their_locks() {
+        assert_eq!(lock_holders(LOCKS, (8, 1), 77), [101, 102]);
+        assert_eq!(lock_holders(LOCKS, (8, 1), 79), [0; 0]);
         assert_eq!(processes(None, 1).summary, "not known on this system");
-        assert_eq!(processes(Some(&[7]), 7).summary, "this process alone has the file open");
+        assert_eq!(processes(Some(&[7]), 7).summary, "only this process has the file open");
         assert_eq!(processes(Some(&[7, 8, 9]), 7).summary, "also open in 2 processes: pid 8, 9");
         assert_eq!(processes(Some(&[7, 8]), 7).summary, "also open in 1 process: pid 8");
     }

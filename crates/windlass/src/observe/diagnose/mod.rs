@@ -1,45 +1,47 @@
-//! The health of the whole installation: what is wrong or about to be, and what to do about it.
+//! Health checks of the whole installation, as shown by `windlass doctor`.
 //!
-//! Stores tell what they find. What to think of it is decided in the modules here, without I/O: [`work`] for the queue
-//! itself, `server` for PostgreSQL and `file` for SQLite.
+//! [`checks`] lists the checks and reads their facts from the store. The other modules assess those facts without
+//! I/O: [`work`] and [`maintenance`] for the queue, [`schema`] for the schema, `server` for PostgreSQL and `file` for
+//! SQLite.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::queue::Queue;
 
-mod examine;
+mod checks;
 #[cfg(feature = "sqlite")]
 pub(crate) mod file;
-mod say;
+mod format;
+pub(crate) mod maintenance;
 pub(crate) mod schema;
 #[cfg(feature = "postgres")]
 pub(crate) mod server;
-mod unopened;
-pub(crate) mod upkeep;
+mod unavailable;
 pub(crate) mod work;
 
 /// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FindingLevel {
-    /// All is well.
+    /// Nothing to do.
     Ok,
-    /// Good to know: it may well be meant.
+    /// Worth knowing; it may be intended.
     Notice,
-    /// It costs something now, or will go wrong if nobody does anything.
+    /// It costs something now, or will cause a failure if it is not fixed.
     Warning,
-    /// Something does not work, or what is stored is at risk.
+    /// Something does not work, or stored data is at risk.
     Problem,
 }
 
 impl FindingLevel {
-    /// Its name.
+    /// The name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             FindingLevel::Ok => "ok",
@@ -50,21 +52,21 @@ impl FindingLevel {
     }
 }
 
-/// What one check came to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The result of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Finding {
-    /// Which check: a word that stays the same across versions.
-    pub check: &'static str,
-    /// How bad it is.
+    /// The name of the check. It stays the same across versions.
+    pub check: Cow<'static, str>,
+    /// The severity.
     pub level: FindingLevel,
-    /// What was found, in one line, with its numbers.
+    /// The finding in one line, with its numbers.
     pub summary: String,
-    /// What to do about it, with the exact command or statement.
+    /// How to fix it, with the exact command or statement.
     pub advice: Option<String>,
 }
 
-/// What to think of what was found.
+/// The assessment of a check's facts, before it is attached to the check's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Assessment {
     pub level: FindingLevel,
@@ -81,16 +83,16 @@ impl Assessment {
         Assessment { level, summary: summary.into(), advice: Some(advice.into()) }
     }
 
-    pub fn of(self, check: &'static str) -> Finding {
-        Finding { check, level: self.level, summary: self.summary, advice: self.advice }
+    pub fn into_finding(self, check: &'static str) -> Finding {
+        Finding { check: check.into(), level: self.level, summary: self.summary, advice: self.advice }
     }
 }
 
-/// Why something could not be looked at.
+/// Why a check could not be done.
 #[derive(Debug)]
 pub(crate) enum CheckFailure {
     Failed(Error),
-    /// The role may not see it; the statement that would let it.
+    /// The role lacks a permission; `grant` is the statement that grants it.
     #[cfg(feature = "postgres")]
     Refused {
         detail: String,
@@ -105,128 +107,128 @@ impl From<Error> for CheckFailure {
 }
 
 impl CheckFailure {
-    fn verdict(self) -> Assessment {
+    fn into_assessment(self) -> Assessment {
         match self {
             CheckFailure::Failed(error) => Assessment::new(
                 FindingLevel::Warning,
                 format!("could not be checked: {error}"),
-                "put that right and run the check again; the other checks do not depend on it",
+                "fix that and run the check again; the other checks do not depend on it",
             ),
             #[cfg(feature = "postgres")]
             CheckFailure::Refused { detail, grant } => {
-                Assessment::new(FindingLevel::Notice, format!("may not be looked at: {detail}"), grant)
+                Assessment::new(FindingLevel::Notice, format!("no permission to check: {detail}"), grant)
             }
         }
     }
 }
 
-/// What becomes of a look.
-type Look = Result<Assessment, CheckFailure>;
+type CheckResult = Result<Assessment, CheckFailure>;
 
-/// The longest that one check may take.
-const CHECK_MAX: Duration = Duration::from_secs(8);
-/// The longest that all of them together may take: servers give up on a request after 30 s.
-const ALL_MAX: Duration = Duration::from_secs(24);
+/// Time limit of one check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
+/// Time limit of all checks together: servers end a request after 30 s.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(24);
 
 impl Queue {
-    /// Looks into the health of the whole installation: the database, and the work in all its namespaces. One finding
-    /// for each check, whatever it comes to; a check that fails is a finding itself. `Err` only where the queue is
-    /// closed.
+    /// Checks the health of the whole installation: the database, and the work in all its namespaces. Returns one
+    /// finding per check, whatever its level; a check that fails is itself a finding. Returns `Err` only if the queue
+    /// is closed.
     ///
-    /// It reads a bounded number of rows and no history, changes nothing, and takes at most half a minute where the
-    /// database hardly answers. In one process one runs at a time.
+    /// It reads a bounded number of rows and no history, changes nothing, and takes at most half a minute if the
+    /// database is slow. Only one diagnosis runs at a time in a process.
     pub async fn diagnose(&self) -> Result<Vec<Finding>> {
-        let _alone = self.core().diagnosing.lock().await;
-        let mut findings = Findings::begin();
-        let answered = findings.answer("database", self.reach()).await;
-        let Some(now) = answered else { return findings.unless_closed() };
+        let _guard = self.core().diagnosing.lock().await;
+        let mut findings = Findings::start();
+        let answered = findings.run_check("database", self.check_reachable()).await;
+        let Some(now) = answered else { return findings.into_result() };
         #[cfg(feature = "sqlite")]
         if let Some(store) = self.store().sqlite() {
-            examine::file(&mut findings, store).await;
+            checks::file(&mut findings, store).await;
         }
         #[cfg(feature = "postgres")]
         if let Some(store) = self.store().postgres() {
-            examine::server(&mut findings, self, store, now).await;
+            checks::server(&mut findings, self, store, now).await;
         }
-        examine::schema(&mut findings, self).await;
-        examine::work(&mut findings, self, now).await;
-        findings.unless_closed()
+        checks::schema(&mut findings, self).await;
+        checks::work(&mut findings, self, now).await;
+        findings.into_result()
     }
 
-    /// Reads the whole SQLite file and looks for damage, however long that takes: the finding `integrity`, for which
-    /// [`Queue::diagnose`] takes a fifth of a second only. `None` on PostgreSQL, which looks after its pages itself.
+    /// Reads the whole SQLite file and checks it for damage, without a time limit. Returns the finding `integrity`,
+    /// for which [`Queue::diagnose`] takes only a fifth of a second. `None` on PostgreSQL, which verifies its own
+    /// pages.
     pub async fn check_integrity(&self) -> Result<Option<Finding>> {
         #[cfg(feature = "sqlite")]
         if let Some(store) = self.store().sqlite() {
-            let verdict = match store.integrity(None).await {
+            let assessment = match store.integrity(None).await {
                 Ok(found) => file::integrity(&found, store.file_bytes()),
-                Err(unseen) => unseen.verdict(),
+                Err(failure) => failure.into_assessment(),
             };
-            return Ok(Some(verdict.of("integrity")));
+            return Ok(Some(assessment.into_finding("integrity")));
         }
         Ok(None)
     }
 
-    /// Whether the database answers, and what its clock shows.
-    async fn reach(&self) -> Result<(Timestamp, Assessment), CheckFailure> {
-        let begun = Instant::now();
+    /// Reads the database's time, and reports how long the database took to answer.
+    async fn check_reachable(&self) -> Result<(Timestamp, Assessment), CheckFailure> {
+        let started = Instant::now();
         let now = self.store().now(self.now()).await?;
-        // The clock may be this process's: only a read shows that somebody answers.
+        // The clock may be this process's own, so read something from the database as well.
         self.store().schema_versions().await?;
-        Ok((now, Assessment::ok(format!("answers within {} ms", begun.elapsed().as_millis().max(1)))))
+        Ok((now, Assessment::ok(format!("answers within {} ms", started.elapsed().as_millis().max(1)))))
     }
 }
 
-/// The findings so far, and how much time is left for others.
+/// The findings so far, and when the time for the remaining checks ends.
 struct Findings {
-    until: Instant,
+    deadline: Instant,
     found: Vec<Finding>,
     closed: bool,
 }
 
 impl Findings {
-    fn begin() -> Findings {
-        Findings { until: Instant::now() + ALL_MAX, found: Vec::new(), closed: false }
+    fn start() -> Findings {
+        Findings { deadline: Instant::now() + TOTAL_TIMEOUT, found: Vec::new(), closed: false }
     }
 
-    /// Does one check, alone: whatever becomes of it, the next one is done.
-    async fn check(&mut self, check: &'static str, look: impl Future<Output = Look>) {
-        self.answer(check, async { Ok(((), look.await?)) }).await;
+    /// Runs one check. A failure becomes its finding and does not stop the following checks.
+    async fn check(&mut self, check: &'static str, check_future: impl Future<Output = CheckResult>) {
+        self.run_check(check, async { Ok(((), check_future.await?)) }).await;
     }
 
-    /// The same, for one that others need the answer of.
-    async fn answer<T>(
+    /// The same, for a check whose facts other checks need.
+    async fn run_check<T>(
         &mut self,
         check: &'static str,
-        look: impl Future<Output = Result<(T, Assessment), CheckFailure>>,
+        check_future: impl Future<Output = Result<(T, Assessment), CheckFailure>>,
     ) -> Option<T> {
-        let left = self.until.saturating_duration_since(Instant::now()).min(CHECK_MAX);
-        let (answer, verdict) = match tokio::time::timeout(left, look).await {
-            Ok(Ok((answer, verdict))) => (Some(answer), verdict),
-            Ok(Err(unseen)) => {
-                self.closed |= matches!(unseen, CheckFailure::Failed(Error::Closed));
-                (None, unopened::verdict_of(unseen, check))
+        let remaining = self.deadline.saturating_duration_since(Instant::now()).min(CHECK_TIMEOUT);
+        let (facts, assessment) = match tokio::time::timeout(remaining, check_future).await {
+            Ok(Ok((facts, assessment))) => (Some(facts), assessment),
+            Ok(Err(failure)) => {
+                self.closed |= matches!(failure, CheckFailure::Failed(Error::Closed));
+                (None, unavailable::assess_failure(failure, check))
             }
-            Err(_) => (None, slow(left)),
+            Err(_) => (None, timed_out(remaining)),
         };
-        self.found.push(verdict.of(check));
-        answer
+        self.found.push(assessment.into_finding(check));
+        facts
     }
 
-    fn unless_closed(self) -> Result<Vec<Finding>> {
+    fn into_result(self) -> Result<Vec<Finding>> {
         if self.closed { Err(Error::Closed) } else { Ok(self.found) }
     }
 }
 
-fn slow(left: Duration) -> Assessment {
-    let summary = match left {
-        Duration::ZERO => format!("not checked: the checks before it took more than {} s", ALL_MAX.as_secs()),
-        left => format!("could not be checked: no answer within {} s", left.as_secs()),
+fn timed_out(time_limit: Duration) -> Assessment {
+    let summary = match time_limit {
+        Duration::ZERO => format!("not checked: the previous checks took more than {} s", TOTAL_TIMEOUT.as_secs()),
+        time_limit => format!("could not be checked: no answer within {} s", time_limit.as_secs()),
     };
     Assessment::new(
         FindingLevel::Warning,
         summary,
-        "see how busy the database and its disk are, and run the check again",
+        "check the load of the database and its disk, and run the check again",
     )
 }
 
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_in_order_and_named_alike_everywhere() {
+    fn levels_are_ordered_and_serialized_by_name() {
         let levels = [FindingLevel::Ok, FindingLevel::Notice, FindingLevel::Warning, FindingLevel::Problem];
         assert!(levels.is_sorted());
         for level in levels {
@@ -244,26 +246,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_check_that_fails_or_hangs_is_a_finding_and_the_next_one_is_done() {
-        let mut findings = Findings::begin();
+    async fn failed_or_hanging_check_is_a_finding() {
+        let mut findings = Findings::start();
         let locked = Error::DatabaseLocked { detail: "busy".to_owned() };
         findings.check("fails", async { Err(locked.into()) }).await;
         findings.check("hangs", std::future::pending()).await;
         findings.check("works", async { Ok(Assessment::ok("fine")) }).await;
-        let shown: Vec<_> = findings.found.iter().map(|found| (found.check, found.level, &*found.summary)).collect();
+        let shown: Vec<_> = findings.found.iter().map(|found| (&*found.check, found.level, &*found.summary)).collect();
         let expected = [
             ("fails", FindingLevel::Warning, "could not be checked: the database is locked by another process: busy"),
             ("hangs", FindingLevel::Warning, "could not be checked: no answer within 8 s"),
             ("works", FindingLevel::Ok, "fine"),
         ];
         assert_eq!(shown, expected);
-        assert!(findings.unless_closed().is_ok());
+        assert!(findings.into_result().is_ok());
     }
 
     #[tokio::test]
-    async fn a_closed_queue_has_no_health() {
-        let mut findings = Findings::begin();
+    async fn closed_queue_is_an_error() {
+        let mut findings = Findings::start();
         findings.check("any", async { Err(Error::Closed.into()) }).await;
-        assert_eq!(findings.unless_closed(), Err(Error::Closed));
+        assert_eq!(findings.into_result(), Err(Error::Closed));
     }
 }

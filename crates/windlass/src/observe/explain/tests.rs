@@ -1,21 +1,21 @@
-//! Each reason by a table of what leads to it.
+//! Explanations, by tables of delivery states.
 
 use super::*;
 use crate::clock::from_micros;
 
 const SECOND: i64 = 1_000_000;
 
-fn instant(seconds: i64) -> Timestamp {
+fn time(seconds: i64) -> Timestamp {
     from_micros(seconds * SECOND)
 }
 
 const NOW: i64 = 1_000;
 
-/// Ready since a second, with a worker that asks.
-fn standing(status: Status) -> DeliveryState {
+/// A delivery with this status; if pending, it has been ready for one second.
+fn delivery_state(status: Status) -> DeliveryState {
     let held = status == Status::Processing;
     DeliveryState {
-        now: instant(NOW),
+        now: time(NOW),
         event_type: "order.paid".into(),
         tags: vec!["email".into()],
         delivery: DeliveryView {
@@ -24,14 +24,14 @@ fn standing(status: Status) -> DeliveryState {
             attempts: u32::from(held),
             retry_count: 0,
             max_retries: Some(3),
-            ready_at: (status == Status::Pending).then(|| instant(NOW - 1)),
+            ready_at: (status == Status::Pending).then(|| time(NOW - 1)),
             next_retry_at: None,
             worker_id: held.then(|| "w".to_owned()),
-            picked_at: held.then(|| instant(NOW - 5)),
-            started_at: held.then(|| instant(NOW - 4)),
-            lease_expires_at: held.then(|| instant(NOW + 60)),
+            picked_at: held.then(|| time(NOW - 5)),
+            started_at: held.then(|| time(NOW - 4)),
+            lease_expires_at: held.then(|| time(NOW + 60)),
             error_message: None,
-            updated_at: instant(NOW - 5),
+            updated_at: time(NOW - 5),
         },
         expires_at: None,
         due_at: None,
@@ -41,42 +41,42 @@ fn standing(status: Status) -> DeliveryState {
 }
 
 fn ahead(worker_id: Option<&str>, ready_at: Option<i64>) -> Option<GroupHead> {
-    Some(GroupHead { event_id: 7, worker_id: worker_id.map(str::to_owned), ready_at: ready_at.map(instant) })
+    Some(GroupHead { event_id: 7, worker_id: worker_id.map(str::to_owned), ready_at: ready_at.map(time) })
 }
 
-fn why(standing: &DeliveryState, paused: Option<WaitReason>, asked: Option<i64>) -> Explanation {
-    explain(&Facts { standing, paused, asked: asked.map(instant) })
+fn explained(state: &DeliveryState, paused: Option<WaitReason>, last_requested: Option<i64>) -> Explanation {
+    explain(&Facts { state, paused, last_requested: last_requested.map(time) })
 }
 
-/// What differs from one that is about to run, and what is said then.
+/// The change to a ready delivery, and the expected reason, time and sentence.
 type Case = (fn(&mut DeliveryState), WaitReason, Option<i64>, &'static str);
 
 #[test]
-fn what_waits_says_what_it_waits_for() {
+fn pending_delivery_explains_what_it_waits_for() {
     let cases: [Case; 8] = [
         (
             |_| {},
             WaitReason::AboutToRun,
             None,
-            "It is ready since 1970-01-01T00:16:39Z, and is taken as soon as a worker that asks for such events is free.",
+            "It is ready since 1970-01-01T00:16:39Z and will be claimed as soon as a worker for such events is free.",
         ),
         (
-            |s| s.delivery.ready_at = Some(instant(NOW + 9)),
+            |s| s.delivery.ready_at = Some(time(NOW + 9)),
             WaitReason::Scheduled,
             Some(NOW + 9),
             "It is scheduled for 1970-01-01T00:16:49Z.",
         ),
         (
-            |s| (s.delivery.ready_at, s.delivery.attempts) = (Some(instant(NOW + 9)), 1),
+            |s| (s.delivery.ready_at, s.delivery.attempts) = (Some(time(NOW + 9)), 1),
             WaitReason::Scheduled,
             Some(NOW + 9),
-            "It was put off until 1970-01-01T00:16:49Z.",
+            "It was snoozed until 1970-01-01T00:16:49Z.",
         ),
         (
-            |s| (s.delivery.ready_at, s.delivery.attempts, s.delivery.retry_count) = (Some(instant(NOW + 9)), 2, 2),
+            |s| (s.delivery.ready_at, s.delivery.attempts, s.delivery.retry_count) = (Some(time(NOW + 9)), 2, 2),
             WaitReason::Backoff,
             Some(NOW + 9),
-            "It failed (failure 2 of 3) and is tried again at 1970-01-01T00:16:49Z.",
+            "It failed (failure 2 of 3) and is retried at 1970-01-01T00:16:49Z.",
         ),
         (
             |s| (s.delivery.ready_at, s.ahead) = (None, ahead(Some("v"), Some(NOW - 9))),
@@ -88,85 +88,82 @@ fn what_waits_says_what_it_waits_for() {
             |s| (s.delivery.ready_at, s.ahead) = (None, ahead(None, Some(NOW + 9))),
             WaitReason::BehindGroup,
             Some(NOW + 9),
-            "It waits in its group behind event 7, which is not to be tried before 1970-01-01T00:16:49Z.",
+            "It waits in its group behind event 7, which is not due before 1970-01-01T00:16:49Z.",
         ),
         (
-            |s| s.expires_at = Some(instant(NOW)),
+            |s| s.expires_at = Some(time(NOW)),
             WaitReason::Expiring,
             None,
-            "Its deadline, 1970-01-01T00:16:40Z, has passed before it was begun: it is about to end as EXPIRED.",
+            "Its deadline, 1970-01-01T00:16:40Z, has passed before it was started: it is about to become EXPIRED.",
         ),
         (
-            |s| (s.delivery.ready_at, s.expires_at) = (Some(instant(NOW + 9)), Some(instant(NOW + 20))),
+            |s| (s.delivery.ready_at, s.expires_at) = (Some(time(NOW + 9)), Some(time(NOW + 20))),
             WaitReason::Scheduled,
             Some(NOW + 9),
-            "It is scheduled for 1970-01-01T00:16:49Z. Unless it is begun before 1970-01-01T00:17:00Z, it expires.",
+            "It is scheduled for 1970-01-01T00:16:49Z. Unless it starts before 1970-01-01T00:17:00Z, it expires.",
         ),
     ];
-    for (differ, reason, until, sentence) in cases {
-        let mut waiting = standing(Status::Pending);
-        differ(&mut waiting);
-        let explanation = why(&waiting, None, Some(NOW - 3));
+    for (change, reason, until, sentence) in cases {
+        let mut waiting = delivery_state(Status::Pending);
+        change(&mut waiting);
+        let explanation = explained(&waiting, None, Some(NOW - 3));
         assert_eq!((explanation.reason, explanation.sentence.as_str()), (reason, sentence));
-        assert_eq!(explanation.until, until.map(instant), "{sentence}");
+        assert_eq!(explanation.until, until.map(time), "{sentence}");
         assert_eq!(explanation.behind, waiting.ahead.as_ref().map(|ahead| ahead.event_id), "{sentence}");
     }
 }
 
 #[test]
-fn nobody_asks_once_a_minute_has_passed() {
-    let waiting = standing(Status::Pending);
-    assert_eq!(why(&waiting, None, Some(NOW - 60)).reason, WaitReason::AboutToRun);
-    let late = why(&waiting, None, Some(NOW - 61));
+fn consumer_is_inactive_after_a_minute() {
+    let waiting = delivery_state(Status::Pending);
+    assert_eq!(explained(&waiting, None, Some(NOW - 60)).reason, WaitReason::AboutToRun);
+    let late = explained(&waiting, None, Some(NOW - 61));
     assert_eq!(late.reason, WaitReason::NoWorker);
     assert_eq!(
         late.sentence,
-        "No worker has asked for events of type 'order.paid' with these tags in the last minute. \
-         The last one asked at 1970-01-01T00:15:39Z."
+        "No worker has requested events of type 'order.paid' with these tags in the last minute. \
+         The last request was at 1970-01-01T00:15:39Z."
     );
-    let never = why(&DeliveryState { tags: Vec::new(), ..waiting }, None, None);
-    assert_eq!(never.sentence, "No worker has asked for events of type 'order.paid' in the last minute.");
+    let never = explained(&DeliveryState { tags: Vec::new(), ..waiting }, None, None);
+    assert_eq!(never.sentence, "No worker has requested events of type 'order.paid' in the last minute.");
     assert!(never.advice.is_some());
 }
 
 #[test]
-fn what_is_paused_is_said_before_what_passes_by_itself() {
-    let mut waiting = standing(Status::Pending);
-    waiting.delivery.ready_at = Some(instant(NOW + 9));
+fn pause_is_reported_before_a_due_time() {
+    let mut waiting = delivery_state(Status::Pending);
+    waiting.delivery.ready_at = Some(time(NOW + 9));
     for (reason, sentence) in [
-        (WaitReason::NamespacePaused, "The namespace is paused: nothing is handed out."),
-        (WaitReason::SubscriptionPaused, "The subscription 'main' is paused: nothing is handed out."),
-        (WaitReason::TypePaused, "Events of the type 'order.paid' are paused: nothing is handed out."),
+        (WaitReason::NamespacePaused, "The namespace is paused: nothing can be claimed."),
+        (WaitReason::SubscriptionPaused, "The subscription 'main' is paused: nothing can be claimed."),
+        (WaitReason::TypePaused, "Events of the type 'order.paid' are paused: nothing can be claimed."),
     ] {
-        let explanation = why(&waiting, Some(reason), None);
+        let explanation = explained(&waiting, Some(reason), None);
         assert_eq!(explanation.reason, reason);
-        assert_eq!(
-            explanation.sentence,
-            format!("{sentence} It is not to be begun before 1970-01-01T00:16:49Z anyway.")
-        );
+        assert_eq!(explanation.sentence, format!("{sentence} It is not due before 1970-01-01T00:16:49Z anyway."));
     }
-    waiting.expires_at = Some(instant(NOW - 1));
-    assert_eq!(why(&waiting, Some(WaitReason::NamespacePaused), None).reason, WaitReason::Expiring);
+    waiting.expires_at = Some(time(NOW - 1));
+    assert_eq!(explained(&waiting, Some(WaitReason::NamespacePaused), None).reason, WaitReason::Expiring);
 }
 
 #[test]
-fn what_is_held_says_by_whom_and_until_when() {
-    let mut running = standing(Status::Processing);
-    let held = "Worker 'w' holds it since 1970-01-01T00:16:35Z";
-    let explanation = why(&running, Some(WaitReason::NamespacePaused), None);
+fn processing_delivery_names_its_worker_and_lease() {
+    let mut running = delivery_state(Status::Processing);
+    let held = "Worker 'w' has held it since 1970-01-01T00:16:35Z";
+    let explanation = explained(&running, Some(WaitReason::NamespacePaused), None);
     assert_eq!(explanation.reason, WaitReason::Running);
-    assert_eq!(explanation.sentence, format!("{held}; its lease is good until 1970-01-01T00:17:40Z."));
-    assert_eq!(explanation.until, Some(instant(NOW + 60)));
+    assert_eq!(explanation.sentence, format!("{held}; its lease is valid until 1970-01-01T00:17:40Z."));
+    assert_eq!(explanation.until, Some(time(NOW + 60)));
     running.delivery.started_at = None;
-    assert!(why(&running, None, None).sentence.starts_with(&format!("{held} and has not said that it began;")));
-    running.delivery.lease_expires_at = Some(instant(NOW));
-    let explanation = why(&running, None, None);
+    assert!(explained(&running, None, None).sentence.starts_with(&format!("{held} and has not reported a start;")));
+    running.delivery.lease_expires_at = Some(time(NOW));
+    let explanation = explained(&running, None, None);
     assert_eq!((explanation.reason, explanation.until), (WaitReason::AbandonedSoon, None));
-    assert!(explanation.sentence.contains("its lease ran out at 1970-01-01T00:16:40Z"), "{}", explanation.sentence);
+    assert!(explanation.sentence.contains("its lease expired at 1970-01-01T00:16:40Z"), "{}", explanation.sentence);
 }
 
 #[test]
-fn what_has_ended_says_how() {
+fn finished_delivery_says_how_it_ended() {
     for (status, reason, sentence) in [
         (Status::Completed, WaitReason::Completed, "It was completed at 1970-01-01T00:16:35Z."),
         (
@@ -174,25 +171,25 @@ fn what_has_ended_says_how() {
             WaitReason::CompletedWithErrors,
             "It was completed, with errors, at 1970-01-01T00:16:35Z.",
         ),
-        (Status::Cancelled, WaitReason::Cancelled, "It was called off at 1970-01-01T00:16:35Z."),
-        (Status::Failed, WaitReason::Failed, "It was given up at 1970-01-01T00:16:35Z: no luck."),
+        (Status::Cancelled, WaitReason::Cancelled, "It was canceled at 1970-01-01T00:16:35Z."),
+        (Status::Failed, WaitReason::Failed, "It was dead-lettered at 1970-01-01T00:16:35Z: no luck."),
         (
             Status::Expired,
             WaitReason::Expired,
-            "It was not begun before its deadline, and was given up at 1970-01-01T00:16:35Z: no luck.",
+            "It was not started before its deadline and expired at 1970-01-01T00:16:35Z: no luck.",
         ),
     ] {
-        let ended = DeliveryState { dead_because: Some("no luck".into()), ..standing(status) };
-        let explanation = why(&ended, Some(WaitReason::NamespacePaused), None);
+        let ended = DeliveryState { dead_because: Some("no luck".into()), ..delivery_state(status) };
+        let explanation = explained(&ended, Some(WaitReason::NamespacePaused), None);
         assert_eq!((explanation.reason, explanation.sentence.as_str()), (reason, sentence));
     }
-    let mut failed = DeliveryState { dead_because: Some("no luck".into()), ..standing(Status::Failed) };
+    let mut failed = DeliveryState { dead_because: Some("no luck".into()), ..delivery_state(Status::Failed) };
     for (error, shown) in [("x", "x".to_owned()), ("x\ny", "x…".to_owned()), (&"ä".repeat(999), "ä".repeat(200) + "…")]
     {
         failed.delivery.error_message = Some(error.to_owned());
-        assert!(why(&failed, None, None).sentence.ends_with(&format!(": no luck ({shown}).")), "{shown}");
+        assert!(explained(&failed, None, None).sentence.ends_with(&format!(": no luck ({shown}).")), "{shown}");
     }
-    let purged = why(&standing(Status::Failed), None, None);
-    assert_eq!(purged.sentence, "It was given up at 1970-01-01T00:16:35Z.");
+    let purged = explained(&delivery_state(Status::Failed), None, None);
+    assert_eq!(purged.sentence, "It was dead-lettered at 1970-01-01T00:16:35Z.");
     assert!(purged.advice.is_some_and(|advice| advice.contains("cannot be redriven")));
 }

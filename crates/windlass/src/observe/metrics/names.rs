@@ -1,11 +1,10 @@
-//! The names of what is counted, and what they mean.
+//! The names, labels and descriptions of the metrics.
 
 use crate::queue::decide::Transition;
 use crate::queue::outcome::Action;
 use crate::store::DeliveryChange;
 
-/// Microseconds in a second.
-pub(super) const SECONDS: f64 = 1_000_000.0;
+pub(super) const MICROS_PER_SECOND: f64 = 1_000_000.0;
 
 pub(super) const PUBLISHED: &str = "windlass_events_published_total";
 pub(super) const DROPPED: &str = "windlass_events_dropped_total";
@@ -20,7 +19,7 @@ pub(super) const WAIT: &str = "windlass_wait_seconds";
 pub(super) const HANDLING: &str = "windlass_handling_seconds";
 pub(super) const MAINTENANCE_DURATION: &str = "windlass_maintenance_duration_seconds";
 
-/// What a metric is, in the words of Prometheus.
+/// The type of a metric, as in Prometheus.
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -35,21 +34,21 @@ pub(super) const ALL: [(&str, Kind, &str); 12] = [
     (
         DROPPED,
         Kind::Counter,
-        "Events that were published in a transaction and dropped after it because their key was known.",
+        "Events published in a transaction and dropped by the router because their key was known.",
     ),
-    (CLAIMED, Kind::Counter, "Deliveries handed to a worker: attempts begun."),
-    (ATTEMPTS, Kind::Counter, "Entries of the history of deliveries, by what became of the attempt or delivery."),
-    (DEAD_LETTERED, Kind::Counter, "Deliveries given up and kept as dead letters, by the kind of reason."),
-    (LOST, Kind::Counter, "Reports that came when somebody else had the delivery already; nothing was changed."),
-    (HANDLER_RUNS, Kind::Counter, "Runs of a node's handlers, by how they ended."),
-    (MAINTENANCE_RUNS, Kind::Counter, "Upkeep done by this process, by how it ended."),
-    (MAINTENANCE_LAST_SUCCESS, Kind::Gauge, "When this process last did a piece of upkeep without a failure."),
-    (WAIT, Kind::Histogram, "From when a delivery could be taken to its first claim."),
-    (HANDLING, Kind::Histogram, "From a claim to the report that ended it."),
-    (MAINTENANCE_DURATION, Kind::Histogram, "How long upkeep took this process."),
+    (CLAIMED, Kind::Counter, "Deliveries claimed by workers: attempts started."),
+    (ATTEMPTS, Kind::Counter, "Entries of the delivery history, by outcome of the attempt or delivery."),
+    (DEAD_LETTERED, Kind::Counter, "Deliveries that became dead letters, by kind of reason."),
+    (LOST, Kind::Counter, "Reports refused because the lease was lost; nothing was changed."),
+    (HANDLER_RUNS, Kind::Counter, "Runs of a node's handlers, by result."),
+    (MAINTENANCE_RUNS, Kind::Counter, "Maintenance task runs of this process, by result."),
+    (MAINTENANCE_LAST_SUCCESS, Kind::Gauge, "When this process last ran the maintenance task successfully."),
+    (WAIT, Kind::Histogram, "Time from a delivery being ready to its first claim."),
+    (HANDLING, Kind::Histogram, "Time from a claim to the report of its outcome."),
+    (MAINTENANCE_DURATION, Kind::Histogram, "Duration of the maintenance tasks run by this process."),
 ];
 
-/// The label that tells the parts of a counter apart, beside those that all have.
+/// The label of a counter besides namespace, subscription and type.
 pub(super) fn label_of(name: &str) -> Option<&'static str> {
     match name {
         ATTEMPTS => Some("outcome"),
@@ -58,7 +57,7 @@ pub(super) fn label_of(name: &str) -> Option<&'static str> {
     }
 }
 
-/// What may become of an attempt, or of a delivery without one.
+/// The outcomes of an attempt, or of a delivery without one.
 pub(super) const FAILED: &str = "failed";
 pub(super) const OUTCOMES: [&str; 10] = [
     "completed",
@@ -73,7 +72,7 @@ pub(super) const OUTCOMES: [&str; 10] = [
     "cancelled",
 ];
 
-/// `retried` and `failed` are both reports of a failure: after the one it is tried again, after the other it is not.
+/// Both `retried` and `failed` are reports of a failure: `retried` ones are attempted again, `failed` ones are not.
 pub(super) fn outcome_of(change: &DeliveryChange) -> &'static str {
     match (change.action, &change.transition) {
         (Action::Failed, Transition::Requeue { .. }) => "retried",

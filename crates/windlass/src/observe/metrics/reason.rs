@@ -1,4 +1,4 @@
-//! Why deliveries become dead letters, in a few kinds: reasons themselves may be any text.
+//! Kinds of reasons why deliveries become dead letters. The reasons themselves are free text.
 
 use serde::Serialize;
 
@@ -7,27 +7,27 @@ use crate::queue::decide::{
 };
 use crate::store::DeliveryChange;
 
-/// A kind of reason for which a delivery is given up.
+/// The kind of reason why a delivery became a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DeadReason {
-    /// It failed as often as it may.
+    /// The retries are exhausted.
     MaxRetries,
-    /// It was taken as often as it may be: its workers die, or never report.
+    /// The attempts are exhausted: its workers crash or never report an outcome.
     MaxAttempts,
-    /// Its handler said that it will never work.
+    /// The handler reported an unrecoverable error.
     HandlerError,
-    /// No handler knows its type.
+    /// No handler accepts its type.
     NoHandler,
-    /// It could not start before its deadline.
+    /// It was not started before its deadline.
     Expired,
-    /// Whatever else a worker said.
+    /// Any other reason reported by a worker.
     Other,
 }
 
 impl DeadReason {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [DeadReason; 6] = [
         DeadReason::MaxRetries,
         DeadReason::MaxAttempts,
@@ -37,7 +37,7 @@ impl DeadReason {
         DeadReason::Other,
     ];
 
-    /// Its name.
+    /// The name used in JSON and as a label.
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::MaxRetries => "max_retries",
@@ -49,7 +49,7 @@ impl DeadReason {
         }
     }
 
-    /// The reasons that stores tell from others: these words, and those that begin with [`NO_HANDLER`].
+    /// The exact reasons that stores count separately, besides those that start with [`NO_HANDLER`].
     pub(crate) const KNOWN: [&'static str; 4] = [MAX_RETRIES_EXCEEDED, MAX_ATTEMPTS_EXCEEDED, HANDLER_ERROR, EXPIRED];
 
     pub(crate) fn from_text(reason: &str) -> DeadReason {
@@ -63,10 +63,10 @@ impl DeadReason {
         }
     }
 
-    /// Of a change that gives a delivery up.
+    /// The reason of a change that makes a dead letter.
     pub(super) fn of(change: &DeliveryChange) -> Option<DeadReason> {
         match &change.transition {
-            Transition::Bury { reason, .. } => Some(DeadReason::from_text(reason)),
+            Transition::DeadLetter { reason, .. } => Some(DeadReason::from_text(reason)),
             _ => None,
         }
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_is_of_some_kind() {
+    fn every_reason_has_a_kind() {
         let table = [
             (MAX_RETRIES_EXCEEDED, DeadReason::MaxRetries),
             (MAX_ATTEMPTS_EXCEEDED, DeadReason::MaxAttempts),

@@ -1,4 +1,4 @@
-//! Who is told: a recorder of the queue's own, or else the process's.
+//! The sink of the metrics: the queue's own recorder, or else the process's.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -6,25 +6,25 @@ use metrics::{Key, Label, Level, Metadata, Recorder, Unit};
 
 use super::names::{ALL, Kind};
 
-/// What every metric says of where it comes from.
+/// The origin of every metric.
 static METADATA: Metadata<'static> = Metadata::new("windlass", Level::INFO, Some("windlass"));
 
-pub(crate) struct Sink(RwLock<Option<Arc<dyn Recorder + Send + Sync>>>);
+pub(crate) struct MetricsSink(RwLock<Option<Arc<dyn Recorder + Send + Sync>>>);
 
-impl Sink {
-    pub fn new() -> Sink {
-        Sink(RwLock::default())
+impl MetricsSink {
+    pub fn new() -> MetricsSink {
+        MetricsSink(RwLock::default())
     }
 
     pub fn replace(&self, recorder: Arc<dyn Recorder + Send + Sync>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(recorder);
     }
 
-    fn with(&self, tell: impl FnOnce(&dyn Recorder)) {
+    fn with(&self, record: impl FnOnce(&dyn Recorder)) {
         let own = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
         match own {
-            Some(own) => tell(&*own),
-            None => metrics::with_recorder(tell),
+            Some(own) => record(&*own),
+            None => metrics::with_recorder(record),
         }
     }
 

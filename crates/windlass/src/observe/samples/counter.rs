@@ -1,4 +1,4 @@
-//! What is counted of one event type, in one span of time.
+//! The counters of one event type in one span of time, and how changes are counted.
 
 use chrono::TimeDelta;
 
@@ -10,41 +10,42 @@ use crate::queue::outcome::Action;
 use crate::store::DeliveryChange;
 use crate::topology::Subscription;
 
-/// Counts, which add up, and what was seen of the live queue, of which the most is kept.
+/// Counts are added up; of the measurements `depth` and `oldest_ms` the maximum is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counter {
     /// Events.
     pub published: u64,
-    /// From here on: deliveries.
+    /// Deliveries, like all that follow.
     pub completed: u64,
     pub failed: u64,
     pub retried: u64,
     pub expired: u64,
     pub cancelled: u64,
-    /// The most live deliveries at once; `None` where nobody looked.
+    /// The most pending and processing deliveries; `None` if not measured.
     pub depth: Option<u64>,
-    /// How long a delivery that was ready had been so, at most; `None` where nobody looked.
+    /// The age of the oldest ready delivery, at most; `None` if not measured.
     pub oldest_ms: Option<u64>,
-    /// From when it could be taken to its first claim.
+    /// From the time a delivery was ready to its first claim.
     pub wait: Histogram,
-    /// From a claim to the report that ended it.
+    /// From a claim to the report of its outcome.
     pub run: Histogram,
 }
 
 /// Something that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Noted {
+pub(crate) enum CountedEvent {
     Published,
-    /// For the first time, after so long.
+    /// The first claim of a delivery, `wait_us` after it was ready.
     Claimed {
         wait_us: u64,
     },
-    Ended(End, Option<u64>),
+    /// The end of a delivery or an attempt, and the time since its claim in microseconds if a worker reported it.
+    Finished(FinishKind, Option<u64>),
 }
 
-/// What became of a delivery, or of an attempt.
+/// How a delivery or an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum FinishKind {
     Completed,
     Failed,
     Retried,
@@ -53,26 +54,26 @@ pub(crate) enum End {
 }
 
 impl Counter {
-    pub fn note(&mut self, noted: Noted) {
-        match noted {
-            Noted::Published => self.published += 1,
-            Noted::Claimed { wait_us } => self.wait.note(wait_us),
-            Noted::Ended(end, run_us) => {
-                *self.of(end) += 1;
+    pub fn record(&mut self, event: CountedEvent) {
+        match event {
+            CountedEvent::Published => self.published += 1,
+            CountedEvent::Claimed { wait_us } => self.wait.record(wait_us),
+            CountedEvent::Finished(kind, run_us) => {
+                *self.count_of(kind) += 1;
                 if let Some(run_us) = run_us {
-                    self.run.note(run_us);
+                    self.run.record(run_us);
                 }
             }
         }
     }
 
-    fn of(&mut self, end: End) -> &mut u64 {
-        match end {
-            End::Completed => &mut self.completed,
-            End::Failed => &mut self.failed,
-            End::Retried => &mut self.retried,
-            End::Expired => &mut self.expired,
-            End::Cancelled => &mut self.cancelled,
+    fn count_of(&mut self, kind: FinishKind) -> &mut u64 {
+        match kind {
+            FinishKind::Completed => &mut self.completed,
+            FinishKind::Failed => &mut self.failed,
+            FinishKind::Retried => &mut self.retried,
+            FinishKind::Expired => &mut self.expired,
+            FinishKind::Cancelled => &mut self.cancelled,
         }
     }
 
@@ -90,37 +91,38 @@ impl Counter {
     }
 }
 
-/// How a change that was applied is counted. What was put back without a failure is not: nothing has ended.
-pub(crate) fn end_of(change: &DeliveryChange) -> Option<End> {
+/// How an applied change is counted; `None` for a release or a snooze, which finish nothing.
+pub(crate) fn finish_kind(change: &DeliveryChange) -> Option<FinishKind> {
     match &change.transition {
-        Transition::End { .. } if change.action == Action::Cancelled => Some(End::Cancelled),
-        Transition::End { .. } => Some(End::Completed),
-        Transition::Requeue { failed: true, .. } => Some(End::Retried),
+        Transition::End { .. } if change.action == Action::Cancelled => Some(FinishKind::Cancelled),
+        Transition::End { .. } => Some(FinishKind::Completed),
+        Transition::Requeue { failed: true, .. } => Some(FinishKind::Retried),
         Transition::Requeue { failed: false, .. } => None,
-        Transition::Bury { status: Status::Expired, .. } => Some(End::Expired),
-        Transition::Bury { .. } => Some(End::Failed),
+        Transition::DeadLetter { status: Status::Expired, .. } => Some(FinishKind::Expired),
+        Transition::DeadLetter { .. } => Some(FinishKind::Failed),
     }
 }
 
-/// How long a worker had it who reported its end; nobody reports what was expired, called off or abandoned.
-pub(crate) fn run_of(change: &DeliveryChange, finished_at: Timestamp) -> Option<u64> {
+/// The time from the claim to the report of the outcome. `None` for changes that no worker reports: expired, canceled
+/// or abandoned deliveries.
+pub(crate) fn handling_us(change: &DeliveryChange, finished_at: Timestamp) -> Option<u64> {
     let reported = matches!(change.action, Action::Completed | Action::CompletedWithErrors | Action::Failed);
-    change.live.picked_at.filter(|_| reported).map(|picked_at| span_us(picked_at, finished_at))
+    change.live.picked_at.filter(|_| reported).map(|picked_at| elapsed_us(picked_at, finished_at))
 }
 
-/// How long it waited for its first claim; `None` for a later one, and for the past that a subscription was given:
-/// nobody could have taken that before.
-pub(crate) fn first_wait(delivery: &Delivery, subscription: &Subscription) -> Option<u64> {
+/// How long the delivery was ready before its first claim. `None` for a later claim, and for backfilled deliveries,
+/// which could not be claimed before the subscription was created.
+pub(crate) fn first_wait_us(delivery: &Delivery, subscription: &Subscription) -> Option<u64> {
     let event = &delivery.event;
     let from = event.run_at.map_or(event.created_at, |run_at| run_at.max(event.created_at));
-    let is_past = subscription.starts_at < subscription.created_at && from < subscription.created_at;
-    (delivery.attempts == 1 && !is_past).then(|| span_us(from, delivery.picked_at))
+    let is_backfilled = subscription.starts_at < subscription.created_at && from < subscription.created_at;
+    (delivery.attempts == 1 && !is_backfilled).then(|| elapsed_us(from, delivery.picked_at))
 }
 
-/// From one instant to another, in microseconds; nothing where a clock went back.
-pub(crate) fn span_us(from: Timestamp, to: Timestamp) -> u64 {
-    let span: TimeDelta = to - from;
-    span.num_microseconds().map_or(0, |us| u64::try_from(us).unwrap_or(0))
+/// The time between two timestamps in microseconds; zero if the clock went back.
+pub(crate) fn elapsed_us(from: Timestamp, to: Timestamp) -> u64 {
+    let elapsed: TimeDelta = to - from;
+    elapsed.num_microseconds().map_or(0, |us| u64::try_from(us).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
     use crate::clock::from_micros;
     use crate::event::delivery::{Lease, LiveDelivery};
-    use crate::queue::decide::When;
+    use crate::queue::decide::RequeueTime;
     use crate::store::{AttemptRecord, ChangeGuard};
 
     fn change(action: Action, transition: Transition) -> DeliveryChange {
@@ -153,21 +155,25 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_counted_for_what_it_is() {
-        let requeue =
-            |failed| Transition::Requeue { when: When::After(Duration::ZERO), failed, free: false, pass_group: false };
-        let bury = |status| Transition::Bury { status, reason: String::new(), failed: true };
+    fn changes_are_counted_by_action_and_transition() {
+        let requeue = |failed| Transition::Requeue {
+            when: RequeueTime::After(Duration::ZERO),
+            failed,
+            refund_attempt: false,
+            pass_group: false,
+        };
+        let bury = |status| Transition::DeadLetter { status, reason: String::new(), failed: true };
         let end = |forget| Transition::End { forget };
         let ran = Some(500);
         let table = [
-            (Action::Completed, end(false), Some(End::Completed), ran),
-            (Action::Completed, end(true), Some(End::Completed), ran),
-            (Action::CompletedWithErrors, end(false), Some(End::Completed), ran),
-            (Action::Cancelled, end(false), Some(End::Cancelled), None),
-            (Action::Failed, requeue(true), Some(End::Retried), ran),
-            (Action::Failed, bury(Status::Failed), Some(End::Failed), ran),
-            (Action::Abandoned, bury(Status::Failed), Some(End::Failed), None),
-            (Action::Expired, bury(Status::Expired), Some(End::Expired), None),
+            (Action::Completed, end(false), Some(FinishKind::Completed), ran),
+            (Action::Completed, end(true), Some(FinishKind::Completed), ran),
+            (Action::CompletedWithErrors, end(false), Some(FinishKind::Completed), ran),
+            (Action::Cancelled, end(false), Some(FinishKind::Cancelled), None),
+            (Action::Failed, requeue(true), Some(FinishKind::Retried), ran),
+            (Action::Failed, bury(Status::Failed), Some(FinishKind::Failed), ran),
+            (Action::Abandoned, bury(Status::Failed), Some(FinishKind::Failed), None),
+            (Action::Expired, bury(Status::Expired), Some(FinishKind::Expired), None),
             (Action::Snoozed, requeue(false), None, None),
             (Action::Released, requeue(false), None, None),
             (Action::Abandoned, requeue(false), None, None),
@@ -175,34 +181,36 @@ mod tests {
         ];
         for (action, transition, expected, run) in table {
             let change = change(action, transition);
-            assert_eq!((end_of(&change), run_of(&change, from_micros(1_500))), (expected, run), "{change:?}");
+            assert_eq!((finish_kind(&change), handling_us(&change, from_micros(1_500))), (expected, run), "{change:?}");
         }
     }
 
     #[test]
-    fn a_clock_that_goes_back_makes_nothing_negative() {
-        assert_eq!(span_us(from_micros(5), from_micros(3)), 0);
-        assert_eq!(span_us(from_micros(3), from_micros(5)), 2);
+    fn elapsed_time_is_zero_if_the_clock_goes_back() {
+        assert_eq!(elapsed_us(from_micros(5), from_micros(3)), 0);
+        assert_eq!(elapsed_us(from_micros(3), from_micros(5)), 2);
     }
 
     #[test]
-    fn counts_add_up_and_the_most_of_what_was_seen_is_kept() {
+    fn counts_are_summed_and_measurements_maximized() {
         let mut a = Counter { depth: Some(5), oldest_ms: Some(1), ..Counter::default() };
-        a.note(Noted::Published);
-        a.note(Noted::Ended(End::Completed, Some(2_000)));
+        a.record(CountedEvent::Published);
+        a.record(CountedEvent::Finished(FinishKind::Completed, Some(2_000)));
         let mut b = Counter { depth: Some(3), oldest_ms: Some(7), ..Counter::default() };
-        for end in [End::Failed, End::Retried, End::Expired, End::Cancelled, End::Completed] {
-            b.note(Noted::Ended(end, None));
+        for end in
+            [FinishKind::Failed, FinishKind::Retried, FinishKind::Expired, FinishKind::Cancelled, FinishKind::Completed]
+        {
+            b.record(CountedEvent::Finished(end, None));
         }
-        b.note(Noted::Claimed { wait_us: 9 });
+        b.record(CountedEvent::Claimed { wait_us: 9 });
         a.add(&b);
         assert_eq!((a.published, a.completed, a.failed, a.retried, a.expired, a.cancelled), (1, 2, 1, 1, 1, 1));
         assert_eq!((a.depth, a.oldest_ms, a.wait.total(), a.run.total()), (Some(5), Some(7), 1, 1));
-        let mut unseen = Counter::default();
-        unseen.add(&Counter::default());
-        assert_eq!((unseen.depth, unseen.oldest_ms), (None, None));
-        unseen.add(&Counter { depth: Some(0), oldest_ms: Some(0), ..Counter::default() });
-        unseen.add(&Counter::default());
-        assert_eq!((unseen.depth, unseen.oldest_ms), (Some(0), Some(0)));
+        let mut unmeasured = Counter::default();
+        unmeasured.add(&Counter::default());
+        assert_eq!((unmeasured.depth, unmeasured.oldest_ms), (None, None));
+        unmeasured.add(&Counter { depth: Some(0), oldest_ms: Some(0), ..Counter::default() });
+        unmeasured.add(&Counter::default());
+        assert_eq!((unmeasured.depth, unmeasured.oldest_ms), (Some(0), Some(0)));
     }
 }

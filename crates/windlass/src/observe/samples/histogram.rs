@@ -1,16 +1,16 @@
-//! How long things took: counts in buckets that each begin √2 times later than the one before.
+//! A histogram of durations. Each bucket begins √2 times later than the one before.
 //!
-//! The bounds are fixed, so histograms of any process, type and time add up.
+//! The bounds are fixed, so histograms of all processes, types and times can be added.
 
-/// Below a millisecond, from there to more than a week, and whatever takes longer.
+/// One bucket below a millisecond, 59 up to more than a week, and one for longer durations.
 const BUCKETS: usize = 61;
 
-/// How many durations fell into each bucket, as far as the last one that is not empty.
+/// The count of each bucket, up to the last one that is not empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Histogram(Vec<u64>);
 
-/// Where the bucket begins, in milliseconds.
-fn begin(bucket: usize) -> f64 {
+/// The lower bound of a bucket, in milliseconds.
+fn lower_bound_ms(bucket: usize) -> f64 {
     if bucket == 0 { 0.0 } else { ((bucket as f64 - 1.0) / 2.0).exp2() }
 }
 
@@ -33,7 +33,7 @@ impl Histogram {
         &self.0
     }
 
-    pub fn note(&mut self, us: u64) {
+    pub fn record(&mut self, us: u64) {
         let bucket = bucket(us);
         if self.0.len() <= bucket {
             self.0.resize(bucket + 1, 0);
@@ -52,21 +52,21 @@ impl Histogram {
         self.0.iter().sum()
     }
 
-    /// What this share of the durations, from 0 to 1, did not exceed, in milliseconds. It is in the right bucket, so
-    /// at most √2 times too large or too small; below a millisecond, less than one off.
+    /// The quantile of `share`, from 0 to 1, in milliseconds. The result is in the right bucket, so at most √2 times
+    /// too large or too small; below a millisecond, less than one millisecond off.
     pub fn quantile(&self, share: f64) -> f64 {
         let rank = (share * self.total() as f64).max(1.0);
         let mut before = 0.0;
         for (bucket, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
             let within = (rank - before) / *count as f64;
             if within <= 1.0 {
-                let (from, to) = (begin(bucket), begin(bucket + 1));
+                let (from, to) = (lower_bound_ms(bucket), lower_bound_ms(bucket + 1));
                 return from + (to - from) * within;
             }
             before += *count as f64;
         }
-        // Rounding may leave the last rank a hair above the total.
-        begin(self.0.len())
+        // Rounding may leave the last rank slightly above the total.
+        lower_bound_ms(self.0.len())
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     const DAY: u64 = 24 * 3600 * 1000 * MS;
 
     #[test]
-    fn a_duration_falls_between_the_bounds_of_its_bucket() {
+    fn duration_is_within_the_bounds_of_its_bucket() {
         let table = [(0, 0), (999, 0), (MS, 1), (1_414, 1), (1_415, 2), (2 * MS, 3), (1_000 * MS, 20)];
         for (us, expected) in table {
             assert_eq!(bucket(us), expected, "{us} µs");
@@ -86,12 +86,12 @@ mod tests {
         for us in [1, MS, 7 * MS, 12_345, 60_000 * MS, DAY, 7 * DAY] {
             let (ms, bucket) = (us as f64 / 1_000.0, bucket(us));
             assert!(bucket < BUCKETS - 1, "{us} µs has a bucket with an end");
-            assert!(begin(bucket) <= ms && ms < begin(bucket + 1), "{us} µs");
+            assert!(lower_bound_ms(bucket) <= ms && ms < lower_bound_ms(bucket + 1), "{us} µs");
         }
         assert_eq!([bucket(10 * DAY), bucket(u64::MAX)], [BUCKETS - 1; 2]);
     }
 
-    /// The least duration that this share of all does not exceed.
+    /// The exact quantile.
     fn exact(sorted: &[u64], share: f64) -> f64 {
         let rank = (share * sorted.len() as f64).ceil().max(1.0) as usize;
         sorted[rank - 1] as f64 / 1_000.0
@@ -104,15 +104,15 @@ mod tests {
         let table: [(&str, Vec<u64>); 7] = [
             ("one", vec![5 * MS]),
             ("two far apart", vec![2 * MS, 3_600_000 * MS]),
-            ("all alike", vec![80 * MS; 999]),
-            ("evenly", (1..=1_000).map(|n| n * MS).collect()),
-            ("all over", spread),
+            ("all equal", vec![80 * MS; 999]),
+            ("uniform", (1..=1_000).map(|n| n * MS).collect()),
+            ("log-uniform", spread),
             ("a long tail", (0..1_000).map(|n| if n < 990 { 3 * MS } else { 9_000 * MS }).collect()),
             ("below a millisecond", (0..1_000).collect()),
         ];
         for (name, mut durations) in table {
             let mut histogram = Histogram::default();
-            durations.iter().for_each(|us| histogram.note(*us));
+            durations.iter().for_each(|us| histogram.record(*us));
             durations.sort_unstable();
             assert_eq!(histogram.total(), durations.len() as u64);
             for share in [0.0, 0.01, 0.5, 0.95, 0.99, 0.999, 1.0] {
@@ -128,7 +128,7 @@ mod tests {
     fn histograms_add_up() {
         let of = |durations: &[u64]| {
             let mut histogram = Histogram::default();
-            durations.iter().for_each(|us| histogram.note(*us));
+            durations.iter().for_each(|us| histogram.record(*us));
             histogram
         };
         let mut sum = of(&[1, 5 * MS]);
@@ -139,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_told_from_its_beginning_on() {
+    fn last_bucket_has_no_upper_bound() {
         let mut histogram = Histogram::default();
-        histogram.note(u64::MAX);
-        assert!(histogram.quantile(0.5) >= begin(BUCKETS - 1));
+        histogram.record(u64::MAX);
+        assert!(histogram.quantile(0.5) >= lower_bound_ms(BUCKETS - 1));
         assert_eq!(Histogram::default().total(), 0);
     }
 }

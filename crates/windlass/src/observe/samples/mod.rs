@@ -1,7 +1,7 @@
-//! Samples: what happened in each minute, kept for charts and thinned with age.
+//! Samples: counts and quantiles per minute and event type, kept for charts and merged into longer spans with age.
 //!
-//! Nothing is counted by reading history. Each process counts what it commits ([`counters`]) and adds that to the
-//! table every few seconds; what is published in somebody else's transaction is counted in that transaction.
+//! Samples never read the history. Each process counts what it commits ([`counters`]) and adds that to the table
+//! every few seconds. Events published in a user's transaction are counted in that transaction.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,27 +19,27 @@ use crate::topology::Topology;
 pub(crate) mod counter;
 mod counters;
 pub(crate) mod histogram;
-mod points;
+mod series;
 pub(crate) mod thin;
 
-use counter::{Counter, Noted, end_of, first_wait, run_of, span_us};
+use counter::{CountedEvent, Counter, elapsed_us, finish_kind, first_wait_us, handling_us};
 pub(crate) use counters::Counters;
-use points::too_many;
-pub(crate) use points::{Points, Wanted};
-pub use points::{Quantiles, Sample};
+use series::too_many_points;
+pub use series::{Quantiles, Sample};
+pub(crate) use series::{SampleQuery, SampleSeries};
 
-/// The finest that is kept.
+/// The shortest span that is stored.
 pub(crate) const MINUTE_S: u32 = 60;
 /// The longest step: as long as samples are kept.
 const STEP_MAX: Duration = Duration::from_secs(400 * 24 * 3600);
-/// How far back one looks who does not say.
-const FROM_DEFAULT: Duration = Duration::from_secs(3600);
-/// How many rows one transaction moves.
+/// The default length of a query.
+const RANGE_DEFAULT: Duration = Duration::from_secs(3600);
+/// The most rows per transaction.
 const BATCH: usize = counters::BATCH;
-/// How long closing may take to write what was counted.
-const LAST_WRITE_MAX: Duration = Duration::from_secs(5);
+/// How long closing waits for the last write.
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A sample as it is stored.
+/// A stored sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SampleRow {
     pub span_s: u32,
@@ -49,114 +49,115 @@ pub(crate) struct SampleRow {
     pub counter: Counter,
 }
 
-/// How much of a type is live.
+/// The pending and processing deliveries of an event type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Depth {
+struct TypeDepth {
     live: u64,
-    /// Since when the first that is free and ready is so.
+    /// When the oldest ready delivery became ready.
     ready_since: Option<Timestamp>,
 }
 
-impl Depth {
+impl TypeDepth {
     fn add(&mut self, live: &LiveCount) {
         self.live += live.pending() + live.processing();
         self.ready_since = self.ready_since.into_iter().chain(live.ready_since).min();
     }
 
     fn into_row(self, event_type: String, at: Timestamp) -> SampleRow {
-        let oldest_ms = self.ready_since.map_or(0, |since| span_us(since, at) / 1_000);
+        let oldest_ms = self.ready_since.map_or(0, |since| elapsed_us(since, at) / 1_000);
         let counter = Counter { depth: Some(self.live), oldest_ms: Some(oldest_ms), ..Counter::default() };
-        SampleRow { span_s: MINUTE_S, at: begin_of(at, MINUTE_S), event_type, counter }
+        SampleRow { span_s: MINUTE_S, at: span_start(at, MINUTE_S), event_type, counter }
     }
 }
 
-/// When the span begins that an instant lies in. Spans begin at multiples of their length since 1970.
-pub(crate) fn begin_of(at: Timestamp, span_s: u32) -> Timestamp {
+/// The beginning of the span that contains `at`. Spans begin at multiples of their length since 1970.
+pub(crate) fn span_start(at: Timestamp, span_s: u32) -> Timestamp {
     let (micros, span) = (at.timestamp_micros(), i64::from(span_s) * 1_000_000);
     from_micros(micros - micros.rem_euclid(span))
 }
 
-/// Which samples, and how they are put together; what is empty or `None` does not filter.
+/// Which samples to return, and how to combine them. Empty and `None` fields do not filter.
 #[derive(Debug, Clone, Default)]
 pub struct SampleFilter {
-    /// From the step that this instant lies in; an hour before `until` if `None`.
+    /// Start of the range, rounded down to a step. An hour before `until` if `None`.
     pub from: Option<Timestamp>,
-    /// Before this instant, up to the end of the step that it lies in; up to now if `None`.
+    /// End of the range, rounded up to a step. Now if `None`.
     pub until: Option<Timestamp>,
-    /// How long each span is, in whole minutes; a minute if zero. Steps begin at multiples of this since 1970, in UTC.
+    /// The length of a step in whole minutes; a minute if zero. Steps begin at multiples of this since 1970, in UTC.
     pub step: Duration,
-    /// Of any of these types, by exact name or prefix ending in `*`.
+    /// Only these types, by exact name or by prefix ending in `*`.
     pub types: Vec<String>,
-    /// One sample for each type, instead of one for all together.
+    /// One sample per type, instead of one for all types together.
     pub by_type: bool,
 }
 
 impl Queue {
-    /// What happened, step by step, the earliest first. Steps in which nothing did are left out.
+    /// Returns the samples of a range, step by step, the earliest first. Steps without any activity are left out.
     ///
-    /// Samples are for charts, not for accounting. A process that is killed takes with it what it counted in its last
-    /// ten seconds, or since the database last answered; what another one counted is here up to ten seconds later. Where
-    /// the connection is lost after the commit, or [`Queue::flush_samples_once`] is given up on its way, the counts of
-    /// those seconds may be added twice. Quantiles are at most √2 times too large or too small, and waits and runs are
-    /// measured by the clock of the database; only how long handlers in transactions ran is measured by the process, if
-    /// that is longer.
+    /// Samples are for charts, not for accounting. A killed process loses the counts of its last ten seconds, or of
+    /// the time since the database last answered. The counts of other processes appear up to ten seconds late. If the
+    /// connection is lost after the commit, or the future of [`Queue::flush_samples_once`] is dropped, the counts of
+    /// those seconds may be added twice. Quantiles are at most √2 times too large or too small. Wait and handling
+    /// times are measured by the clock of the database; handlers that run in a transaction are also measured by the
+    /// process, and the longer time counts.
     ///
-    /// Minutes are kept for two days, ten minutes for two weeks and hours for 400 days: a step before that is as long as
-    /// [`Sample::span_ms`] says. Errors name `step_ms` where there would be too many samples, and `from` where too many
-    /// stored ones would have to be read: there is one for each type and minute, or longer span.
+    /// Minutes are kept for two days, ten minutes for two weeks and hours for 400 days: a step before that is as long
+    /// as [`Sample::span_ms`] says. Errors name `step_ms` if there would be too many samples, and `from` if too many
+    /// stored samples would have to be read: there is one per type and stored span.
     pub async fn samples(&self, filter: SampleFilter) -> Result<Vec<Sample>> {
         self.topology().await?;
-        let wanted = self.wanted(filter).await?;
+        let query = self.sample_query(filter).await?;
         let counters = &self.core().counters;
-        let _settled = counters.settled().await;
-        let mut points = self.store().samples(self.namespace(), Points::new(wanted)).await?;
-        for row in counters.of(self.namespace()) {
-            points.add(row)?;
+        let _writes_paused = counters.pause_writes().await;
+        let mut series = self.store().samples(self.namespace(), SampleSeries::new(query)).await?;
+        for row in counters.unwritten(self.namespace()) {
+            series.add(row)?;
         }
-        Ok(points.into_samples())
+        Ok(series.into_samples())
     }
 
-    async fn wanted(&self, filter: SampleFilter) -> Result<Wanted> {
+    async fn sample_query(&self, filter: SampleFilter) -> Result<SampleQuery> {
         check_types("types", &filter.types, self.limits())?;
         let step_s = step_s(filter.step)?;
         let until = match filter.until {
             Some(until) => until,
-            // The step that has just begun is part of it.
+            // Include the step that has just begun.
             None => after(self.store().now(self.now()).await?, Duration::from_micros(1)),
         };
-        let (from, until) = range(filter.from, until, step_s)?;
+        let (from, until) = whole_steps(filter.from, until, step_s)?;
         let limits = self.limits();
-        let points = span_us(from, until) / (u64::from(step_s) * 1_000_000);
+        let points = elapsed_us(from, until) / (u64::from(step_s) * 1_000_000);
         let points = usize::try_from(points).unwrap_or(usize::MAX);
         if points > limits.samples_max {
-            return Err(too_many(points, limits.samples_max));
+            return Err(too_many_points(points, limits.samples_max));
         }
         let (types, by_type) = (filter.types, filter.by_type);
         let (points_max, rows_max) = (limits.samples_max, limits.sample_rows_max);
-        Ok(Wanted { from, until, step_s, types, by_type, points_max, rows_max })
+        Ok(SampleQuery { from, until, step_s, types, by_type, points_max, rows_max })
     }
 
-    /// Writes what this process has counted, in all namespaces; how many rows. This happens by itself ten seconds
-    /// after something was counted, and in [`Queue::close`].
+    /// Writes the counts of this process, in all namespaces, and returns the number of rows. This happens
+    /// automatically ten seconds after something was counted, and in [`Queue::close`].
     pub async fn flush_samples_once(&self) -> Result<usize> {
         self.core().counters.write().await
     }
 
-    /// Records how many deliveries are live and how old they are; how many samples. To be done once a minute, by one process:
-    /// more often, or by several, does no harm.
+    /// Records the number of pending and processing deliveries and the age of the oldest ready one, per type; returns
+    /// the number of samples. Run once a minute, by one process; running it more often or in several processes does
+    /// no harm.
     pub async fn sample_once(&self) -> Result<usize> {
         self.topology().await?;
         self.route_before_reading().await;
-        let rows = self.depths().await?;
+        let rows = self.measure_depths().await?;
         for batch in rows.chunks(BATCH) {
             self.store().add_samples(self.namespace(), batch).await?;
         }
         Ok(rows.len())
     }
 
-    /// How much of each type is live: of those of which something is, or was lately.
-    async fn depths(&self) -> Result<Vec<SampleRow>> {
-        let mut depths: BTreeMap<String, Depth> = BTreeMap::new();
+    /// The depth of each type that has pending or processing deliveries, or had samples recently.
+    async fn measure_depths(&self) -> Result<Vec<SampleRow>> {
+        let mut depths: BTreeMap<String, TypeDepth> = BTreeMap::new();
         for live in self.store().backlog(self.namespace(), self.now()).await? {
             depths.entry(live.event_type.clone()).or_default().add(&live);
         }
@@ -168,12 +169,12 @@ impl Queue {
         Ok(depths.into_iter().map(|(event_type, depth)| depth.into_row(event_type, at)).collect())
     }
 
-    /// Puts old samples together into longer spans, and deletes the oldest; how many rows that concerned.
+    /// Merges old samples into longer spans and deletes the oldest; returns the number of rows changed.
     pub async fn thin_samples_once(&self) -> Result<usize> {
         self.topology().await?;
         let now = self.store().now(self.now()).await?;
         let mut thinned = 0;
-        for level in thin::LEVELS {
+        for level in thin::THINNING_LEVELS {
             loop {
                 let batch = self.store().thin_samples(self.namespace(), &level, level.before(now), BATCH).await?;
                 thinned += batch;
@@ -197,25 +198,25 @@ fn step_s(step: Duration) -> Result<u32> {
     Ok(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-/// The steps that these instants lie in; no database has samples from outside the years 1970 to 9999.
-fn range(from: Option<Timestamp>, until: Timestamp, step_s: u32) -> Result<(Timestamp, Timestamp)> {
+/// The range extended to whole steps, within the years 1970 to 9999: no database has samples outside them.
+fn whole_steps(from: Option<Timestamp>, until: Timestamp, step_s: u32) -> Result<(Timestamp, Timestamp)> {
     let (first, last) = (from_micros(0), from_micros(LAST_US));
-    let from = from.unwrap_or_else(|| from_micros(until.timestamp_micros().saturating_sub(FROM_DEFAULT_US)));
+    let from = from.unwrap_or_else(|| from_micros(until.timestamp_micros().saturating_sub(RANGE_DEFAULT_US)));
     if from >= until {
         return Err(Error::invalid("from", "must be before 'until'"));
     }
     let (from, until) = (from.clamp(first, last), until.clamp(first, last));
-    let (from, last) = (begin_of(from, step_s), begin_of(until, step_s));
+    let (from, last) = (span_start(from, step_s), span_start(until, step_s));
     let until = if last < until { after(last, Duration::from_secs(u64::from(step_s))) } else { last };
     Ok((from, until))
 }
 
-const FROM_DEFAULT_US: i64 = FROM_DEFAULT.as_micros() as i64;
+const RANGE_DEFAULT_US: i64 = RANGE_DEFAULT.as_micros() as i64;
 /// The end of the year 9999.
 const LAST_US: i64 = 253_402_300_800_000_000;
 
 impl Core {
-    /// Counts events that were stored just now.
+    /// Counts events that were just committed.
     pub(crate) fn count_published<'a>(
         &self,
         namespace: &str,
@@ -223,38 +224,39 @@ impl Core {
     ) {
         self.metrics.published(namespace, new.clone());
         self.metrics.dropped(namespace, 0);
-        let noted = new.map(|(new, stored)| (new.event.event_type.as_str(), stored.created_at, Noted::Published));
-        self.counters.count(namespace, noted);
+        let counted =
+            new.map(|(new, stored)| (new.event.event_type.as_str(), stored.created_at, CountedEvent::Published));
+        self.counters.count(namespace, counted);
     }
 
-    pub(crate) fn count_claimed(&self, topology: &Topology, namespace: &str, subscription: &str, taken: &[Delivery]) {
-        let Some(of) = topology.subscription(subscription) else { return };
-        let waited = taken.iter().map(|delivery| (delivery, first_wait(delivery, of)));
+    pub(crate) fn count_claimed(&self, topology: &Topology, namespace: &str, subscription: &str, claimed: &[Delivery]) {
+        let Some(found) = topology.subscription(subscription) else { return };
+        let waited = claimed.iter().map(|delivery| (delivery, first_wait_us(delivery, found)));
         self.metrics.claimed(namespace, subscription, waited.clone());
-        let noted = waited.filter_map(|(delivery, wait_us)| {
-            Some((delivery.event.event_type.as_str(), delivery.picked_at, Noted::Claimed { wait_us: wait_us? }))
+        let counted = waited.filter_map(|(delivery, wait_us)| {
+            Some((delivery.event.event_type.as_str(), delivery.picked_at, CountedEvent::Claimed { wait_us: wait_us? }))
         });
-        self.counters.count(namespace, noted);
+        self.counters.count(namespace, counted);
     }
 
-    /// Counts changes that were applied, each with the type of its event.
+    /// Counts applied changes, each with the type of its event.
     pub(crate) fn count_changed(&self, namespace: &str, applied: &[(&str, &DeliveryChange, &Attempt)]) {
-        let ran = applied.iter().map(|(event_type, change, attempt)| {
-            let run_us = run_of(change, attempt.finished_at);
+        let timed = applied.iter().map(|(event_type, change, attempt)| {
+            let run_us = handling_us(change, attempt.finished_at);
             (*event_type, *change, *attempt, run_us)
         });
         self.metrics
-            .changed(namespace, ran.clone().map(|(event_type, change, _, run_us)| (event_type, change, run_us)));
-        let noted = ran.filter_map(|(event_type, change, attempt, run_us)| {
-            Some((event_type, attempt.finished_at, Noted::Ended(end_of(change)?, run_us)))
+            .changed(namespace, timed.clone().map(|(event_type, change, _, run_us)| (event_type, change, run_us)));
+        let counted = timed.filter_map(|(event_type, change, attempt, run_us)| {
+            Some((event_type, attempt.finished_at, CountedEvent::Finished(finish_kind(change)?, run_us)))
         });
-        self.counters.count(namespace, noted);
+        self.counters.count(namespace, counted);
     }
 
-    /// Writes what was counted, for the last time.
+    /// Stops counting and writes the remaining counts.
     pub(crate) async fn close_counters(&self) {
         self.counters.close();
-        match tokio::time::timeout(LAST_WRITE_MAX, self.counters.write()).await {
+        match tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.counters.write()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the last samples are lost"),
             Err(_) => tracing::warn!("the last samples are lost: the database did not answer"),
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_begin_at_multiples_of_their_length() {
+    fn spans_start_at_multiples_of_their_length() {
         let table = [
             ("2025-12-24T10:37:12.5Z", 60, "2025-12-24T10:37:00Z"),
             ("2025-12-24T10:37:12.5Z", 600, "2025-12-24T10:30:00Z"),
@@ -280,22 +282,22 @@ mod tests {
             ("2025-12-24T10:37:00Z", 60, "2025-12-24T10:37:00Z"),
             ("1969-12-31T23:59:59.9Z", 60, "1969-12-31T23:59:00Z"),
         ];
-        for (instant, span_s, begin) in table {
-            assert_eq!(begin_of(at(instant), span_s), at(begin), "{instant} {span_s}");
+        for (timestamp, span_s, start) in table {
+            assert_eq!(span_start(at(timestamp), span_s), at(start), "{timestamp} {span_s}");
         }
     }
 
     #[test]
-    fn a_range_is_made_of_whole_steps() {
+    fn range_is_extended_to_whole_steps() {
         let until = at("2025-12-24T10:37:12Z");
-        let hour = range(None, until, 60).unwrap();
+        let hour = whole_steps(None, until, 60).unwrap();
         assert_eq!(hour, (at("2025-12-24T09:37:00Z"), at("2025-12-24T10:38:00Z")));
-        let tens = range(Some(at("2025-12-24T10:00:00Z")), until, 600).unwrap();
+        let tens = whole_steps(Some(at("2025-12-24T10:00:00Z")), until, 600).unwrap();
         assert_eq!(tens, (at("2025-12-24T10:00:00Z"), at("2025-12-24T10:40:00Z")));
-        let exact = range(Some(at("2025-12-24T10:00:00Z")), at("2025-12-24T10:10:00Z"), 600).unwrap();
+        let exact = whole_steps(Some(at("2025-12-24T10:00:00Z")), at("2025-12-24T10:10:00Z"), 600).unwrap();
         assert_eq!(exact, (at("2025-12-24T10:00:00Z"), at("2025-12-24T10:10:00Z")));
-        assert!(range(Some(until), until, 60).is_err());
-        let (from, until) = range(Some(Timestamp::MIN_UTC), Timestamp::MAX_UTC, 60).unwrap();
+        assert!(whole_steps(Some(until), until, 60).is_err());
+        let (from, until) = whole_steps(Some(Timestamp::MIN_UTC), Timestamp::MAX_UTC, 60).unwrap();
         assert_eq!((from, until), (at("1970-01-01T00:00:00Z"), at("+10000-01-01T00:00:00Z")));
     }
 

@@ -1,43 +1,44 @@
-//! Samples that get older are put together into fewer.
+//! Merges old samples into longer spans, and says when they are deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::counter::Counter;
-use super::{SampleRow, begin_of};
+use super::{SampleRow, span_start};
 use crate::clock::{Timestamp, from_micros, micros};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What becomes of the samples of one span.
+/// How long samples of one span are kept, and what they are merged into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Level {
+pub(crate) struct ThinningLevel {
     pub span_s: u32,
     pub kept: Duration,
-    /// The span that they become part of; `None`: they are deleted.
+    /// The span into which they are merged; `None` if they are deleted.
     pub into_s: Option<u32>,
 }
 
-/// Minutes for two days, ten minutes for two weeks, hours for a bit more than a year.
-pub(crate) const LEVELS: [Level; 3] = [
-    Level { span_s: 60, kept: DAY.saturating_mul(2), into_s: Some(600) },
-    Level { span_s: 600, kept: DAY.saturating_mul(14), into_s: Some(3600) },
-    Level { span_s: 3600, kept: DAY.saturating_mul(400), into_s: None },
+/// Minutes for two days, ten minutes for two weeks, hours for 400 days.
+pub(crate) const THINNING_LEVELS: [ThinningLevel; 3] = [
+    ThinningLevel { span_s: 60, kept: DAY.saturating_mul(2), into_s: Some(600) },
+    ThinningLevel { span_s: 600, kept: DAY.saturating_mul(14), into_s: Some(3600) },
+    ThinningLevel { span_s: 3600, kept: DAY.saturating_mul(400), into_s: None },
 ];
 
-impl Level {
-    /// Samples from before this are old. It is where a span of the next level begins, so that none is made of parts.
+impl ThinningLevel {
+    /// Samples before this time are merged or deleted. It is a boundary of the longer span, so that each is merged
+    /// completely.
     pub fn before(&self, now: Timestamp) -> Timestamp {
         let kept_from = from_micros(now.timestamp_micros().saturating_sub(micros(self.kept)));
-        begin_of(kept_from, self.into_s.unwrap_or(self.span_s))
+        span_start(kept_from, self.into_s.unwrap_or(self.span_s))
     }
 }
 
-/// Puts samples together that belong into one longer span, in order.
-pub(crate) fn merged(rows: Vec<SampleRow>, into_s: u32) -> Vec<SampleRow> {
+/// Merges samples that belong into the same longer span, ordered by time and type.
+pub(crate) fn merge_samples(rows: Vec<SampleRow>, into_s: u32) -> Vec<SampleRow> {
     let mut sums: BTreeMap<(Timestamp, String), Counter> = BTreeMap::new();
     for row in rows {
-        sums.entry((begin_of(row.at, into_s), row.event_type)).or_default().add(&row.counter);
+        sums.entry((span_start(row.at, into_s), row.event_type)).or_default().add(&row.counter);
     }
     sums.into_iter().map(|((at, event_type), counter)| SampleRow { span_s: into_s, at, event_type, counter }).collect()
 }
@@ -56,31 +57,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_ends_where_a_longer_span_begins() {
+    fn thinning_boundary_is_a_longer_span_start() {
         let now = at("2025-12-24T10:37:12.5Z");
-        let before: Vec<Timestamp> = LEVELS.iter().map(|level| level.before(now)).collect();
+        let before: Vec<Timestamp> = THINNING_LEVELS.iter().map(|level| level.before(now)).collect();
         let expected = ["2025-12-22T10:30:00Z", "2025-12-10T10:00:00Z", "2024-11-19T10:00:00Z"].map(at);
         assert_eq!(before, expected);
     }
 
     #[test]
-    fn each_level_is_made_of_whole_samples_of_the_one_before() {
-        for pair in LEVELS.windows(2) {
+    fn each_level_is_a_multiple_of_the_previous_one() {
+        for pair in THINNING_LEVELS.windows(2) {
             assert_eq!(pair[0].into_s, Some(pair[1].span_s));
             assert!(pair[1].span_s % pair[0].span_s == 0 && pair[0].kept < pair[1].kept);
         }
-        assert_eq!(LEVELS.map(|level| level.into_s)[2], None);
+        assert_eq!(THINNING_LEVELS.map(|level| level.into_s)[2], None);
     }
 
     #[test]
-    fn samples_of_one_type_and_span_become_one() {
+    fn samples_of_one_type_and_span_are_merged() {
         let rows = vec![
             row(at("2025-12-24T10:39:00Z"), "a", 1, 4),
             row(at("2025-12-24T10:40:00Z"), "a", 2, 1),
             row(at("2025-12-24T10:30:00Z"), "a", 4, 9),
             row(at("2025-12-24T10:30:00Z"), "b", 8, 2),
         ];
-        let sums: Vec<_> = merged(rows, 600)
+        let sums: Vec<_> = merge_samples(rows, 600)
             .into_iter()
             .map(|row| (row.span_s, row.at, row.event_type, row.counter.published, row.counter.depth))
             .collect();

@@ -1,5 +1,7 @@
-//! Traces: publishing, taking and handling an event are one, across processes, by the `traceparent` of W3C in the event's
-//! metadata. Without the feature `otel` there are no spans, and what a publisher put there is carried as it is.
+//! OpenTelemetry spans. Publishing, claiming and handling an event belong to one trace across processes, linked by
+//! the W3C `traceparent` in the event's metadata.
+//!
+//! Without the feature `otel` there are no spans, and a publisher's `traceparent` is passed on unchanged.
 
 use tracing::Span;
 
@@ -8,39 +10,39 @@ use crate::event::delivery::Delivery;
 use crate::queue::outcome::{Outcome, Report};
 
 #[cfg(not(feature = "otel"))]
-mod none;
+mod disabled;
 #[cfg(feature = "otel")]
 mod spans;
 #[cfg(feature = "otel")]
 mod w3c;
 
 #[cfg(not(feature = "otel"))]
-use none as spans;
+use disabled as spans;
 
-/// A span for publishing these events, which name it unless they name one already.
-pub(crate) fn publishing(namespace: &str, events: &mut [NewEvent]) -> Span {
-    spans::publishing(namespace, events)
+/// Starts a span for publishing these events, and adds its context to events that have none.
+pub(crate) fn publish_span(namespace: &str, events: &mut [NewEvent]) -> Span {
+    spans::publish_span(namespace, events)
 }
 
-/// Lets events that name no span name the current one.
-pub(crate) fn stamp(events: &mut [NewEvent]) {
-    spans::stamp(&Span::current(), events);
+/// Adds the context of the current span to events that have none.
+pub(crate) fn add_trace_context(events: &mut [NewEvent]) {
+    spans::add_trace_context(&Span::current(), events);
 }
 
-/// Tells that deliveries were taken, as a span that is linked to those that published them.
-pub(crate) fn taken(deliveries: &[Delivery]) {
+/// Records a claim as a span with links to the spans that published the events.
+pub(crate) fn record_claim(deliveries: &[Delivery]) {
     if !deliveries.is_empty() {
-        spans::taken(deliveries);
+        spans::record_claim(deliveries);
     }
 }
 
-/// A span for handling a delivery, which goes on with the publisher's trace.
-pub(crate) fn handling(delivery: &Delivery) -> Span {
-    spans::handling(delivery)
+/// Starts a span for handling a delivery, as a child of the publisher's span.
+pub(crate) fn handler_span(delivery: &Delivery) -> Span {
+    spans::handler_span(delivery)
 }
 
-/// Notes in the span how the handling ended.
-pub(crate) fn handled(span: &Span, report: &Report) {
+/// Records the outcome in the handler's span.
+pub(crate) fn record_outcome(span: &Span, report: &Report) {
     if !matches!(report.outcome, Outcome::Done | Outcome::Snooze { .. } | Outcome::Release) {
         span.record("otel.status_code", "ERROR");
         span.record("otel.status_description", report.error.as_deref().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The spans. Their names and attributes are those that OpenTelemetry has for messaging.
+//! The spans. Names and attributes follow OpenTelemetry's semantic conventions for messaging.
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, TraceContextExt};
@@ -6,14 +6,14 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use super::w3c::{carried, carry};
+use super::w3c::{extract_context, inject_context};
 use crate::event::NewEvent;
 use crate::event::delivery::Delivery;
 
-/// More links than this nobody follows.
+/// The most links to publishing spans in one claim span.
 const LINKS_MAX: usize = 128;
 
-pub(super) fn publishing(namespace: &str, events: &mut [NewEvent]) -> Span {
+pub(super) fn publish_span(namespace: &str, events: &mut [NewEvent]) -> Span {
     let span = tracing::info_span!(
         target: "windlass",
         "windlass.publish",
@@ -29,37 +29,37 @@ pub(super) fn publishing(namespace: &str, events: &mut [NewEvent]) -> Span {
     if span.is_disabled() {
         return span;
     }
-    // Who has no span here may have brought one from elsewhere.
+    // Without a current span, use the context that all events have in common, if any.
     if !span_context(&Span::current()).is_valid()
-        && let Some(parent) = shared(events)
+        && let Some(parent) = common_context(events)
     {
-        // It fails only where the span has begun, or nobody records it.
+        // This fails only if the span has started already or is not recorded.
         let _ = span.set_parent(Context::new().with_remote_span_context(parent));
     }
-    stamp(&span, events);
+    add_trace_context(&span, events);
     span
 }
 
-/// The span that all of these events name.
-fn shared(events: &[NewEvent]) -> Option<SpanContext> {
-    let mut named = events.iter().map(|event| event.metadata.as_deref().and_then(carried));
-    let first = named.next()??;
-    named.all(|other| other.as_ref() == Some(&first)).then_some(first)
+/// The span context that all of these events have in common.
+fn common_context(events: &[NewEvent]) -> Option<SpanContext> {
+    let mut contexts = events.iter().map(|event| event.metadata.as_deref().and_then(extract_context));
+    let first = contexts.next()??;
+    contexts.all(|other| other.as_ref() == Some(&first)).then_some(first)
 }
 
-pub(super) fn stamp(span: &Span, events: &mut [NewEvent]) {
+pub(super) fn add_trace_context(span: &Span, events: &mut [NewEvent]) {
     let context = span_context(span);
     if !context.is_valid() {
         return;
     }
     for event in events {
-        if let Some(metadata) = carry(event.metadata.as_deref(), &context) {
+        if let Some(metadata) = inject_context(event.metadata.as_deref(), &context) {
             event.metadata = Some(metadata);
         }
     }
 }
 
-pub(super) fn taken(deliveries: &[Delivery]) {
+pub(super) fn record_claim(deliveries: &[Delivery]) {
     let Some(first) = deliveries.first() else { return };
     let span = tracing::info_span!(
         target: "windlass",
@@ -77,12 +77,12 @@ pub(super) fn taken(deliveries: &[Delivery]) {
     if span.is_disabled() {
         return;
     }
-    for published in deliveries.iter().take(LINKS_MAX).filter_map(published) {
-        span.add_link(published);
+    for context in deliveries.iter().take(LINKS_MAX).filter_map(publisher_context) {
+        span.add_link(context);
     }
 }
 
-pub(super) fn handling(delivery: &Delivery) -> Span {
+pub(super) fn handler_span(delivery: &Delivery) -> Span {
     let event = &delivery.event;
     let span = tracing::info_span!(
         target: "windlass",
@@ -100,14 +100,14 @@ pub(super) fn handling(delivery: &Delivery) -> Span {
         windlass.namespace = event.namespace,
         windlass.attempt = delivery.attempts,
     );
-    if let Some(published) = published(delivery).filter(|_| !span.is_disabled()) {
-        let _ = span.set_parent(Context::new().with_remote_span_context(published));
+    if let Some(context) = publisher_context(delivery).filter(|_| !span.is_disabled()) {
+        let _ = span.set_parent(Context::new().with_remote_span_context(context));
     }
     span
 }
 
-fn published(delivery: &Delivery) -> Option<SpanContext> {
-    delivery.event.metadata.as_deref().and_then(carried)
+fn publisher_context(delivery: &Delivery) -> Option<SpanContext> {
+    delivery.event.metadata.as_deref().and_then(extract_context)
 }
 
 fn span_context(span: &Span) -> SpanContext {

@@ -1,4 +1,4 @@
-//! W3C's trace context in an event's metadata.
+//! Reads and writes the W3C trace context in an event's metadata.
 
 use std::str::FromStr;
 
@@ -6,21 +6,21 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What is carried, beside whatever else is in the metadata.
+/// The trace fields of the metadata; other fields are ignored.
 #[derive(Deserialize)]
-struct Carried {
+struct TraceFields {
     traceparent: Option<String>,
     tracestate: Option<String>,
 }
 
-/// The span that the metadata name, if they name one.
-pub(super) fn carried(metadata: &RawValue) -> Option<SpanContext> {
-    let carried: Carried = serde_json::from_str(metadata.get()).ok()?;
-    let state = carried.tracestate.and_then(|state| TraceState::from_str(&state).ok()).unwrap_or_default();
-    parse(&carried.traceparent?, state)
+/// The span context in the metadata, if there is a valid one.
+pub(super) fn extract_context(metadata: &RawValue) -> Option<SpanContext> {
+    let fields: TraceFields = serde_json::from_str(metadata.get()).ok()?;
+    let state = fields.tracestate.and_then(|state| TraceState::from_str(&state).ok()).unwrap_or_default();
+    parse(&fields.traceparent?, state)
 }
 
-/// `version-trace-span-flags`, in hexadecimal; later versions may go on after that.
+/// Parses `version-trace-span-flags` in hexadecimal. Later versions may append fields.
 fn parse(traceparent: &str, state: TraceState) -> Option<SpanContext> {
     let parts: Vec<&str> = traceparent.split('-').collect();
     let [version, trace, span, flags, ..] = parts[..] else { return None };
@@ -33,19 +33,19 @@ fn parse(traceparent: &str, state: TraceState) -> Option<SpanContext> {
     Some(SpanContext::new(trace, span, flags, true, state)).filter(SpanContext::is_valid)
 }
 
-/// The metadata with this span in them; `None` where they name one, or are no object.
-pub(super) fn carry(metadata: Option<&RawValue>, span: &SpanContext) -> Option<Box<RawValue>> {
+/// The metadata with this span context added; `None` if it has one already or is not an object.
+pub(super) fn inject_context(metadata: Option<&RawValue>, span: &SpanContext) -> Option<Box<RawValue>> {
     let text = metadata.map_or("{}", RawValue::get);
-    let known: Carried = serde_json::from_str(text).ok()?;
-    let rest = text.trim_start().strip_prefix('{').filter(|_| known.traceparent.is_none())?;
+    let existing: TraceFields = serde_json::from_str(text).ok()?;
+    let rest = text.trim_start().strip_prefix('{').filter(|_| existing.traceparent.is_none())?;
     let (trace, id, flags) = (span.trace_id(), span.span_id(), span.trace_flags().to_u8());
-    let mut named = format!("\"traceparent\":\"00-{trace}-{id}-{flags:02x}\"");
+    let mut added = format!("\"traceparent\":\"00-{trace}-{id}-{flags:02x}\"");
     let state = span.trace_state().header();
-    if !state.is_empty() && known.tracestate.is_none() {
-        named += &format!(",\"tracestate\":{}", serde_json::to_string(&state).ok()?);
+    if !state.is_empty() && existing.tracestate.is_none() {
+        added += &format!(",\"tracestate\":{}", serde_json::to_string(&state).ok()?);
     }
     let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
-    RawValue::from_string(format!("{{{named}{comma}{rest}")).ok()
+    RawValue::from_string(format!("{{{added}{comma}{rest}")).ok()
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_is_found_again() {
+    fn injected_context_is_extracted_again() {
         let span = parse(PARENT, TraceState::from_str("a=1,b=2").unwrap()).unwrap();
         for (before, after) in [
             (None, format!("{{\"traceparent\":\"{PARENT}\",\"tracestate\":\"a=1,b=2\"}}")),
@@ -67,22 +67,22 @@ mod tests {
             (Some("{\"x\":1}"), format!("{{\"traceparent\":\"{PARENT}\",\"tracestate\":\"a=1,b=2\",\"x\":1}}")),
         ] {
             let before = before.map(raw);
-            let carried_on = carry(before.as_deref(), &span).unwrap();
-            assert_eq!(carried_on.get(), after);
-            assert_eq!(carried(&carried_on), Some(span.clone()));
+            let metadata = inject_context(before.as_deref(), &span).unwrap();
+            assert_eq!(metadata.get(), after);
+            assert_eq!(extract_context(&metadata), Some(span.clone()));
         }
     }
 
     #[test]
-    fn what_is_named_already_stays() {
+    fn existing_context_is_not_replaced() {
         let span = parse(PARENT, TraceState::default()).unwrap();
         for text in ["{\"traceparent\":\"anything\"}", "[]", "1", "{\"traceparent\":1}"] {
-            assert!(carry(Some(&raw(text)), &span).is_none(), "{text}");
+            assert!(inject_context(Some(&raw(text)), &span).is_none(), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_trace_is_left_alone() {
+    fn invalid_traceparent_is_ignored() {
         let zero = "00-00000000000000000000000000000000-00f067aa0ba902b7-01";
         let long = format!("{PARENT}-more");
         for bad in ["", "00-1-2-01", zero, &long, &PARENT.replacen("00", "ff", 1), &PARENT.replace("4bf", "xyz")] {

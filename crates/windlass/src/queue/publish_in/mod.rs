@@ -1,4 +1,6 @@
-//! Publishing inside a transaction of the caller's own: it commits and rolls back with it.
+//! Publishing in a transaction of the application. The event is stored when the transaction commits.
+//!
+//! The store writes the event as an arrival. A [router](super::route) creates its deliveries after the commit.
 
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
@@ -13,16 +15,15 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-/// A transaction that the caller began: what [`Queue::publish_in`] takes.
+/// A transaction of the application that [`Queue::publish_in`] can publish in.
 ///
-/// - On PostgreSQL `&mut` an sqlx transaction, or the `PgConnection` that it is on; the answer is a future.
-/// - On SQLite `&` a rusqlite transaction, or the connection that it is on; the answer is there at once. A
-///   reference to a rusqlite connection must not be held across an `await` in a future that moves between
-///   threads, so here nothing is awaited.
+/// - On PostgreSQL: `&mut` an sqlx transaction, or `&mut` its `PgConnection`. The methods return a future.
+/// - On SQLite: `&` a rusqlite transaction, or `&` its connection. The methods return the result directly, because a
+///   reference to a rusqlite connection must not be held across an `await` in a `Send` future.
 ///
-/// Nothing else can implement it.
+/// This trait is sealed.
 pub trait PublishIn: sealed::Sealed {
-    /// `Result<T>`, or a future of it.
+    /// `Result<T>`, or a future with that output.
     type Answer<T>;
 
     #[doc(hidden)]
@@ -37,13 +38,14 @@ mod sealed {
 }
 
 impl Queue {
-    /// Publishes one event in a transaction of the caller: it is delivered if that commits, and never was if it rolls back.
+    /// Publishes one event in a transaction of the application. The event is delivered if the transaction commits, and
+    /// discarded if it rolls back.
     ///
-    /// The transaction stores the event and a row in the table of arrivals, and nothing else. It takes no lock that another
-    /// transaction needs on PostgreSQL, so nobody waits for it however long it stays open. After the commit a router, in this
-    /// or another process, turns the event into deliveries within milliseconds.
+    /// The transaction only inserts the event and a row in the table of arrivals. On PostgreSQL it takes no lock that
+    /// another transaction needs, so it blocks no other transaction, however long it stays open. After the commit a
+    /// router, in this or another process, turns the event into deliveries within milliseconds.
     ///
-    /// On SQLite the transaction is rusqlite's, on a connection to the same file:
+    /// On SQLite, pass a transaction of rusqlite on a connection to the same file:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -66,7 +68,7 @@ impl Queue {
     /// # }
     /// ```
     ///
-    /// On PostgreSQL it is sqlx's, and the answer is awaited:
+    /// On PostgreSQL, pass a transaction of sqlx and await the result:
     ///
     /// ```no_run
     /// # async fn example(pool: windlass::sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -82,30 +84,29 @@ impl Queue {
     /// # }
     /// ```
     ///
-    /// All that holds for [`Queue::publish`] holds here: groups, delays, limits, and a delivery for each subscription that
-    /// wants it. A key is known if this transaction can see it. Of two transactions that are open at the same time and publish
-    /// the same new key, one event is kept: see [`Error::KeyConflict`] for what becomes of the other.
+    /// Groups, delays, limits and subscriptions work as with [`Queue::publish`]. A key is a duplicate if this
+    /// transaction can see its first event. If two concurrent transactions publish the same new key, one event is kept:
+    /// see [`Error::KeyConflict`] for the other event.
     ///
     /// # Errors
     ///
-    /// A transaction of the other database is an [`Error::Invalid`] that names the field `tx`, and so is a
-    /// connection on which no transaction was begun. What is found wrong with the event itself leaves the
-    /// transaction as it was.
+    /// [`Error::Invalid`] with the field `tx`: the transaction is of the other database, or the connection has no open
+    /// transaction. An invalid event leaves the transaction unchanged.
     ///
-    /// On SQLite, so does every other error but those after which SQLite itself rolls back, such as a full disk.
-    /// [`Error::DatabaseLocked`] means that somebody else writes for longer than the connection's busy timeout. In a
-    /// transaction that has only read so far, it comes at once, and also if somebody else has written since it began:
-    /// begin such a one with `TransactionBehavior::Immediate`.
+    /// On SQLite, other errors leave the transaction unchanged too, except those after which SQLite rolls back, such as
+    /// a full disk. [`Error::DatabaseLocked`] means that another connection kept the write lock for longer than this
+    /// connection's busy timeout. A transaction that has only read so far gets this error immediately, and also if
+    /// another connection has written since it began. Begin such a transaction with `TransactionBehavior::Immediate`.
     ///
-    /// On PostgreSQL, an error of the database aborts the transaction, as any failed statement does: roll it back. If the
-    /// answer is dropped before it is there, roll back too.
+    /// On PostgreSQL, a database error aborts the transaction, as any failed statement does. Roll it back then, and
+    /// also after dropping the future before it is ready.
     ///
-    /// Keep transactions on SQLite short: there everything that writes waits for the end of one that does.
+    /// Keep transactions on SQLite short: while one has written and is open, all other writers wait.
     pub fn publish_in<T: PublishIn>(&self, tx: T, event: NewEvent) -> T::Answer<Published> {
         tx.one(self, event)
     }
 
-    /// Publishes several events inside the caller's own transaction: all of them or, where that fails, none. See
+    /// Publishes several events in a transaction of the application: all of them or, on an error, none. See
     /// [`Queue::publish_in`].
     pub fn publish_all_in<T: PublishIn>(&self, tx: T, events: Vec<NewEvent>) -> T::Answer<Vec<Published>> {
         tx.all(self, events)
@@ -116,7 +117,7 @@ fn wrong_database(given: &str, queue: &str) -> Error {
     Error::invalid("tx", format!("is a transaction of {given}, but the queue is on {queue}"))
 }
 
-/// What was stored, as it will be once it is routed under this topology.
+/// The results of publishing, with the expiry and retries that this topology gives the events.
 fn published(
     stored: impl Iterator<Item = (PreparedEvent, PublishOutcome)>,
     namespace: &str,
@@ -129,7 +130,7 @@ fn published(
         let policy = topology.map_or(default.base, |topology| topology.policy(MAIN, event_type));
         let max_retries = event.max_retries.or(policy.max_retries);
         prepared.expires_in = event.expires_in.or(expires_after);
-        Published { max_retries, ..publish::finish(prepared, stored, namespace) }
+        Published { max_retries, ..publish::to_published(prepared, stored, namespace) }
     };
     stored.map(finish).collect()
 }

@@ -1,4 +1,4 @@
-//! In a transaction of sqlx.
+//! Publishing in a transaction of sqlx.
 
 use std::pin::Pin;
 
@@ -62,7 +62,7 @@ async fn publish_in(queue: &Queue, tx: &mut PgConnection, mut events: Vec<NewEve
     queue.store().postgres().ok_or_else(|| wrong_database("PostgreSQL", "SQLite"))?;
     arrive::check_transaction(tx)?;
     queue.check_events(&events)?;
-    trace::stamp(&mut events);
+    trace::add_trace_context(&mut events);
     let topology = queue.topology().await?;
     let (core, namespace) = (queue.core(), queue.namespace());
     let prepared: Vec<PreparedEvent> = events.into_iter().map(publish::unrouted).collect();
@@ -70,7 +70,7 @@ async fn publish_in(queue: &Queue, tx: &mut PgConnection, mut events: Vec<NewEve
     let mut published = published(prepared.into_iter().zip(stored), namespace, Some(&topology));
     let first = publish::duplicates(&published);
     if !first.is_empty() {
-        publish::put_first(&mut published, arrive::events(tx, namespace, &first).await?.into_iter());
+        publish::replace_duplicates(&mut published, arrive::events(tx, namespace, &first).await?.into_iter());
     }
     Ok(published)
 }

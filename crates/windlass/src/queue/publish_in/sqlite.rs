@@ -1,4 +1,4 @@
-//! In a transaction of rusqlite.
+//! Publishing in a transaction of rusqlite.
 
 use rusqlite::Connection;
 
@@ -57,16 +57,16 @@ fn publish_in(queue: &Queue, tx: &Connection, mut events: Vec<NewEvent>) -> Resu
     let store = queue.store().sqlite().ok_or_else(|| wrong_database("SQLite", "PostgreSQL"))?;
     let tx = store.within(tx)?;
     queue.check_events(&events)?;
-    trace::stamp(&mut events);
+    trace::add_trace_context(&mut events);
     let namespace = queue.namespace();
     let mut prepared: Vec<PreparedEvent> = events.into_iter().map(publish::unrouted).collect();
     let stored = tx.publish(namespace, &prepared, queue.core().clock.overridden())?;
-    let topology = queue.core().known_topology(namespace);
+    let topology = queue.core().cached_topology(namespace);
     let mut published = published(prepared.drain(..).zip(stored), namespace, topology.as_deref());
     let mut first = Vec::new();
     for event_id in publish::duplicates(&published) {
         first.extend(tx.event(namespace, event_id)?);
     }
-    publish::put_first(&mut published, first.into_iter());
+    publish::replace_duplicates(&mut published, first.into_iter());
     Ok(published)
 }

@@ -1,8 +1,9 @@
-//! The waiting claimers of this process, and how they are notified.
+//! Notifies the claimers, watchers and routers of this process.
 //!
-//! Each claimer registers a [`WakeReceiver`] with the lanes or the subscription that it claims from. A notification that names
-//! lanes wakes the waiters that claim from them. One that does not, or that names a lane this process does not know yet,
-//! goes to the namespace's watcher, which looks once for all waiters and wakes those that have something to claim.
+//! Each claimer registers a [`WakeReceiver`] with the lanes or the subscription that it claims from. A notification
+//! that names lanes wakes the waiters that claim from them. A notification without lanes, or with a lane that this
+//! process does not know yet, makes the namespace's [watcher](crate::claim) poll. The watcher wakes the waiters that
+//! have something to claim.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -20,14 +21,15 @@ use crate::topology::lanes::{Lane, LaneKey};
 pub(crate) struct ReadyLane {
     pub subscription_id: i64,
     pub lane_id: i64,
-    /// It may have become ready before others that were claimed already: it was released, or freed by its group.
+    /// The delivery may be ordered before deliveries that were claimed already, because it was released or its group
+    /// moved on. Claimers must go back behind their positions.
     pub rewind: bool,
 }
 
-/// What a waiter claims from.
+/// What a waiter claims from, which decides which notifications reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum ClaimInterest {
-    /// Nothing: it is paused, or has not begun.
+    /// Nothing: the waiter is paused or has not started.
     #[default]
     Nothing,
     /// The subscription's streams: all lanes, or these, sorted.
@@ -59,64 +61,64 @@ pub(crate) struct WakeRegistry(Mutex<HashMap<String, NamespaceWaiters>>);
 
 #[derive(Default)]
 struct NamespaceWaiters {
-    waiters: BTreeMap<u64, Registered>,
+    waiters: BTreeMap<u64, RegisteredWaiter>,
     last_id: u64,
     /// Waiters that claim from a subscription's streams.
     by_subscription: HashMap<i64, BTreeMap<u64, Arc<WakeReceiver>>>,
     /// Waiters that claim from single lanes.
     by_lane: HashMap<i64, BTreeMap<u64, Arc<WakeReceiver>>>,
-    /// The version and the newest lane that all waiters have been notified of.
+    /// The topology version and the newest lane that all waiters have been notified of.
     version: i64,
     newest_lane: i64,
-    /// The ids of the lanes up to that one.
+    /// The ids of the lanes up to `newest_lane`.
     known_lanes: HashSet<i64>,
-    watch: Watch,
-    /// A router is running.
-    routes: bool,
-    /// Events have arrived.
+    watcher: WatcherState,
+    router_running: bool,
+    /// Notifies the router of arrivals.
     arrived: Arc<Notify>,
 }
 
-struct Registered {
+struct RegisteredWaiter {
     waiter: Arc<WakeReceiver>,
     interest: ClaimInterest,
 }
 
 #[derive(Default)]
-struct Watch {
-    /// A watcher is running.
-    runs: bool,
-    /// The watcher looks at this time at the latest; `None`: at its next poll.
-    look_by: Option<Instant>,
+struct WatcherState {
+    running: bool,
+    /// The watcher polls at this time at the latest; `None`: at its next regular poll.
+    poll_by: Option<Instant>,
+    /// Wakes the watcher when `poll_by` changes.
     alarm: Arc<Notify>,
 }
 
 /// Tests whether a filter selects a lane.
 type LaneTest = Box<dyn Fn(&LaneKey) -> bool + Send + Sync>;
 
-/// One claimer's end of the notifications.
+/// Receives the notifications for one claimer.
 pub(crate) struct WakeReceiver {
     selects: LaneTest,
-    /// It waits for a notification. While it claims, the watcher need not look for it.
+    /// The claimer waits for a notification. While it is claiming, the watcher does not poll for it.
     waiting: AtomicBool,
-    news: Mutex<WakeReasons>,
+    reasons: Mutex<WakeReasons>,
     /// Deliveries may be ready behind the positions of the claimer.
     rewind: AtomicBool,
-    /// In publish order, the watcher need not look at or before this event.
+    /// In publish order, the watcher's polls start after this event.
     settled: AtomicI64,
     notify: Notify,
 }
 
-/// What a waiter was notified of since it last asked.
+/// Why a waiter was notified since it last took the reasons.
 #[derive(Debug, Default)]
 pub(crate) struct WakeReasons {
-    /// Something may be ready.
+    /// A delivery may be ready.
     pub ready: bool,
-    /// The watcher has just seen it. If it is gone, another worker claimed it: there is no need to look again at once.
+    /// The watcher has just found a ready delivery. If a claim does not find it, another worker claimed it first, and
+    /// no immediate poll is needed.
     pub seen_by_watcher: bool,
-    /// The namespace has another version, or new lanes that the waiter's filter selects.
+    /// The topology has changed, or has new lanes that the waiter's filter selects.
     pub lanes_changed: bool,
-    /// The watcher cannot look.
+    /// The watcher's poll failed.
     pub failed: Option<Error>,
 }
 
@@ -129,12 +131,12 @@ pub(crate) struct Registration {
 }
 
 impl WakeRegistry {
-    /// Registers a waiter whose filter selects lanes by this test.
+    /// Registers a waiter. `selects` tests whether its filter selects a lane.
     pub fn register(self: &Arc<Self>, namespace: &str, selects: LaneTest) -> Registration {
         let waiter = Arc::new(WakeReceiver {
             selects,
             waiting: AtomicBool::new(false),
-            news: Mutex::default(),
+            reasons: Mutex::default(),
             rewind: AtomicBool::new(false),
             settled: AtomicI64::new(0),
             notify: Notify::new(),
@@ -143,96 +145,96 @@ impl WakeRegistry {
         let waiters = all.entry(namespace.to_owned()).or_default();
         waiters.last_id += 1;
         let id = waiters.last_id;
-        waiters.waiters.insert(id, Registered { waiter: waiter.clone(), interest: ClaimInterest::Nothing });
+        waiters.waiters.insert(id, RegisteredWaiter { waiter: waiter.clone(), interest: ClaimInterest::Nothing });
         Registration { wakes: self.clone(), namespace: namespace.to_owned(), id, waiter }
     }
 
-    /// Deliveries became ready in these lanes, or will.
+    /// Notifies the waiters of these lanes: deliveries are ready, or will be at a known time.
     pub fn notify(&self, namespace: &str, ready: impl IntoIterator<Item = ReadyLane>) {
         let mut all = lock(&self.0);
         let Some(waiters) = all.get_mut(namespace) else { return };
         for ready in ready {
-            for waiter in waiters.concerned(ready) {
+            for waiter in waiters.waiters_of(ready) {
                 waiter.rewind.fetch_or(ready.rewind, Ordering::SeqCst);
-                waiter.send(|news| news.ready = true);
+                waiter.send(|reasons| reasons.ready = true);
             }
-            // Waiters that select lanes do not know this one yet.
+            // This lane is new: the watcher tells the waiters that select lanes about it.
             if !waiters.known_lanes.contains(&ready.lane_id) && waiters.any_selects_lanes() {
-                waiters.watch.look_now();
+                waiters.watcher.poll_now();
             }
         }
     }
 
-    /// Deliveries may be ready anywhere in the namespace.
+    /// Deliveries may be ready anywhere in the namespace: makes the watcher poll.
     pub fn notify_anywhere(&self, namespace: &str) {
         if let Some(waiters) = lock(&self.0).get_mut(namespace) {
-            waiters.watch.look_now();
+            waiters.watcher.poll_now();
         }
     }
 
-    /// Deliveries may be ready anywhere, and events may have arrived.
+    /// Deliveries may be ready in any namespace, and events may have arrived: makes all watchers and routers poll.
     pub fn notify_all(&self) {
         for waiters in lock(&self.0).values_mut() {
-            waiters.watch.look_now();
+            waiters.watcher.poll_now();
             waiters.arrived.notify_one();
         }
     }
 
-    // -- for the router
+    // -- used by the router
 
-    /// Events have arrived in the namespace.
+    /// Notifies the router that events have arrived in the namespace.
     pub fn notify_router(&self, namespace: &str) {
         if let Some(waiters) = lock(&self.0).get(namespace) {
             waiters.arrived.notify_one();
         }
     }
 
-    /// `true` if no router is running: the caller has to start one.
+    /// Returns `true` if no router is running. The caller then has to start one.
     pub fn begin_routing(&self, namespace: &str) -> bool {
-        lock(&self.0).get_mut(namespace).is_some_and(|waiters| !std::mem::replace(&mut waiters.routes, true))
+        lock(&self.0).get_mut(namespace).is_some_and(|waiters| !std::mem::replace(&mut waiters.router_running, true))
     }
 
-    /// Notifies the router that events have arrived.
+    /// The notifications of [`notify_router`](Self::notify_router).
     pub fn arrivals(&self, namespace: &str) -> Arc<Notify> {
         lock(&self.0).get(namespace).map(|waiters| waiters.arrived.clone()).unwrap_or_default()
     }
 
-    /// Whether there are waiters left. If not, the router ends.
-    pub fn goes_on_routing(&self, namespace: &str) -> bool {
+    /// Returns whether the router must go on. It ends when no waiters are left.
+    pub fn continue_routing(&self, namespace: &str) -> bool {
         let mut all = lock(&self.0);
         let Some(waiters) = all.get_mut(namespace) else { return false };
-        waiters.routes = !waiters.waiters.is_empty();
-        let goes_on = waiters.routes;
-        if !goes_on && !waiters.watch.runs {
+        let must_continue = !waiters.waiters.is_empty();
+        waiters.router_running = must_continue;
+        if !must_continue && !waiters.watcher.running {
             all.remove(namespace);
         }
-        goes_on
+        must_continue
     }
 
-    // -- for the watcher
+    // -- used by the watcher
 
-    /// The watcher's alarm, and when it has to look. `None` if no waiter is left: then the watcher ends.
+    /// The watcher's alarm, and by when it has to poll. `None` if no waiter is left: the watcher then ends.
     pub fn watch(&self, namespace: &str) -> Option<(Arc<Notify>, Option<Instant>)> {
         let mut all = lock(&self.0);
         let waiters = all.get_mut(namespace)?;
         if waiters.waiters.is_empty() {
-            waiters.watch.runs = false;
-            if !waiters.routes {
+            waiters.watcher.running = false;
+            if !waiters.router_running {
                 all.remove(namespace);
             }
             return None;
         }
-        Some((waiters.watch.alarm.clone(), waiters.watch.look_by))
+        Some((waiters.watcher.alarm.clone(), waiters.watcher.poll_by))
     }
 
-    /// What to look for; `None` if no claim waits.
-    pub fn begin_look(&self, namespace: &str) -> Option<WatchRequest> {
+    /// What to poll for; `None` if no claim waits.
+    pub fn begin_poll(&self, namespace: &str) -> Option<WatchRequest> {
         let mut all = lock(&self.0);
         let waiters = all.get_mut(namespace)?;
         if !waiters.waiters.values().any(|registered| registered.waiter.is_waiting()) {
             return None;
         }
-        waiters.watch.look_by.take_if(|by| *by <= Instant::now());
+        waiters.watcher.poll_by.take_if(|by| *by <= Instant::now());
         let first_settled = |waiters: &BTreeMap<u64, Arc<WakeReceiver>>| {
             let waiting = waiters.values().filter(|waiter| waiter.is_waiting());
             waiting.map(|waiter| waiter.settled.load(Ordering::SeqCst)).min()
@@ -247,38 +249,40 @@ impl WakeRegistry {
         Some(request)
     }
 
-    /// The watcher has to look again by then.
-    pub fn look_by(&self, namespace: &str, by: Instant) {
+    /// Makes the watcher poll by this time.
+    pub fn poll_by(&self, namespace: &str, by: Instant) {
         if let Some(waiters) = lock(&self.0).get_mut(namespace) {
-            waiters.watch.look_by(by);
+            waiters.watcher.poll_by(by);
         }
     }
 
-    /// The watcher has seen deliveries that can be claimed.
-    pub fn notify_seen(&self, namespace: &str, subscriptions: &[i64], lanes: &[i64]) {
+    /// Notifies the waiters of these subscriptions and lanes: the watcher found deliveries that can be claimed.
+    pub fn notify_ready(&self, namespace: &str, subscriptions: &[i64], lanes: &[i64]) {
         let all = lock(&self.0);
         let Some(waiters) = all.get(namespace) else { return };
         let by_subscription = subscriptions.iter().filter_map(|id| waiters.by_subscription.get(id));
         let by_lane = lanes.iter().filter_map(|id| waiters.by_lane.get(id));
         for waiter in by_subscription.chain(by_lane).flat_map(BTreeMap::values) {
-            waiter.send(|news| (news.ready, news.seen_by_watcher) = (true, true));
+            waiter.send(|reasons| (reasons.ready, reasons.seen_by_watcher) = (true, true));
         }
     }
 
-    /// All waiters of the namespace have to claim.
+    /// Notifies all waiters of the namespace.
     pub fn notify_waiters(&self, namespace: &str) {
         let all = lock(&self.0);
-        for Registered { waiter, .. } in all.get(namespace).into_iter().flat_map(|waiters| waiters.waiters.values()) {
-            waiter.send(|news| news.ready = true);
+        for RegisteredWaiter { waiter, .. } in
+            all.get(namespace).into_iter().flat_map(|waiters| waiters.waiters.values())
+        {
+            waiter.send(|reasons| reasons.ready = true);
         }
     }
 
-    /// The version and the newest lane that all waiters have been notified of.
+    /// The topology version and the newest lane that all waiters have been notified of.
     pub fn known_lanes(&self, namespace: &str) -> (i64, i64) {
         lock(&self.0).get(namespace).map_or((0, 0), |waiters| (waiters.version, waiters.newest_lane))
     }
 
-    /// The namespace has this version and these new lanes, up to `newest_lane`.
+    /// Notifies the waiters that the topology has this version, and these new lanes up to `newest_lane`.
     pub fn lanes_changed(&self, namespace: &str, version: i64, new: &[Lane], newest_lane: i64) {
         let mut all = lock(&self.0);
         let Some(waiters) = all.get_mut(namespace) else { return };
@@ -288,27 +292,27 @@ impl WakeRegistry {
             waiters.known_lanes.clear();
         }
         waiters.known_lanes.extend(new.iter().map(|lane| lane.lane_id));
-        for Registered { waiter, interest } in waiters.waiters.values() {
+        for RegisteredWaiter { waiter, interest } in waiters.waiters.values() {
             let selects = |lane: &Lane| (waiter.selects)(&lane.key);
             if changed || (interest.selects_lanes() && new.iter().any(selects)) {
-                waiter.send(|news| news.lanes_changed = true);
+                waiter.send(|reasons| reasons.lanes_changed = true);
             }
         }
     }
 
-    /// The watcher's look failed: all waiting claims get this error.
+    /// The watcher's poll failed: all waiting claims get this error.
     pub fn fail(&self, namespace: &str, error: &Error) {
         let all = lock(&self.0);
         let waiting = all.get(namespace).into_iter().flat_map(|waiters| waiters.waiters.values());
-        for Registered { waiter, .. } in waiting.filter(|registered| registered.waiter.is_waiting()) {
-            waiter.send(|news| news.failed = Some(error.clone()));
+        for RegisteredWaiter { waiter, .. } in waiting.filter(|registered| registered.waiter.is_waiting()) {
+            waiter.send(|reasons| reasons.failed = Some(error.clone()));
         }
     }
 }
 
 impl NamespaceWaiters {
-    /// The waiters that may claim from this lane.
-    fn concerned(&self, ready: ReadyLane) -> impl Iterator<Item = &Arc<WakeReceiver>> {
+    /// The waiters that claim from this lane.
+    fn waiters_of(&self, ready: ReadyLane) -> impl Iterator<Item = &Arc<WakeReceiver>> {
         let of_subscription = self.by_subscription.get(&ready.subscription_id).into_iter().flatten();
         let of_subscription = of_subscription.filter(move |(id, _)| self.waiters[id].interest.includes(ready));
         let of_lane = self.by_lane.get(&ready.lane_id).into_iter().flatten();
@@ -326,7 +330,7 @@ impl NamespaceWaiters {
         }
         let before = std::mem::replace(&mut registered.interest, interest.clone());
         let waiter = registered.waiter.clone();
-        self.forget(id, &before);
+        self.remove_interest(id, &before);
         match &interest {
             ClaimInterest::Nothing => {}
             ClaimInterest::Subscription { subscription_id, .. } => {
@@ -340,7 +344,7 @@ impl NamespaceWaiters {
         }
     }
 
-    fn forget(&mut self, id: u64, interest: &ClaimInterest) {
+    fn remove_interest(&mut self, id: u64, interest: &ClaimInterest) {
         match interest {
             ClaimInterest::Nothing => {}
             ClaimInterest::Subscription { subscription_id, .. } => {
@@ -362,14 +366,14 @@ fn remove(by_key: &mut HashMap<i64, BTreeMap<u64, Arc<WakeReceiver>>>, key: i64,
     }
 }
 
-impl Watch {
-    fn look_now(&mut self) {
-        self.look_by(Instant::now());
+impl WatcherState {
+    fn poll_now(&mut self) {
+        self.poll_by(Instant::now());
     }
 
-    fn look_by(&mut self, by: Instant) {
-        if self.look_by.is_none_or(|before| by < before) {
-            self.look_by = Some(by);
+    fn poll_by(&mut self, by: Instant) {
+        if self.poll_by.is_none_or(|before| by < before) {
+            self.poll_by = Some(by);
             self.alarm.notify_one();
         }
     }
@@ -382,21 +386,21 @@ impl Registration {
         }
     }
 
-    /// The waiter begins to wait. In publish order, the watcher looks after the event `settled` only. `look_now`: it has to
-    /// look at once. `true` if no watcher is running: the caller has to start one.
-    pub fn wait(&self, settled: i64, look_now: bool) -> bool {
+    /// Begins to wait. In publish order, the watcher's polls start after the event `settled`. `poll_now` makes the
+    /// watcher poll immediately. Returns `true` if no watcher is running. The caller then has to start one.
+    pub fn wait(&self, settled: i64, poll_now: bool) -> bool {
         self.waiter.settled.store(settled, Ordering::SeqCst);
         self.waiter.waiting.store(true, Ordering::SeqCst);
         let mut all = lock(&self.wakes.0);
         let Some(waiters) = all.get_mut(&self.namespace) else { return false };
-        if look_now {
-            waiters.watch.look_now();
+        if poll_now {
+            waiters.watcher.poll_now();
         }
-        // The watcher may have put off a look because no claim waited.
-        if waiters.watch.look_by.is_some_and(|by| by <= Instant::now()) {
-            waiters.watch.alarm.notify_one();
+        // The watcher may have postponed a poll because no claim waited.
+        if waiters.watcher.poll_by.is_some_and(|by| by <= Instant::now()) {
+            waiters.watcher.alarm.notify_one();
         }
-        !std::mem::replace(&mut waiters.watch.runs, true)
+        !std::mem::replace(&mut waiters.watcher.running, true)
     }
 
     /// The waiter no longer relies on the watcher.
@@ -410,13 +414,13 @@ impl Drop for Registration {
         let mut all = lock(&self.wakes.0);
         let Some(waiters) = all.get_mut(&self.namespace) else { return };
         if let Some(registered) = waiters.waiters.remove(&self.id) {
-            waiters.forget(self.id, &registered.interest);
+            waiters.remove_interest(self.id, &registered.interest);
         }
-        if waiters.waiters.is_empty() && !waiters.watch.runs && !waiters.routes {
+        if waiters.waiters.is_empty() && !waiters.watcher.running && !waiters.router_running {
             all.remove(&self.namespace);
         } else if waiters.waiters.is_empty() {
-            // The watcher and the router end. The last of them removes the entry.
-            waiters.watch.alarm.notify_one();
+            // Wake the watcher and the router so that they end. The last of them removes the entry.
+            waiters.watcher.alarm.notify_one();
             waiters.arrived.notify_one();
         }
     }
@@ -424,7 +428,7 @@ impl Drop for Registration {
 
 impl WakeReceiver {
     fn send(&self, add: impl FnOnce(&mut WakeReasons)) {
-        add(&mut lock(&self.news));
+        add(&mut lock(&self.reasons));
         self.notify.notify_one();
     }
 
@@ -432,9 +436,9 @@ impl WakeReceiver {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// What it was notified of since the last call.
-    pub fn news(&self) -> WakeReasons {
-        std::mem::take(&mut lock(&self.news))
+    /// The reasons of the notifications since the last call.
+    pub fn take_reasons(&self) -> WakeReasons {
+        std::mem::take(&mut lock(&self.reasons))
     }
 
     /// Whether deliveries became ready behind the positions of the claimer since the last call.
@@ -442,7 +446,7 @@ impl WakeReceiver {
         self.rewind.swap(false, Ordering::SeqCst)
     }
 
-    /// Waits for a notification. Returns at once if there was one since the last call, and may return without one.
+    /// Waits for a notification. Returns immediately if one came since the last call. May return spuriously.
     pub async fn notified(&self) {
         self.notify.notified().await;
     }

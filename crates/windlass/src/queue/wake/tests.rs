@@ -1,4 +1,4 @@
-//! Notifications reach the waiters that they concern, and no others.
+//! Notifications reach the waiters that claim from the named lanes, and no others.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ fn lane(lane_id: i64) -> Lane {
 }
 
 fn is_notified(registration: &Registration) -> bool {
-    registration.waiter.news().ready
+    registration.waiter.take_reasons().ready
 }
 
-fn is_look_due(wakes: &WakeRegistry) -> bool {
-    let (_, look_by) = wakes.watch("ns").expect("a waiter is registered");
-    look_by.is_some_and(|by| by <= Instant::now())
+fn is_poll_due(wakes: &WakeRegistry) -> bool {
+    let (_, poll_by) = wakes.watch("ns").expect("a waiter is registered");
+    poll_by.is_some_and(|by| by <= Instant::now())
 }
 
 #[test]
@@ -50,15 +50,15 @@ fn only_waiters_of_the_lane_are_notified() {
     assert!(is_notified(&a) && !is_notified(&b) && is_notified(&all));
     wakes.notify("ns", [ReadyLane { subscription_id: 6, lane_id: 7, rewind: false }]);
     assert!(!is_notified(&all), "another subscription");
-    wakes.notify_seen("ns", &[SUBSCRIPTION], &[2]);
-    assert!(!a.waiter.news().seen_by_watcher && b.waiter.news().seen_by_watcher);
-    assert!(all.waiter.news().seen_by_watcher);
+    wakes.notify_ready("ns", &[SUBSCRIPTION], &[2]);
+    assert!(!a.waiter.take_reasons().seen_by_watcher && b.waiter.take_reasons().seen_by_watcher);
+    assert!(all.waiter.take_reasons().seen_by_watcher);
     wakes.notify("other", [ready(1)]);
-    assert!(!is_notified(&a) && !is_look_due(&wakes));
+    assert!(!is_notified(&a) && !is_poll_due(&wakes));
 }
 
 #[test]
-fn a_subscription_waiter_with_lanes_is_notified_for_those_only() {
+fn subscription_waiter_is_notified_of_its_lanes_only() {
     let wakes = Arc::new(WakeRegistry::default());
     let lanes = ClaimInterest::Subscription { subscription_id: SUBSCRIPTION, lanes: Some(Arc::new([2, 4])) };
     let some = registered(&wakes, "a", lanes);
@@ -69,7 +69,7 @@ fn a_subscription_waiter_with_lanes_is_notified_for_those_only() {
 }
 
 #[test]
-fn the_watcher_looks_when_a_lane_is_not_known() {
+fn unknown_lane_makes_the_watcher_poll() {
     let wakes = Arc::new(WakeRegistry::default());
     let a = waits_for_lane(&wakes, "a", 1);
     wakes.lanes_changed("ns", 1, &[lane(1), lane(2)], 2);
@@ -80,29 +80,29 @@ fn the_watcher_looks_when_a_lane_is_not_known() {
     ];
     for (name, signal) in signals {
         signal();
-        assert!(is_look_due(&wakes), "{name}");
-        assert_eq!(wakes.begin_look("ns").unwrap().lanes, [1], "{name}");
-        assert!(!is_look_due(&wakes) && !is_notified(&a), "{name}");
+        assert!(is_poll_due(&wakes), "{name}");
+        assert_eq!(wakes.begin_poll("ns").unwrap().lanes, [1], "{name}");
+        assert!(!is_poll_due(&wakes) && !is_notified(&a), "{name}");
     }
     wakes.notify("ns", [ready(2)]);
-    assert!(!is_look_due(&wakes), "a known lane that nobody waits for");
+    assert!(!is_poll_due(&wakes), "a known lane without waiters");
 }
 
 #[test]
-fn a_waiter_for_everything_needs_no_lanes() {
+fn waiter_for_a_whole_subscription_needs_no_lanes() {
     let wakes = Arc::new(WakeRegistry::default());
     let all = waits_for_all(&wakes);
     wakes.notify("ns", [ready(3)]);
-    assert!(is_notified(&all) && !is_look_due(&wakes));
-    assert_eq!(wakes.begin_look("ns").unwrap().subscriptions, [(SUBSCRIPTION, 0)]);
+    assert!(is_notified(&all) && !is_poll_due(&wakes));
+    assert_eq!(wakes.begin_poll("ns").unwrap().subscriptions, [(SUBSCRIPTION, 0)]);
 }
 
 #[test]
-fn new_lanes_are_announced_to_the_waiters_that_select_them() {
+fn waiters_are_notified_of_new_lanes_they_select() {
     let wakes = Arc::new(WakeRegistry::default());
     let (a, b) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2));
     wakes.lanes_changed("ns", 1, &[], 2);
-    let changed = |registration: &Registration| registration.waiter.news().lanes_changed;
+    let changed = |registration: &Registration| registration.waiter.take_reasons().lanes_changed;
     assert!(changed(&a) && changed(&b), "another version");
     let tags = vec!["b".to_owned()];
     let key = LaneKey { subscription_id: SUBSCRIPTION, event_type: "t".into(), tags, priority: 0 };
@@ -112,56 +112,56 @@ fn new_lanes_are_announced_to_the_waiters_that_select_them() {
 }
 
 #[test]
-fn the_watcher_does_not_look_for_waiters_that_claim() {
+fn watcher_does_not_poll_for_waiters_that_are_claiming() {
     let wakes = Arc::new(WakeRegistry::default());
     let (a, b) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "b", 2));
     a.stop_waiting();
-    assert_eq!(wakes.begin_look("ns").unwrap().lanes, [2]);
+    assert_eq!(wakes.begin_poll("ns").unwrap().lanes, [2]);
     b.stop_waiting();
     wakes.notify_anywhere("ns");
-    assert!(wakes.begin_look("ns").is_none());
-    assert!(is_look_due(&wakes), "put off until somebody waits");
+    assert!(wakes.begin_poll("ns").is_none());
+    assert!(is_poll_due(&wakes), "postponed until a claim waits");
     assert!(!a.wait(0, false), "a watcher is running");
-    assert_eq!(wakes.begin_look("ns").unwrap().lanes, [1]);
+    assert_eq!(wakes.begin_poll("ns").unwrap().lanes, [1]);
 }
 
 #[test]
-fn a_look_is_due_at_the_earliest_requested_time() {
+fn poll_is_due_at_the_earliest_requested_time() {
     let wakes = Arc::new(WakeRegistry::default());
     let _a = waits_for_lane(&wakes, "a", 1);
     let at = |ms| Instant::now() + Duration::from_millis(ms);
     let (early, late) = (at(100_000), at(200_000));
     for by in [late, early, late] {
-        wakes.look_by("ns", by);
+        wakes.poll_by("ns", by);
     }
     assert_eq!(wakes.watch("ns").unwrap().1, Some(early));
-    // A look before that does not undo it.
-    wakes.begin_look("ns");
+    // An earlier poll does not reset it.
+    wakes.begin_poll("ns");
     assert_eq!(wakes.watch("ns").unwrap().1, Some(early));
 }
 
 #[test]
-fn a_failed_look_reaches_the_waiters_only() {
+fn failed_poll_is_reported_to_waiting_claims_only() {
     let wakes = Arc::new(WakeRegistry::default());
     let (waiting, claiming) = (waits_for_lane(&wakes, "a", 1), waits_for_lane(&wakes, "a", 1));
     claiming.stop_waiting();
     wakes.fail("ns", &Error::Closed);
-    assert_eq!(waiting.waiter.news().failed, Some(Error::Closed));
-    assert_eq!(claiming.waiter.news().failed, None);
+    assert_eq!(waiting.waiter.take_reasons().failed, Some(Error::Closed));
+    assert_eq!(claiming.waiter.take_reasons().failed, None);
 }
 
 #[test]
-fn a_watcher_ends_with_the_last_waiter_and_can_start_again() {
+fn watcher_ends_with_the_last_waiter_and_can_restart() {
     let wakes = Arc::new(WakeRegistry::default());
     for _ in 0..2 {
         let registration = wakes.register("ns", Box::new(|_| true));
-        assert!(registration.wait(0, false), "it has to be started");
-        assert!(!registration.wait(0, false), "once");
+        assert!(registration.wait(0, false), "no watcher is running");
+        assert!(!registration.wait(0, false), "a watcher is running");
         assert!(wakes.watch("ns").is_some());
         drop(registration);
         assert!(wakes.watch("ns").is_none());
     }
-    // Without a watcher, the last registration removes the entry.
+    // Without a watcher, dropping the last registration removes the entry.
     drop(wakes.register("ns", Box::new(|_| true)));
     assert!(lock(&wakes.0).is_empty());
 }

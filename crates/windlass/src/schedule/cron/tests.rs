@@ -1,4 +1,4 @@
-//! Tables, and a check by going through every second around clock changes.
+//! Tables of ticks, and a comparison with a second-by-second search around clock changes.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,16 @@ fn rule(cron: &str, zone: &str) -> Rule {
     Rule::parse(cron, zone).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn instant(text: &str) -> Timestamp {
-    text.parse().unwrap_or_else(|_| panic!("{text} is not an instant"))
+fn timestamp(text: &str) -> Timestamp {
+    text.parse().unwrap_or_else(|_| panic!("{text} is not a timestamp"))
 }
 
-/// The ticks after `from`, as clocks in the zone show them, and their offset in hours.
-fn shown(cron: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
+/// The ticks after `from`, in local time with the offset.
+fn local_ticks(cron: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
     let rule = rule(cron, zone);
     let next = |at: &Timestamp| rule.after(*at);
-    let ticks: Vec<Timestamp> = std::iter::successors(Some(instant(from)), next).skip(1).take(count).collect();
-    // The way back is the same.
+    let ticks: Vec<Timestamp> = std::iter::successors(Some(timestamp(from)), next).skip(1).take(count).collect();
+    // `before` finds the same ticks.
     let previous = |at: &Timestamp| rule.before(*at);
     let first = ticks.first().copied();
     let mut back: Vec<Timestamp> = std::iter::successors(ticks.last().copied(), previous).take(count).collect();
@@ -26,16 +26,16 @@ fn shown(cron: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
     ticks.iter().map(|tick| rule.local(*tick).format("%a %Y-%m-%d %H:%M:%S%:z").to_string()).collect()
 }
 
-fn assert_shown(table: &[(&str, &str, &str, &[&str])]) {
+fn assert_ticks(table: &[(&str, &str, &str, &[&str])]) {
     for (cron, zone, from, expected) in table {
-        assert_eq!(shown(cron, zone, from, expected.len()), *expected, "{cron} in {zone} from {from}");
+        assert_eq!(local_ticks(cron, zone, from, expected.len()), *expected, "{cron} in {zone} from {from}");
     }
 }
 
 #[test]
 fn fields_names_ranges_lists_and_steps() {
     let from = "2026-01-01T00:00:00Z";
-    assert_shown(&[
+    assert_ticks(&[
         ("30 6 * * *", "UTC", from, &["Thu 2026-01-01 06:30:00+00:00", "Fri 2026-01-02 06:30:00+00:00"]),
         ("* * * * * *", "UTC", from, &["Thu 2026-01-01 00:00:01+00:00", "Thu 2026-01-01 00:00:02+00:00"]),
         ("*/20 59 23 * * *", "UTC", from, &["Thu 2026-01-01 23:59:00+00:00", "Thu 2026-01-01 23:59:20+00:00"]),
@@ -66,7 +66,7 @@ fn fields_names_ranges_lists_and_steps() {
 #[test]
 fn last_days_nth_weekdays_and_leap_days() {
     let from = "2026-01-01T00:00:00Z";
-    assert_shown(&[
+    assert_ticks(&[
         ("0 0 L * *", "UTC", from, &["Sat 2026-01-31 00:00:00+00:00", "Sat 2026-02-28 00:00:00+00:00"]),
         (
             "0 0 L 2 *",
@@ -77,7 +77,7 @@ fn last_days_nth_weekdays_and_leap_days() {
         ("0 12 * * FRI#2", "UTC", from, &["Fri 2026-01-09 12:00:00+00:00", "Fri 2026-02-13 12:00:00+00:00"]),
         ("0 12 * * 5L", "UTC", from, &["Fri 2026-01-30 12:00:00+00:00", "Fri 2026-02-27 12:00:00+00:00"]),
         ("0 12 * * FRI#L", "UTC", from, &["Fri 2026-01-30 12:00:00+00:00", "Fri 2026-02-27 12:00:00+00:00"]),
-        // Each way to say Sunday.
+        // Every notation of Sunday.
         ("0 12 * * 7L", "UTC", from, &["Sun 2026-01-25 12:00:00+00:00", "Sun 2026-02-22 12:00:00+00:00"]),
         ("0 12 * * 7#L", "UTC", from, &["Sun 2026-01-25 12:00:00+00:00", "Sun 2026-02-22 12:00:00+00:00"]),
         ("0 12 * * 0l", "UTC", from, &["Sun 2026-01-25 12:00:00+00:00", "Sun 2026-02-22 12:00:00+00:00"]),
@@ -112,15 +112,15 @@ fn last_days_nth_weekdays_and_leap_days() {
 
 // Clocks go from 02:00 to 03:00.
 #[test]
-fn berlin_in_spring() {
+fn berlin_clock_moves_forward() {
     let from = "2026-03-28T22:00:00Z";
-    assert_shown(&[
+    assert_ticks(&[
         ("30 2 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 03:00:00+02:00", "Mon 2026-03-30 02:30:00+02:00"]),
         ("0 2 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 03:00:00+02:00", "Mon 2026-03-30 02:00:00+02:00"]),
         ("59 59 2 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 03:00:00+02:00", "Mon 2026-03-30 02:59:59+02:00"]),
         ("0 3 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 03:00:00+02:00", "Mon 2026-03-30 03:00:00+02:00"]),
         ("59 1 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 01:59:00+01:00", "Mon 2026-03-30 01:59:00+02:00"]),
-        // Several times in the hour that is left out come once; so do one in it and one at its end.
+        // Several times in the skipped hour tick once; so do one in it and one at its end.
         ("*/15 2 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 03:00:00+02:00", "Mon 2026-03-30 02:00:00+02:00"]),
         ("0 2,3 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 03:00:00+02:00", "Mon 2026-03-30 02:00:00+02:00"]),
         ("30 2,3 * * *", "Europe/Berlin", from, &["Sun 2026-03-29 03:00:00+02:00", "Sun 2026-03-29 03:30:00+02:00"]),
@@ -154,9 +154,9 @@ fn berlin_in_spring() {
 
 // Clocks go from 03:00 back to 02:00.
 #[test]
-fn berlin_in_autumn() {
+fn berlin_clock_moves_back() {
     let from = "2026-10-24T22:00:00Z";
-    assert_shown(&[
+    assert_ticks(&[
         ("30 2 * * *", "Europe/Berlin", from, &["Sun 2026-10-25 02:30:00+02:00", "Mon 2026-10-26 02:30:00+01:00"]),
         ("0 2 * * *", "Europe/Berlin", from, &["Sun 2026-10-25 02:00:00+02:00", "Mon 2026-10-26 02:00:00+01:00"]),
         ("0 3 * * *", "Europe/Berlin", from, &["Sun 2026-10-25 03:00:00+01:00", "Mon 2026-10-26 03:00:00+01:00"]),
@@ -180,7 +180,7 @@ fn berlin_in_autumn() {
                 "Sun 2026-10-25 03:00:00+01:00",
             ],
         ),
-        // Begun between the two.
+        // Starts between the two occurrences.
         ("30 2 * * *", "Europe/Berlin", "2026-10-25T00:30:00Z", &["Mon 2026-10-26 02:30:00+01:00"]),
         ("45 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", &["Mon 2026-10-26 02:45:00+01:00"]),
         (
@@ -193,8 +193,8 @@ fn berlin_in_autumn() {
 }
 
 #[test]
-fn new_york_in_both() {
-    assert_shown(&[
+fn new_york_clock_changes() {
+    assert_ticks(&[
         // From 02:00 to 03:00.
         (
             "30 2 * * *",
@@ -224,11 +224,11 @@ fn new_york_in_both() {
     ]);
 }
 
-// Half an hour: from 02:00 to 02:30, and from 02:00 back to 01:30.
+// The change is half an hour: from 02:00 to 02:30, and from 02:00 back to 01:30.
 #[test]
-fn lord_howe_in_both() {
+fn lord_howe_clock_changes() {
     let zone = "Australia/Lord_Howe";
-    assert_shown(&[
+    assert_ticks(&[
         (
             "15 2 * * *",
             zone,
@@ -247,7 +247,7 @@ fn lord_howe_in_both() {
             "2026-10-03T15:20:00Z",
             &["Sun 2026-10-04 02:30:00+11:00", "Sun 2026-10-04 02:45:00+11:00"],
         ),
-        // The full hour that is left out comes late, and not an hour later.
+        // The skipped full hour ticks late, at the end of the gap.
         (
             "0 * * * *",
             zone,
@@ -281,8 +281,8 @@ fn lord_howe_in_both() {
     ]);
 }
 
-/// By going through every second: what the rule means, said once more in another way.
-fn by_the_second(rule: &Rule, from: Timestamp, seconds: i64) -> BTreeSet<Timestamp> {
+/// An independent implementation of the rules that checks every second.
+fn every_second(rule: &Rule, from: Timestamp, seconds: i64) -> BTreeSet<Timestamp> {
     let pattern = &rule.cron.pattern;
     let matches = |wall: NaiveDateTime| {
         let second = pattern.second_match(wall.second()).unwrap() && pattern.minute_match(wall.minute()).unwrap();
@@ -291,7 +291,7 @@ fn by_the_second(rule: &Rule, from: Timestamp, seconds: i64) -> BTreeSet<Timesta
     let offset = |at: Timestamp| rule.local(at).naive_local() - at.naive_utc();
     let mut ticks = BTreeSet::new();
     let mut latest = rule.local(from).naive_local();
-    let mut by_real_time = true;
+    let mut is_periodic = true;
     for at in (1..=seconds).map(|n| from + TimeDelta::seconds(n)) {
         let (wall, second) = (rule.local(at).naive_local(), TimeDelta::seconds(1));
         let shift = offset(at) - offset(at - second);
@@ -303,15 +303,15 @@ fn by_the_second(rule: &Rule, from: Timestamp, seconds: i64) -> BTreeSet<Timesta
                     && pattern.minute_match(time.minute()).unwrap()
                     && pattern.second_match(time.second()).unwrap()
             };
-            by_real_time = (0..86_400).all(|second| of_day(second) == of_day(second + shift.num_seconds()));
+            is_periodic = (0..86_400).all(|second| of_day(second) == of_day(second + shift.num_seconds()));
         }
-        if shift > TimeDelta::zero() && !by_real_time {
-            let mut left_out = std::iter::successors(Some(wall - shift), |wall| Some(*wall + second));
-            if left_out.by_ref().take_while(|left_out| *left_out < wall).any(matches) {
+        if shift > TimeDelta::zero() && !is_periodic {
+            let mut skipped = std::iter::successors(Some(wall - shift), |wall| Some(*wall + second));
+            if skipped.by_ref().take_while(|skipped| *skipped < wall).any(matches) {
                 ticks.insert(at);
             }
         }
-        if matches(wall) && (wall > latest || by_real_time) {
+        if matches(wall) && (wall > latest || is_periodic) {
             ticks.insert(at);
         }
         latest = latest.max(wall);
@@ -320,7 +320,7 @@ fn by_the_second(rule: &Rule, from: Timestamp, seconds: i64) -> BTreeSet<Timesta
 }
 
 #[test]
-fn nothing_is_missed_and_nothing_doubled_around_any_change() {
+fn ticks_around_clock_changes_match_a_search_by_second() {
     let rules = [
         "* * * * * *",
         "*/15 * * * *",
@@ -351,11 +351,11 @@ fn nothing_is_missed_and_nothing_doubled_around_any_change() {
         ("Africa/Cairo", "2026-10-29T21:00:00Z"),
     ];
     for (zone, change) in changes {
-        let from = instant(change) - TimeDelta::hours(2);
+        let from = timestamp(change) - TimeDelta::hours(2);
         for cron in rules {
             let rule = rule(cron, zone);
             let seconds = if cron == "* * * * * *" { 3 * 3600 } else { 5 * 3600 };
-            let expected: Vec<Timestamp> = by_the_second(&rule, from, seconds).into_iter().collect();
+            let expected: Vec<Timestamp> = every_second(&rule, from, seconds).into_iter().collect();
             let until = from + TimeDelta::seconds(seconds);
             let next = |at: &Timestamp| rule.after(*at).filter(|at| *at <= until);
             let found: Vec<Timestamp> = std::iter::successors(Some(from), next).skip(1).collect();
@@ -370,10 +370,10 @@ fn nothing_is_missed_and_nothing_doubled_around_any_change() {
 }
 
 #[test]
-fn croner_alone_would_miss_and_double_times_of_a_list() {
+fn croner_alone_misses_and_doubles_ticks_of_a_list() {
     let cron = expression("0 2,14 * * *").unwrap();
     let zone: Tz = "Europe/Berlin".parse().unwrap();
-    let from = |text: &str| instant(text).with_timezone(&zone);
+    let from = |text: &str| timestamp(text).with_timezone(&zone);
     let next = |at: DateTime<Tz>| cron.find_next_occurrence(&at, false).unwrap();
     assert_eq!(next(from("2026-03-28T22:00:00Z")).to_rfc3339(), "2026-03-29T14:00:00+02:00");
     let first = next(from("2026-10-24T22:00:00Z"));
@@ -384,22 +384,22 @@ fn croner_alone_would_miss_and_double_times_of_a_list() {
 }
 
 #[test]
-fn fractions_of_a_second_are_neither_lost_nor_ticks() {
+fn fractions_of_a_second_are_handled() {
     let rule = rule("0 * * * *", "UTC");
-    let at = |text: &str| Some(instant(text));
+    let at = |text: &str| Some(timestamp(text));
     for (from, after, before) in [
         ("2026-01-01T10:00:00Z", at("2026-01-01T11:00:00Z"), at("2026-01-01T09:00:00Z")),
         ("2026-01-01T10:00:00.000001Z", at("2026-01-01T11:00:00Z"), at("2026-01-01T10:00:00Z")),
         ("2026-01-01T10:59:59.999999Z", at("2026-01-01T11:00:00Z"), at("2026-01-01T10:00:00Z")),
     ] {
-        assert_eq!((rule.after(instant(from)), rule.before(instant(from))), (after, before), "{from}");
+        assert_eq!((rule.after(timestamp(from)), rule.before(timestamp(from))), (after, before), "{from}");
     }
     assert_eq!(rule.after(DateTime::<chrono::Utc>::MAX_UTC), None);
     assert_eq!(rule.before(DateTime::<chrono::Utc>::MIN_UTC), None);
 }
 
 #[test]
-fn what_cannot_be_understood_is_refused() {
+fn invalid_expressions_and_zones_are_rejected() {
     let long = format!("{} * * * *", "0,".repeat(100));
     let table = [
         ("", "five fields"),
@@ -427,8 +427,8 @@ fn what_cannot_be_understood_is_refused() {
         ("0 0 * * 1,L", "an L without a day"),
         ("0 0 * * 1-7/2#1", "both a step and the day of a certain week, '1-7/2#1'"),
         ("0/5 * * * *", "*/5"),
-        ("1,,2 * * * *", "an empty place in a list in its field '1,,2', the minute"),
-        ("1, * * * *", "an empty place"),
+        ("1,,2 * * * *", "an empty item in a list in its field '1,,2', the minute"),
+        ("1, * * * *", "an empty item"),
         ("MON * * * *", "the unknown word 'MON' in its field 'MON', the minute"),
         ("0 0 * MON *", "the unknown word 'MON' in its field 'MON', the month"),
         ("0 0 * * JAN", "the unknown word 'JAN' in its field 'JAN', the day of the week"),

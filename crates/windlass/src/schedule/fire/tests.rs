@@ -1,4 +1,4 @@
-//! What changes between reading and firing.
+//! Schedules that change between the read of due schedules and their firing.
 
 use super::*;
 use crate::clock::TestClock;
@@ -6,44 +6,48 @@ use crate::event::NewEvent;
 use crate::schedule::NewSchedule;
 
 impl Queue {
-    /// FireOutcomes with something in between; how many events came of it.
-    async fn fire_what_was_read(&self, between: impl AsyncFnOnce()) -> usize {
-        let due = self.store().due_schedules(self.namespace(), None, SCHEDULES, BYTES, self.now()).await.unwrap();
+    /// Reads due schedules, runs `between`, and fires them. Returns the number of events.
+    async fn read_then_fire(&self, between: impl AsyncFnOnce()) -> usize {
+        let due = self
+            .store()
+            .due_schedules(self.namespace(), None, SCHEDULES_PER_READ, BATCH_BYTES_MAX, self.now())
+            .await
+            .unwrap();
         assert_eq!(due.schedules.len(), 1);
         between().await;
-        let mut progress = Progress::default();
+        let mut progress = FireProgress::default();
         self.fire_due(due, &mut progress).await.unwrap();
-        assert_eq!(progress.again_in, (progress.fired == 0).then_some(BY_OTHERS));
+        assert_eq!(progress.retry_in, (progress.fired == 0).then_some(CONTENDED_DELAY));
         progress.fired
     }
 
-    /// On an empty queue, with the clock's hand.
-    pub(crate) async fn leaves_alone_what_changed(&self, hand: &TestClock) {
+    /// Expects an empty queue that uses this clock.
+    pub(crate) async fn changed_schedules_do_not_fire(&self, clock: &TestClock) {
         let new = |event: &str| NewSchedule::new("a", "* * * * *", NewEvent::new(event));
         let id = self.add_schedule(new("old")).await.unwrap().id;
         let minute = Duration::from_secs(60);
-        hand.advance(minute);
-        assert_eq!(self.fire_what_was_read(async || {}).await, 1);
-        hand.advance(minute);
-        // Its next tick stays the same.
-        assert_eq!(self.fire_what_was_read(async || drop(self.put_schedule(&id, new("new")).await.unwrap())).await, 0);
-        assert_eq!(self.fire_what_was_read(async || drop(self.run_schedule(&id).await.unwrap())).await, 0);
+        clock.advance(minute);
+        assert_eq!(self.read_then_fire(async || {}).await, 1);
+        clock.advance(minute);
+        // The change keeps the next tick.
+        assert_eq!(self.read_then_fire(async || drop(self.put_schedule(&id, new("new")).await.unwrap())).await, 0);
+        assert_eq!(self.read_then_fire(async || drop(self.run_schedule(&id).await.unwrap())).await, 0);
         let events = self.list(crate::ListFilter::default()).await.unwrap().items;
         assert_eq!(events.iter().filter(|view| view.event.event_type == "new").count(), 1);
-        assert_eq!(self.fire_what_was_read(async || {}).await, 1);
-        hand.advance(minute);
-        assert_eq!(self.fire_what_was_read(async || drop(self.pause_schedule(&id).await.unwrap())).await, 0);
+        assert_eq!(self.read_then_fire(async || {}).await, 1);
+        clock.advance(minute);
+        assert_eq!(self.read_then_fire(async || drop(self.pause_schedule(&id).await.unwrap())).await, 0);
         self.resume_schedule(&id).await.unwrap();
-        hand.advance(minute);
-        assert_eq!(self.fire_what_was_read(async || self.remove_schedule(&id).await.unwrap()).await, 0);
+        clock.advance(minute);
+        assert_eq!(self.read_then_fire(async || self.remove_schedule(&id).await.unwrap()).await, 0);
         assert_eq!(self.list(crate::ListFilter::default()).await.unwrap().total, 3);
     }
 }
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
-async fn what_changed_since_it_was_read_is_left_alone() {
-    let (clock, hand) = crate::Clock::test("2025-12-24T10:30:00Z".parse().unwrap());
+async fn schedule_changed_after_the_read_does_not_fire() {
+    let (clock, test_clock) = crate::Clock::test("2025-12-24T10:30:00Z".parse().unwrap());
     let queue = Queue::options("sqlite::memory:").clock(clock).open().await.unwrap();
-    queue.leaves_alone_what_changed(&hand).await;
+    queue.changed_schedules_do_not_fire(&test_clock).await;
 }

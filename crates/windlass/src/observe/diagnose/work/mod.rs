@@ -1,41 +1,43 @@
-//! What to think of the work: what is held, what waits, and who does it.
+//! Assesses deliveries, workers and nodes: expired and silent leases, backlog, pauses, arrivals and groups.
+//!
+//! Thresholds end in `_WARNING` and `_PROBLEM`, after the level of the finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::TimeDelta;
 
-use super::say::{at_least, count, number, some, span};
+use super::format::{at_least, count, duration, list, number};
 use super::{Assessment, FindingLevel};
 use crate::clock::Timestamp;
 use crate::event::names;
 use crate::topology::Namespace;
 
-/// How much of anything is looked at.
-pub(crate) const FOUND_MAX: usize = 1_000;
+/// The most rows that any check reads.
+pub(crate) const ROWS_MAX: usize = 1_000;
 
-/// A lease that ran out is taken back within seconds; so long after it, nobody does that.
-pub(crate) const RUN_OUT_MAX: TimeDelta = TimeDelta::minutes(1);
-const RUN_OUT_BAD: TimeDelta = TimeDelta::minutes(10);
-/// So long nothing was heard of a delivery that is held.
-pub(crate) const SILENT_MAX: TimeDelta = TimeDelta::minutes(10);
-/// So long nothing was heard of any that a worker holds.
-pub(crate) const WORKER_SILENT_MAX: TimeDelta = TimeDelta::minutes(5);
+/// Maintenance releases an expired lease within seconds, so an older one means that it does not run.
+pub(crate) const LEASE_EXPIRED_WARNING: TimeDelta = TimeDelta::minutes(1);
+const LEASE_EXPIRED_PROBLEM: TimeDelta = TimeDelta::minutes(10);
+/// Time since the last update of a processing delivery.
+pub(crate) const SILENT_DELIVERY_WARNING: TimeDelta = TimeDelta::minutes(10);
+/// Time since the last update of any delivery that a worker holds.
+pub(crate) const SILENT_WORKER_WARNING: TimeDelta = TimeDelta::minutes(5);
 /// Three heartbeats of a node.
-pub(crate) const NODE_SILENT_MAX: TimeDelta = TimeDelta::seconds(90);
-/// A node that is silent for longer has been given up; it is forgotten after a week.
+pub(crate) const SILENT_NODE_WARNING: TimeDelta = TimeDelta::seconds(90);
+/// A node silent for longer is assumed to be gone on purpose. Maintenance removes it after a week.
 const NODE_GONE: TimeDelta = TimeDelta::days(1);
-/// So long something may be ready before it is taken.
-pub(crate) const WAITING_MAX: TimeDelta = TimeDelta::minutes(5);
-const WAITING_BAD: TimeDelta = TimeDelta::hours(1);
-/// A router finds an event within a second of its commit.
-pub(crate) const ARRIVED_MAX: TimeDelta = TimeDelta::seconds(10);
-const ARRIVED_BAD: TimeDelta = TimeDelta::minutes(10);
-/// So many more live deliveries are a backlog that grows.
+/// Time that a delivery may be ready before it is claimed.
+pub(crate) const READY_WARNING: TimeDelta = TimeDelta::minutes(5);
+const READY_PROBLEM: TimeDelta = TimeDelta::hours(1);
+/// A router finds an arrival within a second of its commit.
+pub(crate) const ARRIVAL_WARNING: TimeDelta = TimeDelta::seconds(10);
+const ARRIVAL_PROBLEM: TimeDelta = TimeDelta::minutes(10);
+/// Growth of the pending and processing deliveries that counts as a growing backlog.
 const GROWTH_MIN: u64 = 1_000;
-/// So many events behind one that is retried are worth a warning.
-const BEHIND_MANY: u64 = 100;
+/// Number of deliveries behind a retried one that is worth a warning.
+const BLOCKED_WARNING: u64 = 100;
 
-/// A delivery that is held, and of which nothing was heard for long.
+/// A processing delivery whose lease expired, or that was not updated for a long time.
 #[derive(Debug, Clone)]
 pub(crate) struct SilentDelivery {
     pub namespace: String,
@@ -47,47 +49,54 @@ pub(crate) struct SilentDelivery {
 }
 
 impl SilentDelivery {
-    fn named(&self) -> String {
+    fn described(&self) -> String {
         let SilentDelivery { namespace, event_id, event_type, worker_id, .. } = self;
         format!("event {event_id} ({event_type} in '{namespace}', held by {worker_id})")
     }
 }
 
-/// Leases that ran out and were not taken back.
-pub(crate) fn run_out(held: &[SilentDelivery], now: Timestamp) -> Assessment {
-    let over: Vec<&SilentDelivery> = held.iter().filter(|held| held.lease_expires_at <= now - RUN_OUT_MAX).collect();
-    let Some(first) = over.iter().min_by_key(|held| held.lease_expires_at) else {
-        return Assessment::ok("every lease that ran out was taken back");
+/// Leases that expired and were not released.
+pub(crate) fn expired_leases(silent: &[SilentDelivery], now: Timestamp) -> Assessment {
+    let is_expired = |delivery: &&SilentDelivery| delivery.lease_expires_at <= now - LEASE_EXPIRED_WARNING;
+    let expired: Vec<&SilentDelivery> = silent.iter().filter(is_expired).collect();
+    let Some(first) = expired.iter().min_by_key(|delivery| delivery.lease_expires_at) else {
+        return Assessment::ok("every expired lease was released");
     };
     let since = now - first.lease_expires_at;
-    let level = if since > RUN_OUT_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
-    let (found, since) = (at_least(over.len(), FOUND_MAX), span(since));
-    let summary = format!("{found} with a lease that ran out up to {since} ago: {}", some_held(&over));
-    Assessment::new(level, summary, "nobody sweeps: run `windlass serve` or a node on this database; see `upkeep`")
+    let level = if since > LEASE_EXPIRED_PROBLEM { FindingLevel::Problem } else { FindingLevel::Warning };
+    let (found, since) = (at_least(expired.len(), ROWS_MAX), duration(since));
+    let summary = format!("{found} with a lease that expired up to {since} ago: {}", described(&expired));
+    let advice = "maintenance does not run: start `windlass serve` or a node on this database; see `maintenance`";
+    Assessment::new(level, summary, advice)
 }
 
-/// Deliveries whose lease still lasts, and of which nothing was heard.
-pub(crate) fn stuck(held: &[SilentDelivery], now: Timestamp) -> Assessment {
-    let silent = |held: &&SilentDelivery| held.lease_expires_at > now && held.updated_at <= now - SILENT_MAX;
-    let stuck: Vec<&SilentDelivery> = held.iter().filter(silent).collect();
-    let Some(first) = stuck.iter().min_by_key(|held| held.updated_at) else {
-        return Assessment::ok(format!("none is held without a sign of life for {}", span(SILENT_MAX)));
+/// Deliveries with a valid lease that were not updated for a long time.
+pub(crate) fn stuck_events(silent: &[SilentDelivery], now: Timestamp) -> Assessment {
+    let is_stuck = |delivery: &&SilentDelivery| {
+        delivery.lease_expires_at > now && delivery.updated_at <= now - SILENT_DELIVERY_WARNING
     };
-    let (found, since) = (at_least(stuck.len(), FOUND_MAX), span(now - first.updated_at));
-    let summary = format!("{found} held without a sign of life for up to {since}: {}", some_held(&stuck));
+    let stuck: Vec<&SilentDelivery> = silent.iter().filter(is_stuck).collect();
+    let Some(first) = stuck.iter().min_by_key(|delivery| delivery.updated_at) else {
+        return Assessment::ok(format!(
+            "no delivery is held without a heartbeat for {}",
+            duration(SILENT_DELIVERY_WARNING)
+        ));
+    };
+    let (found, since) = (at_least(stuck.len(), ROWS_MAX), duration(now - first.updated_at));
+    let summary = format!("{found} held without a heartbeat for up to {since}: {}", described(&stuck));
     let advice = format!(
-        "if its worker is gone, `windlass reset {} --namespace {}` hands it out again; shorter leases (`lease_ms` of the \
-         policy) with heartbeats find such workers sooner",
+        "if its worker is gone, `windlass reset {} --namespace {}` makes it pending again; shorter leases \
+         (`lease_ms` of the policy) with heartbeats detect such workers sooner",
         first.event_id, first.namespace
     );
     Assessment::new(FindingLevel::Warning, summary, advice)
 }
 
-fn some_held(held: &[&SilentDelivery]) -> String {
-    some(held.iter().map(|held| held.named()))
+fn described(deliveries: &[&SilentDelivery]) -> String {
+    list(deliveries.iter().map(|delivery| delivery.described()))
 }
 
-/// A worker that holds deliveries and was not heard of for long.
+/// A worker that holds deliveries and updated none of them for a long time.
 #[derive(Debug, Clone)]
 pub(crate) struct SilentWorker {
     pub namespace: String,
@@ -96,22 +105,22 @@ pub(crate) struct SilentWorker {
     pub seen_at: Timestamp,
 }
 
-pub(crate) fn workers(silent: &[SilentWorker], now: Timestamp) -> Assessment {
+pub(crate) fn stale_workers(silent: &[SilentWorker], now: Timestamp) -> Assessment {
     if silent.is_empty() {
-        return Assessment::ok("every worker that holds deliveries was heard of lately");
+        return Assessment::ok("every worker that holds deliveries was seen recently");
     }
     let named = |worker: &SilentWorker| {
         let SilentWorker { namespace, worker_id, held, seen_at } = worker;
-        format!("{worker_id} in '{namespace}' (holds {}, silent for {})", number(*held), span(now - *seen_at))
+        format!("{worker_id} in '{namespace}' (holds {}, silent for {})", number(*held), duration(now - *seen_at))
     };
-    let found = at_least(silent.len(), FOUND_MAX);
-    let summary = format!("{found} silent and still holding deliveries: {}", some(silent.iter().map(named)));
-    let advice = "see whether they still run; what they hold is handed out again when its lease ends, or at once by \
-                  `windlass reset ID`";
+    let found = at_least(silent.len(), ROWS_MAX);
+    let summary = format!("{found} silent and still holding deliveries: {}", list(silent.iter().map(named)));
+    let advice = "check whether they still run; their deliveries become pending again when the leases expire, or \
+                  immediately with `windlass reset ID`";
     Assessment::new(FindingLevel::Warning, summary, advice)
 }
 
-/// A node that did not stop and is silent.
+/// A node without a recent heartbeat that did not report its stop.
 #[derive(Debug, Clone)]
 pub(crate) struct SilentNode {
     pub namespace: String,
@@ -119,60 +128,61 @@ pub(crate) struct SilentNode {
     pub last_heartbeat: Timestamp,
 }
 
-pub(crate) fn nodes(silent: &[SilentNode], now: Timestamp) -> Assessment {
+pub(crate) fn stale_nodes(silent: &[SilentNode], now: Timestamp) -> Assessment {
     let Some(newest) = silent.iter().map(|node| node.last_heartbeat).max() else {
-        return Assessment::ok("every node that did not stop was heard of lately");
+        return Assessment::ok("every running node has a recent heartbeat");
     };
     let level = if now - newest > NODE_GONE { FindingLevel::Notice } else { FindingLevel::Warning };
-    let named =
-        |node: &SilentNode| format!("{} in '{}' for {}", node.node_id, node.namespace, span(now - node.last_heartbeat));
-    let found = at_least(silent.len(), FOUND_MAX);
-    let summary = format!("{found} silent without having stopped: {}", some(silent.iter().map(named)));
-    let advice = "start them again, or take those off the list that will not come back: \
-                  DELETE /namespaces/{namespace}/nodes/{node_id}; after a week they are forgotten";
+    let named = |node: &SilentNode| {
+        format!("{} in '{}' for {}", node.node_id, node.namespace, duration(now - node.last_heartbeat))
+    };
+    let found = at_least(silent.len(), ROWS_MAX);
+    let summary = format!("{found} silent without having stopped: {}", list(silent.iter().map(named)));
+    let advice = "restart them, or delete those that will not come back: \
+                  DELETE /namespaces/{namespace}/nodes/{node_id}; they are removed after a week";
     Assessment::new(level, summary, advice)
 }
 
-/// What happened in one minute in one namespace.
+/// The counts of one minute in one namespace.
 #[derive(Debug, Clone)]
-pub(crate) struct Minute {
+pub(crate) struct MinuteSample {
     pub namespace: String,
     pub published: u64,
     pub ended: u64,
-    /// How many deliveries were live; `None` where nobody looked.
+    /// Pending and processing deliveries; `None` if not measured.
     pub depth: Option<u64>,
 }
 
-/// So many looks at the beginning and at the end are taken together.
-const LOOKS: usize = 5;
+/// How many measurements at the beginning and at the end of the hour are averaged.
+const DEPTHS_AVERAGED: usize = 5;
 
-/// Whether more comes in than is done. Minutes are in order.
-pub(crate) fn backlog(minutes: &[Minute]) -> Assessment {
-    let mut by_namespace: BTreeMap<&str, Vec<&Minute>> = BTreeMap::new();
+/// Whether more is published than finished. The minutes are in order.
+pub(crate) fn backlog(minutes: &[MinuteSample]) -> Assessment {
+    let mut by_namespace: BTreeMap<&str, Vec<&MinuteSample>> = BTreeMap::new();
     minutes.iter().for_each(|minute| by_namespace.entry(&minute.namespace).or_default().push(minute));
     let grown: Vec<String> = by_namespace.iter().filter_map(|(name, minutes)| growth(name, minutes)).collect();
     if grown.is_empty() {
         let live: u64 = by_namespace.values().filter_map(|minutes| minutes.last()?.depth).sum();
-        return Assessment::ok(format!("does not grow; {} deliveries live", number(live)));
+        return Assessment::ok(format!("does not grow; {} deliveries pending or processing", number(live)));
     }
-    let advice = "add workers, or find out what slows them down: `windlass top`, `windlass stats`; see `paused`";
-    Assessment::new(FindingLevel::Warning, some(grown), advice)
+    let advice = "add workers, or find out why they are slow: `windlass top`, `windlass stats`; see `paused`";
+    Assessment::new(FindingLevel::Warning, list(grown), advice)
 }
 
-fn growth(namespace: &str, minutes: &[&Minute]) -> Option<String> {
+fn growth(namespace: &str, minutes: &[&MinuteSample]) -> Option<String> {
     let depths: Vec<u64> = minutes.iter().filter_map(|minute| minute.depth).collect();
-    if depths.len() < 2 * LOOKS {
+    if depths.len() < 2 * DEPTHS_AVERAGED {
         return None;
     }
     let mean = |depths: &[u64]| depths.iter().sum::<u64>() / depths.len() as u64;
-    let (first, last) = (mean(&depths[..LOOKS]), mean(&depths[depths.len() - LOOKS..]));
+    let (first, last) = (mean(&depths[..DEPTHS_AVERAGED]), mean(&depths[depths.len() - DEPTHS_AVERAGED..]));
     if last < first + GROWTH_MIN || last < first + first / 2 {
         return None;
     }
     let published: u64 = minutes.iter().map(|minute| minute.published).sum();
     let ended: u64 = minutes.iter().map(|minute| minute.ended).sum();
     Some(format!(
-        "'{namespace}' grew from {} to {} live deliveries within the hour: {} published, {} ended",
+        "'{namespace}' grew from {} to {} pending and processing deliveries within the hour: {} published, {} finished",
         number(first),
         number(last),
         count(published, "event"),
@@ -180,9 +190,9 @@ fn growth(namespace: &str, minutes: &[&Minute]) -> Option<String> {
     ))
 }
 
-/// What nobody is meant to take.
+/// The paused namespaces, types and subscriptions, whose deliveries cannot be claimed.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses {
+pub(crate) struct PausedScopes {
     namespaces: BTreeSet<String>,
     /// Namespace and pattern.
     types: Vec<(String, String)>,
@@ -190,31 +200,34 @@ pub(crate) struct Pauses {
     subscriptions: Vec<(String, String)>,
 }
 
-impl Pauses {
-    pub fn new(namespaces: &[Namespace], subscriptions: Vec<(String, String)>) -> Pauses {
+impl PausedScopes {
+    pub fn new(namespaces: &[Namespace], subscriptions: Vec<(String, String)>) -> PausedScopes {
         let types = |namespace: &Namespace| {
             let patterns = namespace.paused_types.iter();
             patterns.map(|pattern| (namespace.namespace.clone(), pattern.clone())).collect::<Vec<_>>()
         };
         let paused = namespaces.iter().filter(|namespace| namespace.paused);
-        Pauses {
+        PausedScopes {
             namespaces: paused.map(|namespace| namespace.namespace.clone()).collect(),
             types: namespaces.iter().flat_map(types).collect(),
             subscriptions,
         }
     }
 
-    fn cover(&self, waiting: &Waiting) -> bool {
-        let Waiting { namespace, subscription, event_type, .. } = waiting;
+    fn contains(&self, ready: &OldestReadyDelivery) -> bool {
+        let OldestReadyDelivery { namespace, subscription, event_type, .. } = ready;
         self.namespaces.contains(namespace)
-            || self.subscriptions.iter().any(|(of, name)| of == namespace && name == subscription)
-            || self.types.iter().any(|(of, pattern)| of == namespace && names::type_matches(pattern, event_type))
+            || self.subscriptions.iter().any(|(paused_in, name)| paused_in == namespace && name == subscription)
+            || self
+                .types
+                .iter()
+                .any(|(paused_in, pattern)| paused_in == namespace && names::type_matches(pattern, event_type))
     }
 }
 
-pub(crate) fn paused(pauses: &Pauses) -> Assessment {
-    let Pauses { namespaces, types, subscriptions } = pauses;
-    // What it is, and how to resume it.
+pub(crate) fn paused(pauses: &PausedScopes) -> Assessment {
+    let PausedScopes { namespaces, types, subscriptions } = pauses;
+    // The description of each, and the command that resumes it.
     let whole = namespaces.iter().map(|of| (format!("namespace '{of}'"), format!("windlass namespace resume {of}")));
     let types = types.iter().map(|(of, pattern)| {
         let resume = format!("windlass namespace resume {of} --type '{pattern}'");
@@ -229,58 +242,55 @@ pub(crate) fn paused(pauses: &Pauses) -> Assessment {
         None => Assessment::ok("nothing is paused"),
         Some(resume) => Assessment::new(
             FindingLevel::Notice,
-            format!("{} paused: {}", number(names.len() as u64), some(names)),
-            format!("if that is not meant any more: `{resume}`"),
+            format!("{} paused: {}", number(names.len() as u64), list(names)),
+            format!("to resume: `{resume}`"),
         ),
     }
 }
 
-/// The first that is free and ready in a lane.
+/// The oldest ready delivery of a lane.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct OldestReadyDelivery {
     pub namespace: String,
     pub subscription: String,
     pub event_type: String,
     pub ready_at: Timestamp,
 }
 
-/// What has been ready for long, and nobody took. The oldest come first.
-pub(crate) fn waiting(waiting: &[Waiting], pauses: &Pauses, now: Timestamp) -> Assessment {
-    let left: Vec<&Waiting> = waiting.iter().filter(|waiting| !pauses.cover(waiting)).collect();
-    let Some(first) = left.first() else {
-        return Assessment::ok(format!(
-            "nothing has been ready for more than {} without being taken",
-            span(WAITING_MAX)
-        ));
+/// Deliveries that have been ready for a long time and were not claimed, the oldest first.
+pub(crate) fn oldest_waiting(ready: &[OldestReadyDelivery], pauses: &PausedScopes, now: Timestamp) -> Assessment {
+    let claimable: Vec<&OldestReadyDelivery> = ready.iter().filter(|ready| !pauses.contains(ready)).collect();
+    let Some(first) = claimable.first() else {
+        return Assessment::ok(format!("no delivery has been ready for more than {}", duration(READY_WARNING)));
     };
-    let level = if now - first.ready_at > WAITING_BAD { FindingLevel::Warning } else { FindingLevel::Notice };
-    let named = |waiting: &&Waiting| {
-        let Waiting { namespace, subscription, event_type, ready_at } = waiting;
-        format!("{event_type} for '{subscription}' in '{namespace}' for {}", span(now - *ready_at))
+    let level = if now - first.ready_at > READY_PROBLEM { FindingLevel::Warning } else { FindingLevel::Notice };
+    let named = |ready: &&OldestReadyDelivery| {
+        let OldestReadyDelivery { namespace, subscription, event_type, ready_at } = ready;
+        format!("{event_type} for '{subscription}' in '{namespace}' for {}", duration(now - *ready_at))
     };
-    let summary = format!("ready and not taken: {}", some(left.iter().map(named)));
+    let summary = format!("ready and not claimed: {}", list(claimable.iter().map(named)));
     let advice = format!(
-        "does any worker ask for these types and tags? `windlass worker list --namespace {}` lists them; with too few of \
-         them the backlog grows",
+        "check that workers claim these types and tags: `windlass worker list --namespace {}`; with too few workers the \
+         backlog grows",
         first.namespace
     );
     Assessment::new(level, summary, advice)
 }
 
-/// Events that were published in transactions and that no router has seen: the namespaces they are in, and since when.
-pub(crate) fn arrivals(waiting: &[(String, Timestamp)], now: Timestamp) -> Assessment {
-    let Some((_, first)) = waiting.first() else {
+/// Namespaces with arrivals that are not routed yet, and when the first was published.
+pub(crate) fn arrivals(unrouted: &[(String, Timestamp)], now: Timestamp) -> Assessment {
+    let Some((_, first)) = unrouted.first() else {
         return Assessment::ok("every event that was published in a transaction is routed");
     };
-    let level = if now - *first > ARRIVED_BAD { FindingLevel::Problem } else { FindingLevel::Warning };
-    let named = |(namespace, since): &(String, Timestamp)| format!("in '{namespace}' for {}", span(now - *since));
-    let summary = format!("events published in transactions are not routed: {}", some(waiting.iter().map(named)));
-    let advice = "run `windlass serve` or a node on this database; if one runs, its log says why it cannot route them, or \
-                  another process stopped while it was routing: end that process";
+    let level = if now - *first > ARRIVAL_PROBLEM { FindingLevel::Problem } else { FindingLevel::Warning };
+    let named = |(namespace, since): &(String, Timestamp)| format!("in '{namespace}' for {}", duration(now - *since));
+    let summary = format!("events published in transactions are not routed: {}", list(unrouted.iter().map(named)));
+    let advice = "run `windlass serve` or a node on this database; if one runs, its log shows why it cannot route \
+                  them, or another process hangs while it routes: end that process";
     Assessment::new(level, summary, advice)
 }
 
-/// A group that waits while its first event is tried again.
+/// A group whose other deliveries wait while its first one is retried.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockedGroup {
     pub namespace: String,
@@ -288,28 +298,32 @@ pub(crate) struct BlockedGroup {
     pub event_id: i64,
     pub retry_count: u32,
     pub ready_at: Timestamp,
-    /// How many wait behind it.
+    /// How many deliveries wait behind it.
     pub behind: u64,
 }
 
-pub(crate) fn groups(blocked: &[BlockedGroup], now: Timestamp) -> Assessment {
+pub(crate) fn blocked_groups(blocked: &[BlockedGroup], now: Timestamp) -> Assessment {
     let Some(first) = blocked.first() else {
         return Assessment::ok("no group waits for a retry");
     };
     let behind: u64 = blocked.iter().map(|group| group.behind).sum();
     let named = |group: &BlockedGroup| {
         let BlockedGroup { namespace, group_id, event_id, retry_count, ready_at, behind } = group;
-        let (retries, when) = (count(u64::from(*retry_count), "failure"), span(*ready_at - now));
-        format!("'{group_id}' in '{namespace}' ({behind} behind event {event_id}: {retries}, next try in {when})")
+        let (retries, when) = (count(u64::from(*retry_count), "failure"), duration(*ready_at - now));
+        format!("'{group_id}' in '{namespace}' ({behind} behind event {event_id}: {retries}, next attempt in {when})")
     };
-    let found = at_least(blocked.len(), FOUND_MAX);
-    let summary = format!("{found} with {} waiting for a retry: {}", number(behind), some(blocked.iter().map(named)));
+    let found = at_least(blocked.len(), ROWS_MAX);
+    let summary = format!("{found} with {} waiting for a retry: {}", number(behind), list(blocked.iter().map(named)));
     let advice = format!(
-        "`windlass get {0} --namespace {1}` shows why it fails, `windlass cancel {0} --namespace {1}` lets the next one \
-         in, and \"group_failure\": \"continue\" in the policy lets groups go on past retries",
+        "`windlass get {0} --namespace {1}` shows why it fails, `windlass cancel {0} --namespace {1}` unblocks the \
+         group, and \"group_failure\": \"continue\" in the policy lets groups continue past retries",
         first.event_id, first.namespace
     );
-    Assessment::new(if behind >= BEHIND_MANY { FindingLevel::Warning } else { FindingLevel::Notice }, summary, advice)
+    Assessment::new(
+        if behind >= BLOCKED_WARNING { FindingLevel::Warning } else { FindingLevel::Notice },
+        summary,
+        advice,
+    )
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What becomes of an event after its handlers ran: pure.
+//! Combines the results of a delivery's handlers into one report. No I/O.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::envelope::Envelope;
 use super::error::Failure;
-use crate::clock::SPAN_MAX;
+use crate::clock::DURATION_MAX;
 use crate::error::panic_text;
 use crate::observe::metrics::HandlerEnd;
 use crate::policy::UnrecoverablePolicy;
 use crate::policy::limits::Limits;
-use crate::queue::finish::fit;
+use crate::queue::finish::truncate_error;
 use crate::queue::outcome::{HandlerResult, Outcome, Report};
 
-/// How long an event waits for a database that went away under it: at first, and at most.
-const AWAY_FIRST: Duration = Duration::from_millis(100);
-const AWAY_LONGEST: Duration = Duration::from_secs(1);
-/// Of each error so much is kept in the record of several handlers, in bytes.
+/// How long a delivery is snoozed when the database became unavailable during a transaction.
+const UNAVAILABLE_DELAY_MIN: Duration = Duration::from_millis(100);
+const UNAVAILABLE_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The most bytes of each error in the detail of an attempt with several handlers.
 const ERROR_BYTES_MAX: usize = 8 << 10;
 
-/// How one handler ended.
+/// The result of one handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct HandlerRun {
     pub handler: String,
     pub failure: Option<Failure>,
 }
 
-impl Run {
-    /// For the counters.
+impl HandlerRun {
+    /// The result label in the metrics.
     pub fn end(&self) -> HandlerEnd {
         match &self.failure {
             None => HandlerEnd::Success,
@@ -42,51 +42,52 @@ impl Run {
 
 /// Combines the results of all handlers into the report on the attempt.
 ///
-/// `known` are the results of earlier attempts, whose handlers did not run again. `unrecoverable` decides whether an
+/// `earlier` are the results of earlier attempts, whose handlers did not run again. `unrecoverable` decides whether an
 /// unrecoverable error takes precedence over handlers that want to run again. `already_stored`: results of this attempt
-/// may be in the database; the report names them so that they are deleted at the end.
-pub(super) fn report(
-    runs: &[Run],
-    known: &[HandlerResult],
+/// may be in the database; the report names them so that they are deleted with the delivery.
+pub(super) fn attempt_report(
+    runs: &[HandlerRun],
+    earlier: &[HandlerResult],
     unrecoverable: UnrecoverablePolicy,
     already_stored: bool,
 ) -> Report {
-    let outcome = outcome(runs, known, unrecoverable);
-    let several = runs.len() + known.len() > 1;
+    let outcome = outcome(runs, earlier, unrecoverable);
+    let several = runs.len() + earlier.len() > 1;
     let mut report = Report::new(outcome);
-    if let Some(error) = error(runs, known, several) {
+    if let Some(error) = error(runs, earlier, several) {
         report = report.error(error);
     }
     if let Some(detail) = detail(runs).filter(|_| several) {
         report = report.detail(detail);
     }
     if already_stored || (several && report.outcome != Outcome::Done) {
-        report = report.handler_results(runs.iter().filter_map(result).collect());
+        report = report.handler_results(runs.iter().filter_map(final_result).collect());
     }
     report
 }
 
-/// What is put back in the middle, for longer each time; those that ended need not run again.
-pub(super) fn put_back(event: &Envelope, runs: &[Run]) -> Report {
-    let delay = AWAY_FIRST * 2_u32.saturating_pow(event.attempt() - 1);
-    let delay = delay.min(AWAY_LONGEST);
-    Report::new(Outcome::Snooze { delay }).handler_results(runs.iter().filter_map(result).collect())
+/// The report of an attempt that was interrupted because the database became unavailable. It snoozes the delivery,
+/// longer with each attempt, and stores the results of the handlers that finished.
+pub(super) fn snooze_report(event: &Envelope, runs: &[HandlerRun]) -> Report {
+    let delay = UNAVAILABLE_DELAY_MIN * 2_u32.saturating_pow(event.attempt() - 1);
+    let delay = delay.min(UNAVAILABLE_DELAY_MAX);
+    Report::new(Outcome::Snooze { delay }).handler_results(runs.iter().filter_map(final_result).collect())
 }
 
-fn outcome(runs: &[Run], known: &[HandlerResult], unrecoverable: UnrecoverablePolicy) -> Outcome {
-    let (mut retries, mut after, mut snooze, mut dead) =
-        (false, None, None, known.iter().any(|known| !known.succeeded));
+fn outcome(runs: &[HandlerRun], earlier: &[HandlerResult], unrecoverable: UnrecoverablePolicy) -> Outcome {
+    let (mut retry, mut after, mut snooze, mut dead) =
+        (false, None, None, earlier.iter().any(|result| !result.succeeded));
     for run in runs {
         match &run.failure {
-            Some(Failure::Retry { after: wish, .. }) => {
-                (retries, after) = (true, after.max(wish.map(|wish| wish.min(SPAN_MAX))));
+            Some(Failure::Retry { after: requested, .. }) => {
+                (retry, after) = (true, after.max(requested.map(|requested| requested.min(DURATION_MAX))));
             }
-            Some(Failure::Snooze { delay }) => snooze = snooze.max(Some(*delay.min(&SPAN_MAX))),
+            Some(Failure::Snooze { delay }) => snooze = snooze.max(Some(*delay.min(&DURATION_MAX))),
             Some(Failure::Unrecoverable { .. }) => dead = true,
             None => {}
         }
     }
-    match (retries, snooze, dead) {
+    match (retry, snooze, dead) {
         (.., true) if unrecoverable == UnrecoverablePolicy::Finish => Outcome::dead(),
         (true, ..) => Outcome::Retry { after },
         (_, Some(delay), _) => Outcome::Snooze { delay },
@@ -95,10 +96,10 @@ fn outcome(runs: &[Run], known: &[HandlerResult], unrecoverable: UnrecoverablePo
     }
 }
 
-/// What went wrong, with the handlers' names where there are several.
-fn error(runs: &[Run], known: &[HandlerResult], several: bool) -> Option<String> {
+/// The combined error message. With several handlers, each error is prefixed with its handler's name.
+fn error(runs: &[HandlerRun], earlier: &[HandlerResult], several: bool) -> Option<String> {
     let now = runs.iter().filter_map(|run| Some((&run.handler, run.failure.as_ref()?.error()?)));
-    let before = known.iter().filter_map(|known| Some((&known.handler, known.error.as_deref()?)));
+    let before = earlier.iter().filter_map(|result| Some((&result.handler, result.error.as_deref()?)));
     let errors: Vec<String> = before
         .chain(now)
         .map(|(handler, error)| if several { format!("{handler}: {error}") } else { error.to_owned() })
@@ -106,28 +107,28 @@ fn error(runs: &[Run], known: &[HandlerResult], several: bool) -> Option<String>
     (!errors.is_empty()).then(|| errors.join("; "))
 }
 
-/// How each handler ended, for the record.
-fn detail(runs: &[Run]) -> Option<Box<RawValue>> {
+/// The result of each handler as JSON, stored with the attempt.
+fn detail(runs: &[HandlerRun]) -> Option<Box<RawValue>> {
     if runs.iter().all(|run| run.failure.is_none()) {
         return None;
     }
     let max = Limits::default().detail_bytes_max;
     let lengths = std::iter::successors(Some(ERROR_BYTES_MAX), |length| (*length > 0).then_some(length / 2));
-    lengths.filter_map(|length| each_handler(runs, length)).find(|detail| detail.get().len() <= max)
+    lengths.filter_map(|length| detail_with(runs, length)).find(|detail| detail.get().len() <= max)
 }
 
-/// Errors are cut to this length.
-fn each_handler(runs: &[Run], error_bytes_max: usize) -> Option<Box<RawValue>> {
-    let each = runs.iter().map(|run| {
-        let ended = run.failure.as_ref().map_or("done", Failure::name);
-        let error = run.failure.as_ref().and_then(Failure::error).map(|error| fit(error, error_bytes_max));
-        json!({ "handler": run.handler, "result": ended, "error": error })
+/// The detail with errors truncated to `error_bytes_max`.
+fn detail_with(runs: &[HandlerRun], error_bytes_max: usize) -> Option<Box<RawValue>> {
+    let handlers = runs.iter().map(|run| {
+        let result = run.failure.as_ref().map_or("done", Failure::name);
+        let error = run.failure.as_ref().and_then(Failure::error).map(|error| truncate_error(error, error_bytes_max));
+        json!({ "handler": run.handler, "result": result, "error": error })
     });
-    to_raw_value(&json!({ "handlers": each.collect::<Vec<_>>() })).ok()
+    to_raw_value(&json!({ "handlers": handlers.collect::<Vec<_>>() })).ok()
 }
 
-/// The result to store for the next attempt; `None` if the handler has to run again.
-pub(super) fn result(run: &Run) -> Option<HandlerResult> {
+/// The result to store for later attempts; `None` if the handler has to run again.
+pub(super) fn final_result(run: &HandlerRun) -> Option<HandlerResult> {
     let (succeeded, error) = match &run.failure {
         None => (true, None),
         Some(Failure::Unrecoverable { error }) => (false, Some(error.clone())),
@@ -165,8 +166,8 @@ impl Failure {
 mod tests {
     use super::*;
 
-    fn run(handler: &str, failure: Option<Failure>) -> Run {
-        Run { handler: handler.into(), failure }
+    fn run(handler: &str, failure: Option<Failure>) -> HandlerRun {
+        HandlerRun { handler: handler.into(), failure }
     }
 
     fn secs(secs: u64) -> Duration {
@@ -185,51 +186,51 @@ mod tests {
         Some(Failure::Unrecoverable { error: "never".into() })
     }
 
-    fn known(succeeded: bool) -> HandlerResult {
+    fn earlier(succeeded: bool) -> HandlerResult {
         HandlerResult { handler: "k".into(), succeeded, error: (!succeeded).then(|| "never".into()) }
     }
 
     // Q11, Q12
     #[test]
-    fn results_of_several_handlers_make_one_outcome() {
+    fn results_of_several_handlers_are_combined() {
         let again = |after: Option<u64>| Outcome::Retry { after: after.map(secs) };
         let (snoozed, dead) = (|delay| Outcome::Snooze { delay: secs(delay) }, Outcome::dead);
         let table = [
-            // this attempt, earlier ones => outcome under `RetryOthers`, under `Finish`
+            // this attempt, earlier attempts => outcome under `RetryOthers`, under `Finish`
             (vec![None], vec![], Outcome::Done, Outcome::Done),
-            (vec![None, None], vec![known(true)], Outcome::Done, Outcome::Done),
+            (vec![None, None], vec![earlier(true)], Outcome::Done, Outcome::Done),
             (vec![retry(None)], vec![], again(None), again(None)),
             (vec![retry(Some(5)), retry(None), retry(Some(7))], vec![], again(Some(7)), again(Some(7))),
-            (vec![None, retry(None), snooze(3)], vec![known(true)], again(None), again(None)),
+            (vec![None, retry(None), snooze(3)], vec![earlier(true)], again(None), again(None)),
             (vec![None, retry(None), never(), snooze(3)], vec![], again(None), dead()),
             (vec![None, snooze(3), snooze(4)], vec![], snoozed(4), snoozed(4)),
             (vec![None, never(), snooze(3), snooze(4)], vec![], snoozed(4), dead()),
             (vec![None, never()], vec![], dead(), dead()),
-            (vec![None], vec![known(false)], dead(), dead()),
-            (vec![retry(None)], vec![known(false)], again(None), dead()),
+            (vec![None], vec![earlier(false)], dead(), dead()),
+            (vec![retry(None)], vec![earlier(false)], again(None), dead()),
         ];
-        for (failures, known, retry_others, finish) in table {
-            let runs: Vec<Run> = failures.into_iter().map(|failure| run("h", failure)).collect();
-            let outcome = |unrecoverable| report(&runs, &known, unrecoverable, false).outcome;
+        for (failures, earlier, retry_others, finish) in table {
+            let runs: Vec<HandlerRun> = failures.into_iter().map(|failure| run("h", failure)).collect();
+            let outcome = |unrecoverable| attempt_report(&runs, &earlier, unrecoverable, false).outcome;
             let both = (outcome(UnrecoverablePolicy::RetryOthers), outcome(UnrecoverablePolicy::Finish));
-            assert_eq!(both, (retry_others, finish), "{runs:?} {known:?}");
+            assert_eq!(both, (retry_others, finish), "{runs:?} {earlier:?}");
         }
     }
 
     #[test]
-    fn many_long_errors_fit_into_the_record() {
-        let wordy = || Some(Failure::Retry { after: None, error: "\u{1}".repeat(100_000) });
-        let runs: Vec<Run> = (0..100).map(|n| run(&format!("{n}"), wordy())).collect();
-        let detail = report(&runs, &[], UnrecoverablePolicy::RetryOthers, false).detail.unwrap();
+    fn many_long_errors_fit_into_the_detail() {
+        let long_error = || Some(Failure::Retry { after: None, error: "\u{1}".repeat(100_000) });
+        let runs: Vec<HandlerRun> = (0..100).map(|n| run(&format!("{n}"), long_error())).collect();
+        let detail = attempt_report(&runs, &[], UnrecoverablePolicy::RetryOthers, false).detail.unwrap();
         assert!((32 << 10..=64 << 10).contains(&detail.get().len()), "{}", detail.get().len());
     }
 
     #[test]
-    fn only_what_need_not_run_again_is_remembered() {
-        let report = |runs: &[Run]| report(runs, &[], UnrecoverablePolicy::RetryOthers, false);
+    fn only_final_results_are_stored() {
+        let report = |runs: &[HandlerRun]| attempt_report(runs, &[], UnrecoverablePolicy::RetryOthers, false);
         let reported = report(&[run("a", None), run("b", retry(None)), run("c", never())]);
-        let remembered: Vec<_> = reported.handler_results.iter().map(|r| (r.handler.as_str(), r.succeeded)).collect();
-        assert_eq!(remembered, [("a", true), ("c", false)]);
+        let stored: Vec<_> = reported.handler_results.iter().map(|r| (r.handler.as_str(), r.succeeded)).collect();
+        assert_eq!(stored, [("a", true), ("c", false)]);
         assert_eq!(reported.error.as_deref(), Some("b: later; c: never"));
         let alone = report(&[run("a", retry(None))]);
         assert!(alone.handler_results.is_empty() && alone.detail.is_none());
@@ -237,9 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn a_completed_delivery_names_its_results_if_they_were_stored() {
+    fn completed_delivery_names_its_results_if_they_were_stored() {
         let runs = [run("a", None), run("b", None)];
-        let named = |stored| report(&runs, &[], UnrecoverablePolicy::RetryOthers, stored).handler_results.len();
+        let named = |stored| attempt_report(&runs, &[], UnrecoverablePolicy::RetryOthers, stored).handler_results.len();
         assert_eq!((named(false), named(true)), (0, 2));
     }
 }

@@ -1,10 +1,10 @@
-//! Nobody is told: the feature `metrics` is off.
+//! The sink without the feature `metrics`: it does nothing.
 
-pub(crate) struct Sink;
+pub(crate) struct MetricsSink;
 
-impl Sink {
-    pub fn new() -> Sink {
-        Sink
+impl MetricsSink {
+    pub fn new() -> MetricsSink {
+        MetricsSink
     }
 
     pub fn describe(&self) {}

@@ -1,15 +1,15 @@
-//! Tables of facts, and what is thought of them.
+//! Assessments, by tables of facts.
 
 use super::*;
 use crate::admin::scopes::Scope;
-use crate::admin::tokens::Hash;
+use crate::admin::tokens::SecretHash;
 use crate::maintenance::task::MaintenanceTask;
 
 fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
 }
 
-fn fact(late_s: i64, held_s: Option<i64>, error: Option<&str>) -> MaintenanceFact {
+fn fact(late_s: i64, held_s: Option<i64>, error: Option<&str>) -> MaintenanceTaskState {
     let task = MaintenanceTaskView {
         task: MaintenanceTask::ReleaseExpired,
         every_ms: 10_000,
@@ -22,11 +22,11 @@ fn fact(late_s: i64, held_s: Option<i64>, error: Option<&str>) -> MaintenanceFac
         error: error.map(str::to_owned),
     };
     let held_until = held_s.map(|seconds| now() + TimeDelta::seconds(seconds));
-    MaintenanceFact { namespace: "shop".to_owned(), task, held_until }
+    MaintenanceTaskState { namespace: "shop".to_owned(), task, held_until }
 }
 
 #[test]
-fn a_duty_may_be_late_by_a_turn_and_two_minutes() {
+fn overdue_or_failing_task_is_reported() {
     let table = [
         (fact(-5, None, None), FindingLevel::Ok),
         (fact(130, None, None), FindingLevel::Ok),
@@ -35,28 +35,33 @@ fn a_duty_may_be_late_by_a_turn_and_two_minutes() {
         (fact(131, Some(-1), None), FindingLevel::Warning),
         (fact(3_601, None, None), FindingLevel::Problem),
         (fact(-5, None, Some("no space")), FindingLevel::Warning),
-        // Written by a clock that was ahead.
+        // Written by a clock that has been set back since.
         (fact(-86_400, None, None), FindingLevel::Ok),
     ];
     for (fact, level) in table {
-        assert_eq!(upkeep(std::slice::from_ref(&fact), &[], now()).level, level, "{fact:?}");
+        assert_eq!(maintenance(std::slice::from_ref(&fact), &[], now()).level, level, "{fact:?}");
     }
-    let found = upkeep(&[fact(720, None, Some("no space"))], &[], now());
-    assert_eq!(found.summary, "sweep of 'shop' fails: no space, sweep of 'shop' is overdue by 12 min");
+    let found = maintenance(&[fact(720, None, Some("no space"))], &[], now());
+    assert_eq!(
+        found.summary,
+        "release_expired of 'shop' fails: no space, release_expired of 'shop' is overdue by 12 min"
+    );
 }
 
 #[test]
-fn a_namespace_that_nobody_ever_saw_to_is_told() {
-    let used =
-        |name: &str, old_s: i64| InUse { namespace: name.to_owned(), created_at: now() - TimeDelta::seconds(old_s) };
-    assert_eq!(upkeep(&[], &[used("shop", 300)], now()).level, FindingLevel::Ok);
-    assert_eq!(upkeep(&[fact(0, None, None)], &[used("shop", 301)], now()).level, FindingLevel::Ok);
-    let found = upkeep(&[fact(0, None, None)], &[used("other", 301)], now());
-    assert_eq!((found.level, &*found.summary), (FindingLevel::Warning, "nobody ever saw to 'other'"));
+fn namespace_without_maintenance_is_reported() {
+    let used = |name: &str, old_s: i64| NamespaceInUse {
+        namespace: name.to_owned(),
+        created_at: now() - TimeDelta::seconds(old_s),
+    };
+    assert_eq!(maintenance(&[], &[used("shop", 300)], now()).level, FindingLevel::Ok);
+    assert_eq!(maintenance(&[fact(0, None, None)], &[used("shop", 301)], now()).level, FindingLevel::Ok);
+    let found = maintenance(&[fact(0, None, None)], &[used("other", 301)], now());
+    assert_eq!((found.level, &*found.summary), (FindingLevel::Warning, "no maintenance has run in 'other'"));
 }
 
 #[test]
-fn ticks_are_late_or_fail() {
+fn late_and_failed_ticks_are_reported() {
     let late = |late_s: i64| LateSchedule {
         namespace: "shop".to_owned(),
         name: "report".to_owned(),
@@ -87,7 +92,7 @@ fn many_dead_letters_are_a_warning() {
     assert_eq!(dead_letters(&[pair("shop", 99)]).level, FindingLevel::Notice);
     let found = dead_letters(&[pair("a", 2), pair("shop", 1_000)]);
     assert_eq!(found.level, FindingLevel::Warning);
-    assert_eq!(found.summary, "given up within the hour: 2 in 'a', at least 1,000 in 'shop'");
+    assert_eq!(found.summary, "dead-lettered within the hour: 2 in 'a', at least 1,000 in 'shop'");
     assert!(found.advice.unwrap().contains("list --namespace shop"));
 }
 
@@ -101,7 +106,7 @@ fn very_many_lanes_are_a_notice() {
 }
 
 #[test]
-fn tokens_that_end_soon_are_told_before_those_that_have_ended() {
+fn soon_expiring_tokens_come_before_expired_ones() {
     let token = |id: &str, left: Option<TimeDelta>| Token {
         token_id: id.to_owned(),
         name: "shop".to_owned(),
@@ -109,7 +114,7 @@ fn tokens_that_end_soon_are_told_before_those_that_have_ended() {
         namespaces: Vec::new(),
         created_at: now() - TimeDelta::days(90),
         expires_at: left.map(|left| now() + left),
-        hash: Hash(Vec::new()),
+        hash: SecretHash(Vec::new()),
     };
     let (forever, far) = (token("a", None), token("b", Some(TimeDelta::days(8))));
     let (soon, over) = (token("c", Some(TimeDelta::days(7))), token("d", Some(TimeDelta::seconds(-1))));

@@ -1,10 +1,10 @@
-//! Spans, sizes and lists in words.
+//! Formats durations, sizes, counts and lists for findings.
 
 use chrono::TimeDelta;
 
-/// With two units at most: `45 s`, `3 min`, `2 h 5 min`, `4 days`.
-pub(super) fn span(span: TimeDelta) -> String {
-    let seconds = span.num_seconds().max(0);
+/// With at most two units: `45 s`, `3 min`, `2 h 5 min`, `4 days`.
+pub(super) fn duration(duration: TimeDelta) -> String {
+    let seconds = duration.num_seconds().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
         (2.., _, _) => format!("{days} days"),
@@ -15,12 +15,12 @@ pub(super) fn span(span: TimeDelta) -> String {
     }
 }
 
-/// With a comma for each thousand.
+/// With thousands separators.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -34,7 +34,7 @@ pub(super) fn count(number: u64, word: &str) -> String {
     format!("{} {word}{end}", self::number(number))
 }
 
-/// As many as there are, where no more than `max` were looked for.
+/// The number of rows found by a query with the limit `max`.
 pub(super) fn at_least(found: usize, max: usize) -> String {
     let more = if found >= max { "at least " } else { "" };
     format!("{more}{}", number(found as u64))
@@ -49,13 +49,13 @@ pub(super) fn size(bytes: u64) -> String {
     }
 }
 
-/// How many a list names; there may be thousands.
-const NAMED_MAX: usize = 3;
+/// How many names a list shows; there may be thousands.
+const LIST_NAMES_MAX: usize = 3;
 
 /// `a, b, c and 4 more`.
-pub(super) fn some(names: impl IntoIterator<Item = String>) -> String {
+pub(super) fn list(names: impl IntoIterator<Item = String>) -> String {
     let mut names = names.into_iter();
-    let mut text = names.by_ref().take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+    let mut text = names.by_ref().take(LIST_NAMES_MAX).collect::<Vec<_>>().join(", ");
     let more = names.count();
     if more > 0 {
         text.push_str(&format!(" and {} more", number(more as u64)));
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_have_two_units_at_most() {
+    fn durations_have_at_most_two_units() {
         let table = [
             (-5, "0 s"),
             (0, "0 s"),
@@ -82,12 +82,12 @@ mod tests {
             (172_800, "2 days"),
         ];
         for (seconds, text) in table {
-            assert_eq!(span(TimeDelta::seconds(seconds)), text, "{seconds}");
+            assert_eq!(duration(TimeDelta::seconds(seconds)), text, "{seconds}");
         }
     }
 
     #[test]
-    fn numbers_and_sizes_can_be_read() {
+    fn numbers_and_sizes_are_formatted() {
         for (n, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")] {
             assert_eq!(number(n), text);
         }
@@ -99,10 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_cut() {
+    fn long_lists_are_truncated() {
         let names = |count: usize| (1..=count).map(|n| format!("n{n}"));
-        assert_eq!(some(names(0)), "");
-        assert_eq!(some(names(3)), "n1, n2, n3");
-        assert_eq!(some(names(1_005)), "n1, n2, n3 and 1,002 more");
+        assert_eq!(list(names(0)), "");
+        assert_eq!(list(names(3)), "n1, n2, n3");
+        assert_eq!(list(names(1_005)), "n1, n2, n3 and 1,002 more");
     }
 }
