@@ -1,4 +1,7 @@
-//! What every store has to do, verb by verb. The numbers are those of the acceptance list.
+//! The conformance suite: one behavior suite that runs on SQLite and on PostgreSQL.
+//!
+//! Each module tests one verb or feature through the public API. The `conformance!` macro in `bed.rs` makes two tests
+//! of each function, one for each store. Marks such as `// Q3` are items of the acceptance list.
 
 mod activity;
 mod admin;
@@ -15,8 +18,9 @@ mod explain;
 mod finish;
 mod fire;
 mod groups;
+mod handler_results;
+mod heartbeat;
 mod history;
-mod hold;
 mod inspect;
 mod keys;
 mod maintenance_tasks;
@@ -28,7 +32,6 @@ mod pause;
 mod prune;
 mod publish;
 mod publish_in;
-mod results;
 mod retention;
 mod retry;
 mod routing;

@@ -1,40 +1,42 @@
-//! Real processes, killed in the middle of it: nothing acknowledged is lost, nothing is half there.
+//! Processes that are killed while they publish, claim and finish. Nothing acknowledged is lost, and nothing is stored
+//! in part.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 
 use windlass::{Action, ClaimRequest, LeasedEvent, ListFilter, NewEvent, Policy, Queue, Report, Status};
+use windlass_testkit::Kind;
 
-use crate::bed::{Bed, Kind, run};
-use crate::process::{Process, say};
+use crate::bed::{Bed, run};
+use crate::process::{Process, print_for_test};
 use crate::support::*;
 
-/// What the processes do that the tests below start.
-pub async fn child(queue: Queue, role: &str) {
+/// The body of the child processes that the tests below start.
+pub async fn run_child(queue: Queue, role: &str) {
     match role {
         "claim" => claim_and_hang(queue).await,
-        "publish" => publish_without_end(queue).await,
-        "finish" => finish_without_end(queue).await,
+        "publish" => publish_forever(queue).await,
+        "finish" => finish_forever(queue).await,
         "drain" => drain(queue).await,
         other => panic!("no such role: {other}"),
     }
 }
 
 async fn claim_and_hang(queue: Queue) {
-    let delivery = take_soon(&queue).await;
+    let delivery = claim_one_soon(&queue).await;
     queue.start(&delivery).await.unwrap().unwrap();
-    say(delivery.event.id);
+    print_for_test(delivery.event.id);
     std::future::pending::<()>().await;
 }
 
-async fn publish_without_end(queue: Queue) {
+async fn publish_forever(queue: Queue) {
     let publishers = (0..4).map(|n| {
         let queue = queue.clone();
         tokio::spawn(async move {
             for round in 0.. {
                 let events = (0..3).map(|m| NewEvent::new("t").group(format!("g{n}")).key(format!("{n}-{round}-{m}")));
                 let published = queue.publish_all(events.collect()).await.unwrap();
-                say(published.iter().map(|p| p.event.id.to_string()).collect::<Vec<_>>().join(" "));
+                print_for_test(published.iter().map(|p| p.event.id.to_string()).collect::<Vec<_>>().join(" "));
             }
         })
     });
@@ -43,42 +45,42 @@ async fn publish_without_end(queue: Queue) {
     }
 }
 
-async fn finish_without_end(queue: Queue) {
+async fn finish_forever(queue: Queue) {
     loop {
         for delivery in claim(&queue, ClaimRequest::new("child").max(5)).await {
             done(&queue, &delivery).await;
-            say(delivery.event.id);
+            print_for_test(delivery.event.id);
         }
     }
 }
 
-/// Finishes whatever it can get, until nothing comes any more.
+/// Claims and finishes deliveries until no more come.
 async fn drain(queue: Queue) {
     let worker = format!("process-{}", std::process::id());
     loop {
-        let got = claim(&queue, ClaimRequest::new(&worker).max(100).wait(secs(1))).await;
-        if got.is_empty() {
+        let deliveries = claim(&queue, ClaimRequest::new(&worker).max(100).wait(secs(1))).await;
+        if deliveries.is_empty() {
             return;
         }
-        let reports = got.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
+        let reports = deliveries.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
         for finished in queue.finish_all(reports).await.unwrap() {
-            let attempt = finished.unwrap().attempt().expect("nobody else has it").clone();
+            let attempt = finished.unwrap().attempt().expect("the lease is valid").clone();
             assert_eq!(attempt.attempt, 1);
         }
-        say(ids(&got).iter().map(i64::to_string).collect::<Vec<_>>().join(" "));
+        print_for_test(ids(&deliveries).iter().map(i64::to_string).collect::<Vec<_>>().join(" "));
     }
 }
 
 async fn namespace(bed: &Bed, lease_ms: u64) -> Queue {
-    bed.real_time()
+    bed.real_time_queue()
         .await
         .put_namespace("ns", Some(Policy { lease_ms, ..Policy::default() }.into()), None)
         .await
         .unwrap()
 }
 
-/// All events, with how they stand with `main`; each has exactly that one delivery.
-pub async fn all(queue: &Queue) -> Vec<(i64, Status)> {
+/// All events with the status of their delivery to `main`, which must be the only one.
+pub async fn all_events(queue: &Queue) -> Vec<(i64, Status)> {
     let mut all = Vec::new();
     loop {
         let filter = ListFilter { limit: 1_000, offset: all.len(), ..Default::default() };
@@ -87,31 +89,31 @@ pub async fn all(queue: &Queue) -> Vec<(i64, Status)> {
             return all;
         }
         for view in page.items {
-            assert_eq!(view.deliveries.len(), 1, "event {} is half there", view.event.id);
+            assert_eq!(view.deliveries.len(), 1, "event {} does not have exactly one delivery", view.event.id);
             all.push((view.event.id, view.deliveries[0].status));
         }
     }
 }
 
-/// Finishes all there is, and returns it. A server may still be storing what a killed process sent.
-async fn drained(queue: &Queue) -> HashSet<i64> {
+/// Claims and finishes all events, and returns their ids. A server may still be storing events of a killed process.
+async fn drain_all(queue: &Queue) -> HashSet<i64> {
     let (delivered, stored) = (Mutex::new(HashSet::new()), Mutex::new(HashSet::new()));
-    eventually("all that is stored is delivered", async || {
-        let got = take_all(queue).await;
-        delivered.lock().unwrap().extend(ids(&got));
-        let reports = got.iter().map(|delivery| (delivery.into(), Report::done())).collect();
+    eventually("all stored events are delivered", async || {
+        let deliveries = claim_all(queue).await;
+        delivered.lock().unwrap().extend(ids(&deliveries));
+        let reports = deliveries.iter().map(|delivery| (delivery.into(), Report::done())).collect();
         assert!(queue.finish_all(reports).await.unwrap().iter().all(Result::is_ok));
-        if !got.is_empty() {
+        if !deliveries.is_empty() {
             return false;
         }
-        *stored.lock().unwrap() = all(queue).await.into_iter().map(|(id, _)| id).collect();
+        *stored.lock().unwrap() = all_events(queue).await.into_iter().map(|(id, _)| id).collect();
         *delivered.lock().unwrap() == *stored.lock().unwrap()
     })
     .await;
     stored.into_inner().unwrap()
 }
 
-/// Processes share the queue: each event is delivered to one of them, once.
+/// Checks that processes share the queue: each event is delivered once, to one of them.
 async fn processes_share_the_queue(bed: &Bed, processes: usize, events: usize) {
     let queue = namespace(bed, 60_000).await;
     let mut published = Vec::new();
@@ -127,13 +129,13 @@ async fn processes_share_the_queue(bed: &Bed, processes: usize, events: usize) {
         .collect();
     let mut delivered = Vec::new();
     for child in children {
-        let (ids, ended) = child.await.unwrap();
-        assert!(ended.success(), "{ended}");
+        let (ids, status) = child.await.unwrap();
+        assert!(status.success(), "{status}");
         delivered.extend(ids);
     }
     assert_eq!(delivered.len(), published.len());
     assert_eq!(sorted(delivered), published);
-    assert!(all(&queue).await.iter().all(|(_, status)| *status == Status::Completed));
+    assert!(all_events(&queue).await.iter().all(|(_, status)| *status == Status::Completed));
     assert!(poll(&queue).await.is_none());
 }
 
@@ -151,7 +153,7 @@ fn postgres_sixteen_processes_share_the_queue() {
 
 conformance! {
     // Q14, O7
-    async fn an_event_of_a_killed_worker_is_delivered_again(bed) {
+    async fn event_of_killed_worker_is_redelivered(bed) {
         let queue = namespace(bed, 300).await;
         let event = publish(&queue, "t").await;
         let mut worker = Process::start(bed, "claim");
@@ -166,17 +168,17 @@ conformance! {
     }
 
     // O1
-    async fn what_a_killed_publisher_was_told_is_stored(bed) {
+    async fn acknowledged_events_of_killed_publisher_are_stored(bed) {
         let queue = namespace(bed, 60_000).await;
         let mut publisher = Process::start(bed, "publish");
-        let mut said = publisher.ids();
-        let mut acknowledged: Vec<i64> = said.by_ref().take(300).collect();
+        let mut printed = publisher.ids();
+        let mut acknowledged: Vec<i64> = printed.by_ref().take(300).collect();
         publisher.kill();
-        acknowledged.extend(said);
+        acknowledged.extend(printed);
         assert!(acknowledged.len() >= 300);
-        let stored = drained(&queue).await;
+        let stored = drain_all(&queue).await;
         assert!(acknowledged.iter().all(|id| stored.contains(id)));
-        // Batches of three are stored whole, and every key is known.
+        // Batches of three are stored as a whole, and every key is stored.
         assert_eq!(stored.len() % 3, 0);
         for key in ["0-0-0", "1-0-1", "2-0-2"] {
             assert!(queue.publish(NewEvent::new("t").key(key)).await.unwrap().duplicate, "{key}");
@@ -184,26 +186,26 @@ conformance! {
     }
 
     // O1, Q14
-    async fn what_a_killed_worker_finished_stays_finished(bed) {
+    async fn events_finished_by_killed_worker_stay_finished(bed) {
         let queue = namespace(bed, 300).await;
         let published: HashSet<i64> = publish_many(&queue, "t", 1_000).await.into_iter().collect();
         let mut worker = Process::start(bed, "finish");
-        let mut said = worker.ids();
-        let mut finished: HashSet<i64> = said.by_ref().take(100).collect();
+        let mut printed = worker.ids();
+        let mut finished: HashSet<i64> = printed.by_ref().take(100).collect();
         worker.kill();
-        finished.extend(said);
-        // The rest is still there, and no more than that.
-        let (rest, completed) = (Mutex::new(HashSet::new()), Mutex::new(HashSet::new()));
-        eventually("every event is done or delivered again", async || {
-            let got = claim(&queue, ClaimRequest::new("w").max(1_000).lease(MINUTE).wait(millis(500))).await;
-            assert!(got.iter().all(|delivery| rest.lock().unwrap().insert(delivery.event.id)));
-            let done = all(&queue).await.into_iter().filter(|(_, status)| *status == Status::Completed);
+        finished.extend(printed);
+        // All other events are delivered again, and no finished one.
+        let (redelivered, completed) = (Mutex::new(HashSet::new()), Mutex::new(HashSet::new()));
+        eventually("every event is completed or delivered again", async || {
+            let deliveries = claim(&queue, ClaimRequest::new("w").max(1_000).lease(MINUTE).wait(millis(500))).await;
+            assert!(deliveries.iter().all(|delivery| redelivered.lock().unwrap().insert(delivery.event.id)));
+            let done = all_events(&queue).await.into_iter().filter(|(_, status)| *status == Status::Completed);
             *completed.lock().unwrap() = done.map(|(id, _)| id).collect();
-            rest.lock().unwrap().len() + completed.lock().unwrap().len() == published.len()
+            redelivered.lock().unwrap().len() + completed.lock().unwrap().len() == published.len()
         })
         .await;
-        let (rest, completed) = (rest.into_inner().unwrap(), completed.into_inner().unwrap());
+        let (redelivered, completed) = (redelivered.into_inner().unwrap(), completed.into_inner().unwrap());
         assert!(finished.is_subset(&completed));
-        assert_eq!(rest, published.difference(&completed).copied().collect());
+        assert_eq!(redelivered, published.difference(&completed).copied().collect());
     }
 }

@@ -1,4 +1,4 @@
-//! The examples, run as a reader would run them: what they print is what they promise.
+//! Runs the examples and compares their output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,13 +6,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
-use crate::bed::{Kind, run_on_empty};
+use windlass_testkit::{Kind, send_signal};
+
+use crate::bed::run_on_empty;
 use crate::support::*;
 
 const ALL: [&str; 7] =
     ["fan_out", "ordered_groups", "outbox", "quick_start", "transactional_handler", "typed_events", "web_app"];
 
-/// A running example; killed if the test fails.
+/// A running example. It is killed when this is dropped.
 struct Example {
     name: &'static str,
     process: Child,
@@ -22,7 +24,7 @@ struct Example {
 impl Example {
     fn start(name: &'static str, variables: &[(&str, &str)]) -> Example {
         assert!(ALL.contains(&name));
-        // `cargo test` puts them beside the folder of the tests.
+        // `cargo test` puts the examples next to the folder of the tests.
         let tests = std::env::current_exe().unwrap();
         let program = tests.parent().and_then(Path::parent).unwrap().join("examples").join(name);
         assert!(program.exists(), "{} is missing: run `cargo build -p windlass --examples`", program.display());
@@ -35,22 +37,21 @@ impl Example {
         Example { name, process, lines }
     }
 
-    /// The next line that it prints; `None` once it has ended.
+    /// The next printed line, or `None` after the example has exited.
     fn line(&self) -> Option<String> {
         match self.lines.recv_timeout(secs(60)) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("{} hangs", self.name),
+            Err(RecvTimeoutError::Timeout) => panic!("{} timed out", self.name),
         }
     }
 
     fn terminate(&self) {
-        let kill = format!("kill -s TERM {}", self.process.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        send_signal(self.process.id(), "TERM");
     }
 
-    /// What it still prints, once it has ended as it should.
-    fn end(mut self) -> Vec<String> {
+    /// Waits for a successful exit, and returns the remaining lines.
+    fn finish(mut self) -> Vec<String> {
         let rest = std::iter::from_fn(|| self.line()).collect();
         let status = self.process.wait().unwrap();
         assert!(status.success(), "{}: {status}, after {rest:?}", self.name);
@@ -60,27 +61,27 @@ impl Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The example may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 fn printed(name: &'static str) -> Vec<String> {
-    Example::start(name, &[]).end()
+    Example::start(name, &[]).finish()
 }
 
-/// The same, on an empty PostgreSQL database.
+/// Like [`printed`], on an empty PostgreSQL database.
 fn printed_on_postgres(name: &'static str) -> Vec<String> {
     let mut lines = Vec::new();
     run_on_empty(Kind::Postgres, async |database| {
-        lines = Example::start(name, &[("DATABASE_URL", &database.url)]).end();
+        lines = Example::start(name, &[("DATABASE_URL", &database.url)]).finish();
     });
     lines
 }
 
 #[test]
-fn each_of_them_is_run_here() {
+fn every_example_is_tested() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let names = files.map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned());
@@ -138,11 +139,11 @@ fn web_app() {
     let app = Example::start("web_app", &[("LISTEN", "127.0.0.1:0")]);
     let hello = app.line().unwrap();
     let address = hello.strip_prefix("listening on http://").unwrap();
-    let answer = post(address, "/orders", r#"{"customer": "Ada"}"#);
-    assert!(answer.starts_with("HTTP/1.1 202") && answer.ends_with("event 1\n"), "{answer}");
+    let response = post(address, "/orders", r#"{"customer": "Ada"}"#);
+    assert!(response.starts_with("HTTP/1.1 202") && response.ends_with("event 1\n"), "{response}");
     assert_eq!(app.line().unwrap(), "confirmed the order of Ada");
     app.terminate();
-    assert_eq!(app.end(), ["stopping"]);
+    assert_eq!(app.finish(), ["stopping"]);
 }
 
 fn post(address: &str, path: &str, body: &str) -> String {
@@ -150,7 +151,7 @@ fn post(address: &str, path: &str, body: &str) -> String {
     let head =
         format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json");
     write!(connection, "{head}\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    response
 }

@@ -1,10 +1,10 @@
-//! The behaviour tests: one binary, one body for all stores.
+//! Integration tests of the library, in one binary. Tests of behavior that all stores share are written once and run on
+//! each store: see the macros in `bed.rs`. The helpers are in `support.rs`.
 
 #[macro_use]
 mod bed;
 mod conformance;
-mod own;
-mod postgres;
+mod open_transaction;
 mod process;
 mod server;
 mod support;

@@ -1,6 +1,7 @@
-//! Random histories, on the queue and on a reference that has no database: both must agree.
+//! Model test: runs random histories on the queue and on an in-memory reference, and compares the states.
 //!
-//! A failure prints its seed. `WINDLASS_MODEL_SEED` replays one, `WINDLASS_MODEL_RUNS` sets how many.
+//! A failure prints its seed. `WINDLASS_MODEL_SEED` replays a history, `WINDLASS_MODEL_RUNS` sets the number of
+//! histories.
 
 mod reference;
 
@@ -15,19 +16,20 @@ use windlass::{
     Queue, Report, SubscriptionSpec, TestClock, UnhandledPolicy,
 };
 
-use self::reference::{By, Event, Expected, Reference, State, Wish};
-use crate::bed::{Bed, Kind, run};
+use self::reference::{ClaimFilter, Event, ExpectedFinish, Reference, Reporter, State};
+use crate::bed::{Bed, run};
 use crate::support::*;
+use windlass_testkit::Kind;
 
 const STEPS: usize = 60;
 const WORKERS: [&str; 2] = ["w1", "w2"];
-/// Each with the types it wants.
+/// Each subscription with its type pattern.
 const SUBSCRIPTIONS: &[(&str, &str)] = &[("main", "*"), ("audit", "a*")];
 /// Half of the histories begin with an event of each of these tag sets: more lanes than a claim reads one by one.
 static TAG_SETS: LazyLock<Vec<[&str; 2]>> =
     LazyLock::new(|| (0..40).map(|n| ["x", &*format!("set-{n}").leak()]).collect());
-/// Its completed events are not kept.
-const FORGOTTEN: &str = "c";
+/// The type whose completed events are not kept.
+const UNKEPT_TYPE: &str = "c";
 
 #[test]
 fn sqlite_agrees_with_the_reference() {
@@ -39,61 +41,61 @@ fn postgres_agrees_with_the_reference() {
     run_histories(Kind::Postgres, 20);
 }
 
-/// So many on one database.
-const TOGETHER: usize = 50;
+/// The number of histories per database.
+const HISTORIES_PER_DATABASE: usize = 50;
 
 fn run_histories(kind: Kind, usual: u64) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let replayed = number("WINDLASS_MODEL_SEED");
     let runs = number("WINDLASS_MODEL_RUNS").unwrap_or(if replayed.is_some() { 1 } else { usual });
     let first = replayed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    for seeds in (first..first + runs).collect::<Vec<_>>().chunks(TOGETHER) {
+    for seeds in (first..first + runs).collect::<Vec<_>>().chunks(HISTORIES_PER_DATABASE) {
         run(kind, async |bed: &Bed| {
             for seed in seeds {
-                let told = ToldOnPanic(*seed);
-                Play::new(bed, *seed).await.run().await;
-                drop(told);
+                let hint = ReplayHintOnPanic(*seed);
+                RandomHistory::new(bed, *seed).await.run().await;
+                drop(hint);
             }
         });
     }
 }
 
-/// Says which seed it was.
-struct ToldOnPanic(u64);
+/// Prints how to replay the history if it fails.
+struct ReplayHintOnPanic(u64);
 
-impl Drop for ToldOnPanic {
+impl Drop for ReplayHintOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("This history is replayed with WINDLASS_MODEL_SEED={}", self.0);
+            eprintln!("replay this history with WINDLASS_MODEL_SEED={}", self.0);
         }
     }
 }
 
-/// One history: the queue, the reference, and what the workers remember.
-struct Play<'a> {
+/// One history: the queue, the reference, and the claimed deliveries.
+struct RandomHistory<'a> {
     bed: &'a Bed,
     rng: Rng,
     clock: Clock,
-    hand: TestClock,
+    test_clock: TestClock,
     namespace: String,
-    /// One, or two that stand for two processes.
+    /// One queue, or two that stand for two processes.
     queues: Vec<Queue>,
     reference: Reference,
-    /// Everything that was ever claimed, and by whom.
+    /// All claimed deliveries, with their workers.
     claimed: Vec<(Delivery, &'static str)>,
-    /// How many events got a deadline.
+    /// The number of events with a deadline.
     deadlines: u32,
-    /// What was done, for who has to find out why it went wrong.
-    done: Vec<String>,
+    /// A log of all steps, which is printed on failure.
+    steps: Vec<String>,
 }
 
-impl<'a> Play<'a> {
-    async fn new(bed: &'a Bed, seed: u64) -> Play<'a> {
+impl<'a> RandomHistory<'a> {
+    async fn new(bed: &'a Bed, seed: u64) -> RandomHistory<'a> {
         let mut rng = Rng::with_seed(seed);
-        let (clock, hand) = Clock::test("2025-12-24T10:30:00Z".parse().unwrap());
+        let (clock, test_clock) = Clock::test("2025-12-24T10:30:00Z".parse().unwrap());
         let base = policy(&mut rng);
-        let forget = PolicyOverrides { history: Some(History::None), ..Default::default() };
-        let policy = NamespacePolicy { base: base.clone(), types: [(FORGOTTEN.to_owned(), forget)].into() };
+        let unkept = PolicyOverrides { history: Some(History::None), ..Default::default() };
+        let policy = NamespacePolicy { base: base.clone(), types: [(UNKEPT_TYPE.to_owned(), unkept)].into() };
         let namespace = format!("seed-{seed}");
         let mut queues = Vec::new();
         for _ in 0..rng.usize(1..=2) {
@@ -101,9 +103,20 @@ impl<'a> Play<'a> {
         }
         let queue = queues[0].put_namespace(&namespace, Some(policy), None).await.unwrap();
         queue.add_subscription(SubscriptionSpec::new("audit").types(["a*"])).await.unwrap();
-        let reference = Reference::new(clock.now(), base, SUBSCRIPTIONS, FORGOTTEN);
-        let done = vec![format!("{:?}, {} queues", reference.policy, queues.len())];
-        Play { bed, rng, clock, hand, namespace, queues, reference, claimed: Vec::new(), deadlines: 0, done }
+        let reference = Reference::new(clock.now(), base, SUBSCRIPTIONS, UNKEPT_TYPE);
+        let steps = vec![format!("{:?}, {} queues", reference.policy, queues.len())];
+        RandomHistory {
+            bed,
+            rng,
+            clock,
+            test_clock,
+            namespace,
+            queues,
+            reference,
+            claimed: Vec::new(),
+            deadlines: 0,
+            steps,
+        }
     }
 
     async fn run(mut self) {
@@ -115,7 +128,7 @@ impl<'a> Play<'a> {
             if step % 5 == 0 {
                 self.compare_events().await;
             }
-            // No two steps at the same instant, or their order in the log were left to chance.
+            // No two steps have the same timestamp, so that the order of the log is defined.
             self.advance(MICRO);
         }
         self.compare_events().await;
@@ -133,15 +146,15 @@ impl<'a> Play<'a> {
             82..85 => self.reset().await,
             85..87 => self.redrive().await,
             87..88 => self.purge().await,
-            88..89 => self.sweep().await,
+            88..89 => self.release_expired().await,
             89..91 => self.expire().await,
             91..93 => self.reopen().await,
             _ => self.pass_time(),
         }
     }
 
-    fn note(&mut self, what: String) {
-        self.done.push(format!("{} {what}", self.clock.now().format("%T%.6f")));
+    fn record_step(&mut self, step: String) {
+        self.steps.push(format!("{} {step}", self.clock.now().format("%T%.6f")));
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -154,28 +167,28 @@ impl<'a> Play<'a> {
     }
 
     fn fail(&self, why: &str) -> ! {
-        panic!("{why}\n{}", self.done.join("\n"))
+        panic!("{why}\n{}", self.steps.join("\n"))
     }
 
     // -- time
 
     fn advance(&mut self, by: Duration) {
-        self.hand.advance(by);
+        self.test_clock.advance(by);
         self.reference.now = self.clock.now();
     }
 
-    /// To an instant where something changes, to just before it, or by some seconds.
+    /// Advances the clock by some seconds, to the next change of a state, or to just before it.
     fn pass_time(&mut self) {
         let by = [MICRO, secs(1), secs(4), secs(10), secs(20), secs(31)];
         let now = self.reference.now;
-        let instants = self.reference.entries.iter().flat_map(|entry| {
+        let timestamps = self.reference.entries.iter().flat_map(|entry| {
             let end = match entry.state {
-                State::Held { end, .. } => Some(end),
+                State::Processing { end, .. } => Some(end),
                 _ => None,
             };
             [Some(entry.due), entry.expires, end]
         });
-        let coming: Vec<_> = instants.flatten().filter(|at| *at > now).collect();
+        let coming: Vec<_> = timestamps.flatten().filter(|at| *at > now).collect();
         if coming.is_empty() || self.rng.bool() {
             let by = self.pick(&by);
             self.advance(by);
@@ -184,10 +197,10 @@ impl<'a> Play<'a> {
             let early = self.rng.bool();
             self.advance(if early { until - MICRO } else { until });
         }
-        self.note("is the time now".to_owned());
+        self.record_step("is the time now".to_owned());
     }
 
-    // -- the work
+    // -- publish, claim and finish
 
     async fn publish(&mut self) {
         let events = (0..self.rng.usize(1..4)).map(|_| self.event()).collect();
@@ -201,7 +214,7 @@ impl<'a> Play<'a> {
         for (published, event) in published.iter().zip(expected) {
             let event = Event { id: published.event.id, ..event };
             let first = event.key.and_then(|key| self.reference.of_key(key));
-            self.note(format!("publish {event}, a duplicate: {}", first.is_some()));
+            self.record_step(format!("publish {event}, a duplicate: {}", first.is_some()));
             assert_eq!(published.duplicate, first.is_some());
             match first {
                 Some(id) => assert_eq!(event.id, id),
@@ -222,7 +235,7 @@ impl<'a> Play<'a> {
         let now = self.reference.now;
         let mut event = Event {
             id: 0,
-            event_type: self.pick(&["a", "a.b", "b", FORGOTTEN]),
+            event_type: self.pick(&["a", "a.b", "b", UNKEPT_TYPE]),
             tags: self.pick(&[&[], &[], &["x"], &["x", "y"]]),
             priority: self.pick(&[0, 0, 0, 1, -1]),
             group: self.pick(&[None, None, Some("g"), Some("h")]),
@@ -240,10 +253,10 @@ impl<'a> Play<'a> {
             event.due = after(now, secs(delay));
             new = if self.rng.bool() { new.delay(secs(delay)) } else { new.run_at(event.due) };
         }
-        if let Some(span) = self.pick(&[None, None, None, Some(3), Some(40)]) {
-            // No two the same: who goes first of those is left open.
+        if let Some(seconds) = self.pick(&[None, None, None, Some(3), Some(40)]) {
+            // Deadlines differ, because the order of equal ones is not defined.
             self.deadlines += 1;
-            let expires = after(event.due, secs(span) + self.deadlines * MICRO);
+            let expires = after(event.due, secs(seconds) + self.deadlines * MICRO);
             event.expires = Some(expires);
             new = new.expires_at(expires);
         }
@@ -261,30 +274,30 @@ impl<'a> Play<'a> {
 
     async fn claim(&mut self) {
         let queue = self.queue();
-        let wish = Wish {
+        let filter = ClaimFilter {
             subscription: self.pick(&["main", "main", "audit"]),
             types: self.pick(&[&[], &[], &["a"], &["a*"], &["b", "c"]]),
             tags: self.pick(&[&[], &[], &["x"], &["y"]]),
         };
         let (worker, max) = (self.pick(&WORKERS), self.pick(&[1, 1, 3, 100]));
         let own_lease = self.pick(&[None, None, Some(secs(3))]);
-        let mut request = ClaimRequest::new(worker).subscription(wish.subscription).max(max);
-        request = request.types(wish.types.iter().copied()).tags(wish.tags.iter().copied());
+        let mut request = ClaimRequest::new(worker).subscription(filter.subscription).max(max);
+        request = request.types(filter.types.iter().copied()).tags(filter.tags.iter().copied());
         if let Some(lease) = own_lease {
             request = request.lease(lease);
         }
-        let mut swept = self.reference.clone();
-        swept.sweep(Some(&wish));
-        // A claim that may have to look around first is given the time to.
-        if !swept.claimable(&wish).is_empty() {
+        let mut after_release = self.reference.clone();
+        after_release.release_expired(Some(&filter));
+        // The claim may have to release expired leases first, which takes time.
+        if !after_release.claimable(&filter).is_empty() {
             request = request.wait(secs(20));
         }
-        let got = queue.claim(request).await.unwrap();
-        self.note(format!("{worker} claims {max} of {wish:?}: {:?}", ids(&got)));
-        self.follow_sweep(&queue, &got).await;
-        self.check_claim(&wish, max, &got);
+        let claimed = queue.claim(request).await.unwrap();
+        self.record_step(format!("{worker} claims {max} of {filter:?}: {:?}", ids(&claimed)));
+        self.apply_releases(&queue, &claimed).await;
+        self.check_claim(&filter, max, &claimed);
         let end = after(self.reference.now, own_lease.unwrap_or(self.reference.policy.lease()));
-        for delivery in got {
+        for delivery in claimed {
             let at = self.reference.at(delivery.event.id, &delivery.subscription).unwrap();
             self.reference.claim(at, &delivery, worker, end);
             let entry = &self.reference.entries[at];
@@ -295,65 +308,66 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A claim releases all expired leases of the namespace, unless none of its own subscription has expired.
-    async fn follow_sweep(&mut self, queue: &Queue, got: &[Delivery]) {
-        let taken: HashSet<(i64, &str)> = got.iter().map(|got| (got.event.id, &*got.subscription)).collect();
-        let (mut swept, run_out) = (Vec::new(), self.reference.run_out(None));
-        for at in &run_out {
+    /// Applies the releases of a claim to the reference. A claim releases all expired leases of the namespace, unless
+    /// none of its own subscription has expired.
+    async fn apply_releases(&mut self, queue: &Queue, claimed: &[Delivery]) {
+        let claimed: HashSet<(i64, &str)> = claimed.iter().map(|one| (one.event.id, &*one.subscription)).collect();
+        let (mut released, expired) = (Vec::new(), self.reference.expired_leases(None));
+        for at in &expired {
             let entry = &self.reference.entries[*at];
             let view = view_of(queue, entry.event.id, entry.subscription).await;
-            let State::Held { picked, .. } = entry.state else { unreachable!("it is held") };
-            if taken.contains(&(entry.event.id, entry.subscription)) || view.picked_at != Some(picked) {
-                swept.push(*at);
+            let State::Processing { picked, .. } = entry.state else { unreachable!("it is processing") };
+            if claimed.contains(&(entry.event.id, entry.subscription)) || view.picked_at != Some(picked) {
+                released.push(*at);
             }
         }
-        if self.queues.len() == 1 && !swept.is_empty() && swept != run_out {
-            self.fail("only some of the run-out leases were brought back");
+        if self.queues.len() == 1 && !released.is_empty() && released != expired {
+            self.fail("only some of the expired leases were released");
         }
-        swept.into_iter().for_each(|at| self.reference.abandon(at));
+        released.into_iter().for_each(|at| self.reference.abandon(at));
     }
 
-    /// One process takes the first ones in order. Of two, each may pass over what the other put back,
-    /// until it looks; and that it does before it finds nothing.
-    fn check_claim(&self, wish: &Wish, max: usize, got: &[Delivery]) {
-        let claimable = self.reference.claimable(wish);
+    /// With one process, a claim returns the first deliveries in order. With two, a process may pass over deliveries
+    /// that the other one returned to the queue, but it returns them before an empty result.
+    fn check_claim(&self, filter: &ClaimFilter, max: usize, claimed: &[Delivery]) {
+        let claimable = self.reference.claimable(filter);
         let expected: Vec<i64> = claimable.iter().map(|at| self.reference.entries[*at].event.id).collect();
-        let got = ids(got);
-        let fine = match self.queues.len() {
-            1 => got == expected[..max.min(expected.len())],
+        let claimed = ids(claimed);
+        let is_valid = match self.queues.len() {
+            1 => claimed == expected[..max.min(expected.len())],
             _ => {
-                let distinct: HashSet<&i64> = got.iter().collect();
-                distinct.len() == got.len()
-                    && got.len() <= max
-                    && got.is_empty() == expected.is_empty()
-                    && got.iter().all(|id| expected.contains(id))
+                let distinct: HashSet<&i64> = claimed.iter().collect();
+                distinct.len() == claimed.len()
+                    && claimed.len() <= max
+                    && claimed.is_empty() == expected.is_empty()
+                    && claimed.iter().all(|id| expected.contains(id))
             }
         };
-        if !fine {
-            self.fail(&format!("claimed {got:?}, and claimable were {expected:?}"));
+        if !is_valid {
+            self.fail(&format!("claimed {claimed:?}, but claimable were {expected:?}"));
         }
     }
 
-    /// Some delivery that was claimed, rather a late one; and in whose name to speak of it.
-    fn some_claimed(&mut self) -> Option<(usize, LeasedEvent, By)> {
+    /// Picks a recently claimed delivery, and how the caller identifies itself: by lease or by worker.
+    fn pick_claimed(&mut self) -> Option<(usize, LeasedEvent, Reporter)> {
         let from = self.claimed.len().checked_sub(1)?.saturating_sub(self.rng.usize(..8));
         let at = self.rng.usize(from..self.claimed.len());
         let (delivery, worker) = self.claimed[at].clone();
         let id = delivery.event.id;
-        let (held, by) = match self.rng.u8(..3) {
-            0 => (LeasedEvent::from(&delivery), By::Lease(delivery.lease)),
+        let (leased, by) = match self.rng.u8(..3) {
+            0 => (LeasedEvent::from(&delivery), Reporter::Lease(delivery.lease)),
             1 => (
                 LeasedEvent::by_lease(id, delivery.lease).of_subscription(&delivery.subscription),
-                By::Lease(delivery.lease),
+                Reporter::Lease(delivery.lease),
             ),
-            _ => (LeasedEvent::by_worker(id, worker).of_subscription(&delivery.subscription), By::Worker(worker)),
+            _ => (LeasedEvent::by_worker(id, worker).of_subscription(&delivery.subscription), Reporter::Worker(worker)),
         };
-        Some((self.reference.at(id, &delivery.subscription).unwrap(), held, by))
+        Some((self.reference.at(id, &delivery.subscription).unwrap(), leased, by))
     }
 
     async fn finish(&mut self) {
         let queue = self.queue();
-        let Some((at, held, by)) = self.some_claimed() else { return };
+        let Some((at, leased, by)) = self.pick_claimed() else { return };
         let outcomes = [
             Outcome::Done,
             Outcome::Done,
@@ -368,68 +382,71 @@ impl<'a> Play<'a> {
         ];
         let outcome = outcomes[self.rng.usize(..outcomes.len())].clone();
         let entry = &self.reference.entries[at];
-        self.note(format!("finish {} of {} by {by:?}: {outcome:?}", entry.event.id, entry.subscription));
-        let answer = queue.finish(held, Report::new(outcome.clone())).await;
+        self.record_step(format!("finish {} of {} by {by:?}: {outcome:?}", entry.event.id, entry.subscription));
+        let result = queue.finish(leased, Report::new(outcome.clone())).await;
         let expected = self.reference.finish(at, by, &outcome);
-        match (&answer, &expected) {
-            (Ok(Finished::Applied(attempt)), Expected::Applied { action, retry_count, next_retry_at }) => {
+        match (&result, &expected) {
+            (Ok(Finished::Applied(attempt)), ExpectedFinish::Applied { action, retry_count, next_retry_at }) => {
                 assert_eq!(attempt.action, *action);
                 assert_eq!((attempt.retry_count, attempt.next_retry_at), (*retry_count, *next_retry_at));
                 assert_eq!(attempt.attempt, self.reference.entries[at].attempts);
-                self.reference.keep_answer(at, attempt.clone());
+                self.reference.store_result(at, attempt.clone());
             }
-            (Ok(Finished::Repeated(attempt)), Expected::Repeated(before)) => assert_eq!(Some(attempt), before.as_ref()),
-            (Ok(Finished::Lost), Expected::Lost) | (Err(Error::EventNotFound { .. }), Expected::NotFound) => {}
-            _ => self.fail(&format!("answered {answer:?}, expected {expected:?}")),
+            (Ok(Finished::Repeated(attempt)), ExpectedFinish::Repeated(before)) => {
+                assert_eq!(Some(attempt), before.as_ref())
+            }
+            (Ok(Finished::Lost), ExpectedFinish::Lost)
+            | (Err(Error::EventNotFound { .. }), ExpectedFinish::NotFound) => {}
+            _ => self.fail(&format!("returned {result:?}, expected {expected:?}")),
         }
     }
 
     async fn start(&mut self) {
         let queue = self.queue();
-        let Some((at, held, by)) = self.some_claimed() else { return };
-        self.note(format!("start {} by {by:?}", self.reference.entries[at].event.id));
-        let answer = queue.start(held).await.unwrap_or(None);
+        let Some((at, leased, by)) = self.pick_claimed() else { return };
+        self.record_step(format!("start {} by {by:?}", self.reference.entries[at].event.id));
+        let result = queue.start(leased).await.unwrap_or(None);
         let expected = self.reference.holds(at, by).then(|| self.reference.start(at));
-        assert_eq!(answer, expected);
+        assert_eq!(result, expected);
     }
 
     async fn extend(&mut self) {
         let queue = self.queue();
-        let Some((at, held, by)) = self.some_claimed() else { return };
+        let Some((at, leased, by)) = self.pick_claimed() else { return };
         let lease = self.pick(&[None, Some(secs(1)), Some(secs(25))]);
-        self.note(format!("extend {} by {by:?} to {lease:?}", self.reference.entries[at].event.id));
-        let answer = queue.extend(held, lease).await.unwrap_or(None);
+        self.record_step(format!("extend {} by {by:?} to {lease:?}", self.reference.entries[at].event.id));
+        let result = queue.extend(leased, lease).await.unwrap_or(None);
         let lease = lease.unwrap_or(self.reference.policy.lease());
         let expected = self.reference.holds(at, by).then(|| self.reference.extend(at, lease));
-        assert_eq!(answer, expected);
+        assert_eq!(result, expected);
     }
 
-    // -- by hand, by time
+    // -- administration and maintenance
 
-    fn some_entry(&mut self) -> Option<usize> {
-        let kept = |at: &usize| self.reference.entries[*at].state != State::Forgotten;
+    fn pick_entry(&mut self) -> Option<usize> {
+        let kept = |at: &usize| self.reference.entries[*at].state != State::Deleted;
         let kept: Vec<usize> = (0..self.reference.entries.len()).filter(kept).collect();
         (!kept.is_empty()).then(|| self.pick(&kept))
     }
 
     async fn cancel(&mut self) {
         let queue = self.queue();
-        let Some(at) = self.some_entry() else { return };
+        let Some(at) = self.pick_entry() else { return };
         let id = self.reference.entries[at].event.id;
-        self.note(format!("cancel {id}"));
-        let cancelled = queue.cancel(id, None).await;
+        self.record_step(format!("cancel {id}"));
+        let canceled = queue.cancel(id, None).await;
         match self.reference.cancel(id) {
-            0 => assert_eq!(cancelled.unwrap_err().code(), "wrong_status"),
-            count => assert_eq!(cancelled, Ok(count)),
+            0 => assert_eq!(canceled.unwrap_err().code(), "wrong_status"),
+            count => assert_eq!(canceled, Ok(count)),
         }
     }
 
     async fn reset(&mut self) {
         let queue = self.queue();
-        let Some(at) = self.some_entry() else { return };
+        let Some(at) = self.pick_entry() else { return };
         let (id, subscription) = (self.reference.entries[at].event.id, self.reference.entries[at].subscription);
-        self.note(format!("reset {id} of {subscription}"));
-        let reset = queue.reset(id, subscription, "by hand").await;
+        self.record_step(format!("reset {id} of {subscription}"));
+        let reset = queue.reset(id, subscription, "test").await;
         match self.reference.reset(at) {
             true => assert_eq!(reset, Ok(())),
             false => assert_eq!(reset.unwrap_err().code(), "wrong_status"),
@@ -438,36 +455,36 @@ impl<'a> Play<'a> {
 
     async fn redrive(&mut self) {
         let queue = self.queue();
-        let only = if self.rng.bool() { self.some_entry().map(|at| self.reference.entries[at].event.id) } else { None };
-        self.note(format!("redrive {only:?}"));
+        let only = if self.rng.bool() { self.pick_entry().map(|at| self.reference.entries[at].event.id) } else { None };
+        self.record_step(format!("redrive {only:?}"));
         let filter = DeadLetterFilter { event_ids: only.into_iter().collect(), ..Default::default() };
         assert_eq!(queue.redrive(filter).await, Ok(self.reference.redrive_all(only)));
     }
 
     async fn purge(&mut self) {
-        self.note("purge".to_owned());
+        self.record_step("purge".to_owned());
         let purged = self.queue().purge(DeadLetterFilter::default()).await;
         assert_eq!(purged, Ok(self.reference.purge_all()));
     }
 
-    async fn sweep(&mut self) {
-        self.note("sweep".to_owned());
-        assert_eq!(self.queue().release_expired_once().await, Ok(self.reference.sweep(None)));
+    async fn release_expired(&mut self) {
+        self.record_step("release expired leases".to_owned());
+        assert_eq!(self.queue().release_expired_once().await, Ok(self.reference.release_expired(None)));
     }
 
     async fn expire(&mut self) {
-        self.note("expire".to_owned());
+        self.record_step("expire".to_owned());
         assert_eq!(self.queue().expire_once().await, Ok(self.reference.expire()));
     }
 
-    /// As after a crash: nothing is closed, nothing is remembered.
+    /// Replaces a queue by a new one without closing it, as after a crash.
     async fn reopen(&mut self) {
-        self.note("reopen".to_owned());
+        self.record_step("reopen".to_owned());
         let at = self.rng.usize(..self.queues.len());
         self.queues[at] = open(self.bed, &self.clock, &self.namespace).await;
     }
 
-    // -- comparing
+    // -- comparisons
 
     async fn compare_events(&mut self) {
         let page = self.queue().list(ListFilter { limit: 1_000, ..Default::default() }).await.unwrap();
@@ -475,17 +492,17 @@ impl<'a> Play<'a> {
         for view in &page.items {
             for delivery in &view.deliveries {
                 let at = self.reference.at(view.event.id, &delivery.subscription).unwrap();
-                self.reference.assert_shown(at, delivery, &self.done);
+                self.reference.assert_shown(at, delivery, &self.steps);
                 shown.insert(at);
             }
         }
-        let kept = |at: &usize| self.reference.entries[*at].state != State::Forgotten;
+        let kept = |at: &usize| self.reference.entries[*at].state != State::Deleted;
         assert_eq!(shown, (0..self.reference.entries.len()).filter(kept).collect());
     }
 
     async fn compare_logs(&mut self) {
         let queue = self.queue();
-        let kept = self.reference.entries.iter().filter(|entry| entry.state != State::Forgotten);
+        let kept = self.reference.entries.iter().filter(|entry| entry.state != State::Deleted);
         let events: BTreeMap<i64, ()> = kept.map(|entry| (entry.event.id, ())).collect();
         for id in events.into_keys() {
             let log = queue.log(id).await.unwrap();

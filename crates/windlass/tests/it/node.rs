@@ -1,4 +1,4 @@
-//! Nodes: handlers at work, on both stores.
+//! Nodes and their handlers, on both stores. This file has the helpers that the tests share.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,15 +11,15 @@ mod changes;
 mod concurrency;
 mod faults;
 mod handlers;
+mod maintenance;
 mod outcomes;
 mod restart;
 mod results;
 mod settings;
 mod stop;
 mod transactions;
-mod upkeep;
 
-/// What handlers wrote down, in order.
+/// Lines that handlers wrote, in order.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<Mutex<Vec<String>>>);
 
@@ -33,35 +33,35 @@ impl Ledger {
     }
 
     pub fn count(&self, line: &str) -> usize {
-        self.lines().iter().filter(|known| *known == line).count()
+        self.lines().iter().filter(|written| *written == line).count()
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are at least `count` lines.
     pub async fn wait(&self, count: usize) {
         eventually(&format!("{count} lines, not {:?}", self.lines()), async || self.lines().len() >= count).await;
     }
 }
 
-/// Retries at once.
-pub fn brisk() -> Policy {
+/// A policy with five retries and no backoff.
+pub fn immediate_retries() -> Policy {
     Policy { backoff: Backoff::None, max_retries: Some(5), ..Policy::default() }
 }
 
-/// A namespace in real time.
-pub async fn real(bed: &Bed, policy: Policy) -> Queue {
-    bed.real_time().await.put_namespace("ns", Some(policy.into()), None).await.unwrap()
+/// Creates the namespace `ns` on a queue with the real clock.
+pub async fn real_time_namespace(bed: &Bed, policy: Policy) -> Queue {
+    bed.real_time_queue().await.put_namespace("ns", Some(policy.into()), None).await.unwrap()
 }
 
 pub async fn start(node: Node) -> RunningNode {
     node.start().await.expect("the node starts")
 }
 
-pub async fn until(queue: &Queue, event_id: i64, expected: Status) {
-    let so = async || queue.get(event_id).await.is_ok_and(|view| view.deliveries[0].status == expected);
-    eventually(&format!("event {event_id} is {expected}"), so).await;
+pub async fn wait_for_status(queue: &Queue, event_id: i64, expected: Status) {
+    let has_status = async || queue.get(event_id).await.is_ok_and(|view| view.deliveries[0].status == expected);
+    eventually(&format!("event {event_id} is {expected}"), has_status).await;
 }
 
-/// A payload with a number.
+/// An event with a number as its payload.
 pub fn numbered(event_type: &str, n: usize) -> NewEvent {
     NewEvent::new(event_type).payload(&n).unwrap()
 }

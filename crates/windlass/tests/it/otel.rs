@@ -1,4 +1,4 @@
-//! Traces: publishing, taking and handling an event are one, whichever process does it.
+//! OpenTelemetry traces: publishing, claiming and handling an event belong to one trace, across processes.
 
 use std::sync::Arc;
 
@@ -10,27 +10,28 @@ use tracing::Instrument;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::layer::SubscriberExt;
 use windlass::{ClaimRequest, Handler, HandlerError, NewEvent, Node, Queue, Report};
+use windlass_testkit::Kind;
 
-use crate::bed::{Bed, Kind, run_on_one_thread};
+use crate::bed::{Bed, run_on_one_thread};
 use crate::support::*;
 
-/// The spans that end while this lives, in this thread.
-struct Recorded {
+/// Records the spans that end on this thread.
+struct SpanRecorder {
     exporter: InMemorySpanExporter,
     provider: SdkTracerProvider,
     _guard: DefaultGuard,
 }
 
-impl Recorded {
-    fn start() -> Recorded {
+impl SpanRecorder {
+    fn start() -> SpanRecorder {
         let exporter = InMemorySpanExporter::default();
         let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
-        Recorded { exporter, provider, _guard }
+        SpanRecorder { exporter, provider, _guard }
     }
 
-    /// All of this name, the earliest first.
+    /// The spans with this name, earliest first.
     fn spans(&self, name: &str) -> Vec<SpanData> {
         self.provider.force_flush().unwrap();
         let mut spans = self.exporter.get_finished_spans().unwrap();
@@ -60,7 +61,7 @@ fn assert_child(child: &SpanData, parent: &SpanContext) {
     assert_eq!(child.parent_span_id, parent.span_id(), "{} has another parent", child.name);
 }
 
-/// Has a node of another process handle one event.
+/// Handles one event on a node.
 async fn handle_one(queue: &Queue, handler: Handler, handled: &Notify) {
     let node = Node::new(queue, "node-1").handler(handler).start().await.unwrap();
     handled.notified().await;
@@ -69,34 +70,34 @@ async fn handle_one(queue: &Queue, handler: Handler, handled: &Notify) {
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-async fn an_event_is_one_trace_from_its_publisher_to_its_handler(bed: &Bed) {
-    let recorded = Recorded::start();
-    let (publisher, other) = (bed.real_time().await, bed.real_time().await);
+async fn event_is_one_trace_from_publisher_to_handler(bed: &Bed) {
+    let recorder = SpanRecorder::start();
+    let (publisher, other) = (bed.real_time_queue().await, bed.real_time_queue().await);
     let request = tracing::info_span!("request");
     let published = publisher.publish(NewEvent::new("order.paid")).instrument(request).await.unwrap();
     let handled = Arc::new(Notify::new());
-    let (inner, tell) = (other.clone(), handled.clone());
+    let (inner, notify) = (other.clone(), handled.clone());
     let handler = Handler::new("order.paid", move |_, _| {
-        let (queue, tell) = (inner.clone(), tell.clone());
+        let (queue, notify) = (inner.clone(), notify.clone());
         async move {
             queue.publish(NewEvent::new("mail.sent").delay(secs(3_600))).await?;
-            tell.notify_one();
+            notify.notify_one();
             Ok(())
         }
     });
     handle_one(&other, handler, &handled).await;
 
-    let request = recorded.span("request");
-    let [publish, again] = &recorded.spans("windlass.publish")[..] else { panic!("two were published") };
+    let request = recorder.span("request");
+    let [publish, again] = &recorder.spans("windlass.publish")[..] else { panic!("two were published") };
     assert_child(publish, &request.span_context);
     assert_eq!(publish.span_kind, SpanKind::Producer);
-    let handle = recorded.span("windlass.handle");
+    let handle = recorder.span("windlass.handle");
     assert_child(&handle, &publish.span_context);
     assert!(handle.parent_span_is_remote);
     assert_eq!((&handle.span_kind, &handle.status), (&SpanKind::Consumer, &Status::Unset));
-    // What the handler publishes goes on from there.
+    // Events published by the handler continue the trace.
     assert_child(again, &handle.span_context);
-    let claim = recorded.span("windlass.claim");
+    let claim = recorder.span("windlass.claim");
     let links: Vec<_> = claim.links.iter().map(|link| link.span_context.span_id()).collect();
     assert_eq!(links, [publish.span_context.span_id()]);
 
@@ -116,21 +117,21 @@ async fn an_event_is_one_trace_from_its_publisher_to_its_handler(bed: &Bed) {
     }
 }
 
-async fn a_trace_that_the_publisher_names_is_gone_on_with(bed: &Bed) {
-    let recorded = Recorded::start();
-    let queue = bed.real_time().await;
+async fn trace_in_event_metadata_is_continued(bed: &Bed) {
+    let recorder = SpanRecorder::start();
+    let queue = bed.real_time_queue().await;
     let metadata = serde_json::json!({ "traceparent": PARENT, "user": 7 });
     let published = queue.publish(NewEvent::new("a").metadata(&metadata).unwrap()).await.unwrap();
     assert_eq!(published.event.metadata.unwrap().get(), metadata.to_string());
     let handled = Arc::new(Notify::new());
-    let tell = handled.clone();
+    let notify = handled.clone();
     let handler = Handler::new("a", move |_, _| {
-        tell.notify_one();
+        notify.notify_one();
         async { Err(HandlerError::unrecoverable("no such user")) }
     });
     handle_one(&queue, handler, &handled).await;
 
-    let (publish, handle) = (recorded.span("windlass.publish"), recorded.span("windlass.handle"));
+    let (publish, handle) = (recorder.span("windlass.publish"), recorder.span("windlass.handle"));
     for span in [&publish, &handle] {
         let id = format!("00-{}-{}-01", span.span_context.trace_id(), span.parent_span_id);
         assert_eq!(id, PARENT, "{}", span.name);
@@ -138,49 +139,49 @@ async fn a_trace_that_the_publisher_names_is_gone_on_with(bed: &Bed) {
     assert_eq!(handle.status, Status::error("no such user"));
 }
 
-async fn whoever_publishes_in_a_span_leaves_it_in_the_metadata(bed: &Bed) {
-    let recorded = Recorded::start();
-    let queue = bed.real_time().await;
+async fn publish_span_is_stored_in_event_metadata(bed: &Bed) {
+    let recorder = SpanRecorder::start();
+    let queue = bed.real_time_queue().await;
     let given = NewEvent::new("b").metadata(&serde_json::json!({ "traceparent": PARENT })).unwrap();
     queue.publish_all(vec![NewEvent::new("a"), given]).await.unwrap();
-    let taken = queue.claim(ClaimRequest::new("w").max(2)).await.unwrap();
-    let named = |event_type: &str| {
-        let delivery = taken.iter().find(|delivery| delivery.event.event_type == event_type).unwrap();
+    let claimed = queue.claim(ClaimRequest::new("w").max(2)).await.unwrap();
+    let traceparent = |event_type: &str| {
+        let delivery = claimed.iter().find(|delivery| delivery.event.event_type == event_type).unwrap();
         let metadata: serde_json::Value =
             serde_json::from_str(delivery.event.metadata.as_ref().unwrap().get()).unwrap();
         metadata["traceparent"].as_str().unwrap().to_owned()
     };
-    let publish = recorded.span("windlass.publish");
+    let publish = recorder.span("windlass.publish");
     let own = &publish.span_context;
-    assert_eq!(named("a"), format!("00-{}-{}-01", own.trace_id(), own.span_id()));
-    assert_eq!(named("b"), PARENT);
-    assert_eq!(recorded.span("windlass.claim").links.len(), 2);
-    for delivery in &taken {
+    assert_eq!(traceparent("a"), format!("00-{}-{}-01", own.trace_id(), own.span_id()));
+    assert_eq!(traceparent("b"), PARENT);
+    assert_eq!(recorder.span("windlass.claim").links.len(), 2);
+    for delivery in &claimed {
         finish(&queue, delivery, Report::done()).await;
     }
 }
 
-async fn handlers_in_transactions_are_in_the_trace_too(bed: &Bed) {
-    let recorded = Recorded::start();
-    let queue = bed.real_time().await;
+async fn transactional_handlers_continue_the_trace(bed: &Bed) {
+    let recorder = SpanRecorder::start();
+    let queue = bed.real_time_queue().await;
     let handled = Arc::new(Notify::new());
-    let tell = handled.clone();
+    let notify = handled.clone();
     let handler = match bed.database.kind {
         Kind::Sqlite => {
             let inner = queue.clone();
             Handler::in_sqlite_tx("a", move |_, tx| {
                 inner.publish_in(tx, NewEvent::new("b").delay(secs(3_600)))?;
-                tell.notify_one();
+                notify.notify_one();
                 Ok(())
             })
         }
         Kind::Postgres => {
             let inner = queue.clone();
             Handler::in_pg_tx("a", move |_, mut tx| {
-                let (queue, tell) = (inner.clone(), tell.clone());
+                let (queue, notify) = (inner.clone(), notify.clone());
                 async move {
                     queue.publish_in(&mut *tx, NewEvent::new("b").delay(secs(3_600))).await?;
-                    tell.notify_one();
+                    notify.notify_one();
                     Ok(())
                 }
             })
@@ -189,10 +190,10 @@ async fn handlers_in_transactions_are_in_the_trace_too(bed: &Bed) {
     queue.publish(NewEvent::new("a")).await.unwrap();
     handle_one(&queue, handler, &handled).await;
     let published = queue.list(Default::default()).await.unwrap().items;
-    let b = published.iter().find(|view| view.event.event_type == "b").expect("it was published");
-    let handle = recorded.span("windlass.handle");
+    let b = published.iter().find(|view| view.event.event_type == "b").expect("the handler published the event");
+    let handle = recorder.span("windlass.handle");
     let expected = format!("00-{}-{}-01", handle.span_context.trace_id(), handle.span_context.span_id());
-    // SQLite's writer is a thread of its own, which in this test records no spans.
+    // On SQLite, the handler runs on the writer thread, whose spans this test does not record.
     if bed.database.kind == Kind::Postgres {
         assert!(b.event.metadata.as_ref().unwrap().get().contains(&expected));
     }
@@ -211,8 +212,8 @@ macro_rules! on_one_thread {
 }
 
 on_one_thread! {
-    an_event_is_one_trace_from_its_publisher_to_its_handler
-    a_trace_that_the_publisher_names_is_gone_on_with
-    whoever_publishes_in_a_span_leaves_it_in_the_metadata
-    handlers_in_transactions_are_in_the_trace_too
+    event_is_one_trace_from_publisher_to_handler
+    trace_in_event_metadata_is_continued
+    publish_span_is_stored_in_event_metadata
+    transactional_handlers_continue_the_trace
 }

@@ -1,6 +1,5 @@
-//! Through PgBouncer, where it is installed.
+//! Connections through PgBouncer, if it is installed.
 
-use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -9,15 +8,16 @@ use std::process::{Child, Command, Stdio};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use windlass::{Error, Queue};
+use windlass_testkit::{Kind, unused_address};
 
-use crate::bed::{Kind, run_on_empty};
+use crate::bed::run_on_empty;
 use crate::support::*;
 
-/// Where Debian puts it; `PATH` need not lead there.
+/// The path on Debian, which may not be in `PATH`.
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// Ends it when its own input ends: also when the test is killed.
-const UNTIL_THE_TEST_ENDS: &str = r#""$@" & read -r end; kill $!; wait"#;
+/// Stops PgBouncer when stdin is closed, which also happens if the test is killed.
+const STOP_WITH_THE_TEST: &str = r#""$@" & read -r end; kill $!; wait"#;
 
 struct Pooler {
     port: u16,
@@ -26,14 +26,14 @@ struct Pooler {
 }
 
 impl Pooler {
-    /// `None`: it is not installed.
+    /// Returns `None` if PgBouncer is not installed.
     async fn start(mode: &str, database: &str) -> Option<Pooler> {
         if !Path::new(PROGRAM).exists() {
-            eprintln!("{PROGRAM} is not installed: connections through it are not tested");
+            eprintln!("{PROGRAM} is not installed: skipping a test");
             return None;
         }
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = unused_address().port();
         let at = database.split_once('@').unwrap().1;
         let (at, name) = at.split_once('/').unwrap();
         let (host, server_port) = at.split_once(':').unwrap();
@@ -44,8 +44,8 @@ impl Pooler {
         );
         std::fs::write(folder.path().join("pgbouncer.ini"), settings).unwrap();
         let mut command = Command::new("sh");
-        command.args(["-c", UNTIL_THE_TEST_ENDS, "sh", PROGRAM, "-q", "pgbouncer.ini"]).current_dir(folder.path());
-        // Like the server, it does not run as root.
+        command.args(["-c", STOP_WITH_THE_TEST, "sh", PROGRAM, "-q", "pgbouncer.ini"]).current_dir(folder.path());
+        // Like the server, PgBouncer does not run as root.
         if let Ok(user) = std::env::var("WINDLASS_TEST_POSTGRES_USER") {
             let (uid, gid) = user.split_once(':').map(|(u, g)| (u.parse().unwrap(), g.parse().unwrap())).unwrap();
             chown(folder.path(), Some(uid), Some(gid)).unwrap();
@@ -75,21 +75,21 @@ fn name_of(url: &str) -> &str {
 }
 
 #[test]
-fn sessions_through_a_pooler_are_like_ones_own() {
+fn session_pooling_works() {
     run_on_empty(Kind::Postgres, async |database| {
         let Some(pooler) = Pooler::start("session", &database.url).await else { return };
         let queue = Queue::open(&pooler.url(name_of(&database.url))).await.unwrap();
         let id = publish(&queue, "t").await.id;
-        let delivery = take(&queue).await;
+        let delivery = claim_one(&queue).await;
         assert_eq!(delivery.event.id, id);
         done(&queue, &delivery).await;
         queue.close().await;
     });
 }
 
-// Before 1.21 PgBouncer mixes prepared statements up; from there on it is the settings' doing.
+// PgBouncer supports prepared statements in transaction mode since 1.21, depending on its settings.
 #[test]
-fn a_pooler_that_mixes_up_prepared_statements_is_refused() {
+fn transaction_pooling_works_or_is_refused() {
     run_on_empty(Kind::Postgres, async |database| {
         let Some(pooler) = Pooler::start("transaction", &database.url).await else { return };
         match Queue::open(&pooler.url(name_of(&database.url))).await {
@@ -99,7 +99,7 @@ fn a_pooler_that_mixes_up_prepared_statements_is_refused() {
             Err(error) => panic!("{error}"),
             Ok(queue) => {
                 let id = publish(&queue, "t").await.id;
-                assert_eq!(take(&queue).await.event.id, id);
+                assert_eq!(claim_one(&queue).await.event.id, id);
                 queue.close().await;
             }
         }

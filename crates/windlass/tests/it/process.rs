@@ -1,4 +1,4 @@
-//! Real processes: the test binary starts itself, to be killed or stopped by the test.
+//! Child processes of a test. The test binary starts itself, and the test kills or stops the child.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,77 +6,78 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use windlass::Queue;
+use windlass_testkit::send_signal;
 
 use crate::bed::Bed;
 
 const ROLE: &str = "WINDLASS_CHILD";
 const URL: &str = "WINDLASS_CHILD_URL";
-const NOTES: &str = "WINDLASS_CHILD_NOTES";
-/// What a child has to say begins with this; the rest of its output is the test harness's.
-const SAYS: &str = "child: ";
+const LINES_FILE: &str = "WINDLASS_CHILD_NOTES";
+/// Prefix of the lines that a child prints for the test. The rest of its output comes from the test harness.
+const LINE_PREFIX: &str = "child: ";
 
-/// Not a test of its own: the body of the processes that tests start.
+/// The entry point of child processes. As a test of its own, it does nothing.
 #[test]
-fn child() {
+fn child_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    end_with_the_test();
+    exit_with_the_test();
     let url = std::env::var(URL).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         if let Some(clock) = role.strip_prefix("fire ") {
-            return crate::schedule_race::child(&url, clock).await;
+            return crate::schedule_race::run_child(&url, clock).await;
         }
         let queue = Queue::open(&url).await.unwrap().in_namespace("ns").unwrap();
         match role.strip_prefix("node ") {
-            Some(handlers) => crate::node_crash::child(queue, handlers).await,
-            None if role == "route" => crate::routing::child(queue).await,
-            None => crate::crash::child(queue, &role).await,
+            Some(handlers) => crate::node_crash::run_child(queue, handlers).await,
+            None if role == "route" => crate::routing::run_child(queue).await,
+            None => crate::crash::run_child(queue, &role).await,
         }
     });
 }
 
-/// The other end of our input goes away with the test, however that ends.
-fn end_with_the_test() {
+/// Exits when stdin is closed, which happens however the test ends.
+fn exit_with_the_test() {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(1);
     });
 }
 
-/// Says something, at once: what is said has happened.
-pub fn say(what: impl std::fmt::Display) {
+/// Prints a line for the test, and flushes it: the test reads it only after the step is done.
+pub fn print_for_test(line: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "\n{SAYS}{what}").unwrap();
+    writeln!(out, "\n{LINE_PREFIX}{line}").unwrap();
     out.flush().unwrap();
 }
 
-/// Adds a line to the notes that all children of a test share. It outlives the process.
-pub fn note(line: impl std::fmt::Display) {
-    let mut notes = File::options().append(true).create(true).open(std::env::var(NOTES).unwrap()).unwrap();
-    // In one piece: others are writing, too.
-    notes.write_all(format!("{line}\n").as_bytes()).unwrap();
+/// Appends a line to a file that all children of a test share. The line survives a kill.
+pub fn record_line(line: impl std::fmt::Display) {
+    let mut file = File::options().append(true).create(true).open(std::env::var(LINES_FILE).unwrap()).unwrap();
+    // One write per line, because other children append to the file concurrently.
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// What the children of this test noted, in order.
-pub fn notes(bed: &Bed) -> Vec<String> {
-    let text = fs::read_to_string(file_of_notes(bed)).unwrap_or_default();
-    // A line that is being written is not there yet.
+/// The lines that the children of this test recorded, in order.
+pub fn recorded_lines(bed: &Bed) -> Vec<String> {
+    let text = fs::read_to_string(lines_file(bed)).unwrap_or_default();
+    // Leaves out a line that is still being written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(str::to_owned).collect()
 }
 
-fn file_of_notes(bed: &Bed) -> PathBuf {
-    bed.database.folder.path().join("notes")
+fn lines_file(bed: &Bed) -> PathBuf {
+    bed.database.folder.path().join("lines")
 }
 
-/// A process of ours, killed with the test if not before.
+/// A child process. It is killed when this is dropped.
 pub struct Process(Child);
 
 impl Process {
     pub fn start(bed: &Bed, role: &str) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "process::child", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).env(URL, &bed.database.url).env(NOTES, file_of_notes(bed));
+        command.args(["--exact", "process::child_process", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env(URL, &bed.database.url).env(LINES_FILE, lines_file(bed));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Process(command.spawn().expect("the test binary can run itself"))
     }
@@ -85,31 +86,31 @@ impl Process {
         self.0.id()
     }
 
-    /// The ids it says, in order, until it ends.
+    /// The ids that the child prints, in order, until it exits.
     pub fn ids(&mut self) -> impl Iterator<Item = i64> + use<> {
         let out = BufReader::new(self.0.stdout.take().unwrap());
-        let said = out.lines().map(Result::unwrap).filter_map(|line| line.strip_prefix(SAYS).map(str::to_owned));
-        said.flat_map(|line| line.split(' ').map(|id| id.parse().unwrap()).collect::<Vec<i64>>())
+        let printed =
+            out.lines().map(Result::unwrap).filter_map(|line| line.strip_prefix(LINE_PREFIX).map(str::to_owned));
+        printed.flat_map(|line| line.split(' ').map(|id| id.parse().unwrap()).collect::<Vec<i64>>())
     }
 
-    /// As `kill -9` does it.
+    /// Kills the child like `kill -9`.
     pub fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 
-    /// Asks it to end, as a deploy does.
+    /// Sends SIGTERM, like a deploy.
     pub fn terminate(&self) {
-        let kill = format!("kill -s TERM {}", self.pid());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        send_signal(self.pid(), "TERM");
     }
 
-    /// Until it ends by itself.
+    /// Waits until the child exits by itself.
     pub fn wait(&mut self) -> ExitStatus {
-        // Unlike `Child::wait`, this leaves its input open.
+        // Unlike `Child::wait`, this leaves the child's stdin open.
         loop {
-            if let Some(ended) = self.0.try_wait().unwrap() {
-                return ended;
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }

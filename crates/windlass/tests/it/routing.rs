@@ -1,4 +1,4 @@
-//! Routers that are killed, stopped, or not alone: each event is delivered once, and groups keep their order.
+//! Routers that are killed, stopped or run concurrently: each event is delivered once, and groups keep their order.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -6,46 +6,47 @@ use std::time::Instant;
 use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection};
 use windlass::{ClaimRequest, Delivery, LeasedEvent, NewEvent, Queue, Report, WaitReason};
+use windlass_testkit::Kind;
+use windlass_testkit::postgres::{connect, lines};
 
-use crate::bed::{Bed, Kind};
-use crate::own::{Own, number};
-use crate::postgres::{connect, lines};
+use crate::bed::Bed;
+use crate::open_transaction::{OpenTransaction, query_number};
 use crate::process::Process;
 use crate::support::*;
 
-/// Waits for claims of a type that is never published. So this process routes, and claims nothing.
-pub async fn child(queue: Queue) {
+/// The body of a child process that only routes: it waits for a type that is never published.
+pub async fn run_child(queue: Queue) {
     loop {
         claim(&queue, ClaimRequest::new("child").types(["never"]).wait(secs(20))).await;
     }
 }
 
-/// The same, in this process.
-fn route_only(queue: &Queue) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(child(queue.clone()))
+/// Routes in this process and claims nothing.
+fn spawn_router(queue: &Queue) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(run_child(queue.clone()))
 }
 
 async fn arrivals(bed: &Bed) -> i64 {
     let schema = if bed.database.kind == Kind::Postgres { "windlass." } else { "" };
-    number(&bed.database, &format!("SELECT count(*) FROM {schema}arrivals")).await
+    query_number(&bed.database, &format!("SELECT count(*) FROM {schema}arrivals")).await
 }
 
-/// The n-th event of a group.
+/// The `n`-th event of a group.
 fn member(group: usize, n: usize) -> NewEvent {
     NewEvent::new("t").group(format!("g{group}")).payload(&n).unwrap()
 }
 
-/// Publishes the members `from..to` of all groups, in one transaction.
+/// Publishes the events `from..to` of all groups in one transaction.
 async fn publish_members(bed: &Bed, queue: &Queue, groups: usize, members: std::ops::Range<usize>) {
     let events: Vec<NewEvent> = members.flat_map(|n| (0..groups).map(move |group| member(group, n))).collect();
-    let mut tx = Own::begin(&bed.database).await;
+    let mut tx = OpenTransaction::begin(&bed.database).await;
     for chunk in events.chunks(1_000) {
         tx.publish_all(queue, chunk.to_vec()).await.unwrap();
     }
     tx.commit().await;
 }
 
-/// How far each group has come.
+/// The number of handled events, in all and for each group.
 #[derive(Default)]
 struct Progress {
     next: HashMap<String, usize>,
@@ -53,8 +54,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Each delivery has to be the next one of its group.
-    fn note(&mut self, deliveries: &[Delivery]) {
+    /// Checks that each delivery is the next one of its group, and counts it.
+    fn record(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries {
             let group = delivery.event.group_id.clone().unwrap();
             let next = self.next.entry(group.clone()).or_default();
@@ -65,112 +66,112 @@ impl Progress {
     }
 }
 
-/// Claims runs and completes them, until so many events were handled in all.
-async fn handle(queue: &Queue, progress: &mut Progress, until: usize) {
-    while progress.handled < until {
+/// Claims and completes runs until `target` events have been handled in all.
+async fn handle(queue: &Queue, progress: &mut Progress, target: usize) {
+    while progress.handled < target {
         let request = ClaimRequest::new("w").max(100).group_run(50).wait(secs(20));
-        let got = claim(queue, request).await;
-        assert!(!got.is_empty(), "{} of {until} were handled", progress.handled);
-        progress.note(&got);
-        let reports = got.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
+        let deliveries = claim(queue, request).await;
+        assert!(!deliveries.is_empty(), "{} of {target} were handled", progress.handled);
+        progress.record(&deliveries);
+        let reports = deliveries.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
         for finished in queue.finish_all(reports).await.unwrap() {
             assert!(!finished.unwrap().is_lost());
         }
     }
 }
 
-/// How many groups, or members of one group, the tests of very many of them use.
-fn many() -> usize {
+/// The number of groups, or of events of one group, in the tests with large groups.
+fn large_count() -> usize {
     std::env::var("WINDLASS_TEST_GROUPED").map_or(3_000, |count| count.parse().unwrap())
 }
 
 conformance! {
-    async fn a_killed_router_loses_and_repeats_nothing(bed) {
-        let queue = bed.real_time().await.put_namespace("ns", None, None).await.unwrap();
+    async fn killed_router_loses_and_repeats_nothing(bed) {
+        let queue = bed.real_time_queue().await.put_namespace("ns", None, None).await.unwrap();
         let mut killed_in_between = 0;
         let (mut published, mut progress) = (0, Progress::default());
         for _ in 0..4 {
             publish_members(bed, &queue, 20, published..published + 300).await;
             published += 300;
             let mut router = Process::start(bed, "route");
-            let all = arrivals(bed).await;
-            let begun = Instant::now();
-            while arrivals(bed).await == all {
-                assert!(begun.elapsed() < secs(30), "the router does nothing");
+            let before = arrivals(bed).await;
+            let started = Instant::now();
+            while arrivals(bed).await == before {
+                assert!(started.elapsed() < secs(30), "the router does not route");
             }
             router.kill();
             killed_in_between += usize::from(arrivals(bed).await > 0);
         }
-        assert!(killed_in_between > 0, "it was never killed while events were left: the test shows nothing");
+        assert!(killed_in_between > 0, "no router was killed while arrivals were left: the test shows nothing");
         handle(&queue, &mut progress, published * 20).await;
-        assert_eq!(total(&queue).await as usize, published * 20);
+        assert_eq!(count_events(&queue).await as usize, published * 20);
         assert!(poll(&queue).await.is_none());
     }
 
-    async fn two_routers_keep_the_order_of_groups(bed) {
-        let (queue, other) = (bed.real_time().await, bed.real_time().await);
-        let routers = [route_only(&queue), route_only(&other)];
+    async fn two_routers_keep_group_order(bed) {
+        let (queue, other) = (bed.real_time_queue().await, bed.real_time_queue().await);
+        let routers = [spawn_router(&queue), spawn_router(&other)];
         let mut publishers = Vec::new();
         for group in 0..4 {
             let (queue, database) = (queue.clone(), bed.database.clone());
             publishers.push(tokio::spawn(async move {
                 for n in 0..100 {
-                    let mut tx = Own::begin(&database).await;
+                    let mut tx = OpenTransaction::begin(&database).await;
                     tx.publish_all(&queue, vec![member(group, 2 * n), member(group, 2 * n + 1)]).await.unwrap();
                     tx.commit().await;
                 }
             }));
         }
-        let (mut progress, mut turn) = (Progress::default(), [&queue, &other].into_iter().cycle());
+        let (mut progress, mut claimers) = (Progress::default(), [&queue, &other].into_iter().cycle());
         while progress.handled < 800 {
-            let step = progress.handled + 1;
-            handle(turn.next().unwrap(), &mut progress, step).await;
+            let target = progress.handled + 1;
+            handle(claimers.next().unwrap(), &mut progress, target).await;
         }
         for publisher in publishers {
             publisher.await.unwrap();
         }
         routers.iter().for_each(|router| router.abort());
-        assert_eq!(total(&queue).await, 800);
+        assert_eq!(count_events(&queue).await, 800);
         assert!(poll(&other).await.is_none());
     }
 
-    async fn a_long_group_is_routed_and_drained(bed) {
-        let (queue, count) = (bed.real_time().await, many());
-        let begun = Instant::now();
+    async fn large_group_is_routed_and_drained(bed) {
+        let (queue, count) = (bed.real_time_queue().await, large_count());
+        let started = Instant::now();
         for from in (0..count).step_by(10_000) {
             publish_members(bed, &queue, 1, from..count.min(from + 10_000)).await;
         }
-        let published = begun.elapsed();
+        let published = started.elapsed();
         handle(&queue, &mut Progress::default(), count).await;
-        println!("one group of {count}: published in {published:.1?}, drained after {:.1?}", begun.elapsed());
+        println!("one group of {count}: published in {published:.1?}, drained after {:.1?}", started.elapsed());
         assert!(poll(&queue).await.is_none());
     }
 
-    async fn very_many_groups_are_routed_and_drained(bed) {
-        let (queue, count) = (bed.real_time().await, many());
-        let begun = Instant::now();
+    async fn many_groups_are_routed_and_drained(bed) {
+        let (queue, count) = (bed.real_time_queue().await, large_count());
+        let started = Instant::now();
         publish_members(bed, &queue, count, 0..1).await;
-        let published = begun.elapsed();
+        let published = started.elapsed();
         handle(&queue, &mut Progress::default(), count).await;
-        println!("{count} groups: published in {published:.1?}, drained after {:.1?}", begun.elapsed());
+        println!("{count} groups: published in {published:.1?}, drained after {:.1?}", started.elapsed());
         assert!(poll(&queue).await.is_none());
     }
 }
 
-/// Ends the sessions of routers that are at work.
+/// Ends the session of the active router.
 const TERMINATE: &str = "
 SELECT count(pg_terminate_backend(l.pid))::text FROM pg_locks l
 WHERE l.locktype = 'advisory' AND l.granted AND l.pid <> pg_backend_pid()
   AND (l.classid::bigint << 32 | l.objid::bigint) = windlass._router_lock('default')
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
-/// Takes the lock of the one router that is at work.
-async fn stop_routers(connection: &mut PgConnection) {
+/// Takes the router lock, so that no router can work.
+async fn block_routers(connection: &mut PgConnection) {
     connection.execute("SELECT pg_advisory_lock(windlass._router_lock('default'))").await.unwrap();
 }
 
-/// How many notifications of arrivals have come.
-async fn notified(listener: &mut PgListener) -> usize {
+/// Counts the notifications of arrivals for 300 ms.
+async fn count_notifications(listener: &mut PgListener) -> usize {
     let (mut count, until) = (0, tokio::time::Instant::now() + millis(300));
     while let Ok(notification) = tokio::time::timeout_at(until, listener.recv()).await {
         count += usize::from(notification.unwrap().payload().ends_with('+'));
@@ -178,7 +179,7 @@ async fn notified(listener: &mut PgListener) -> usize {
     count
 }
 
-async fn publish_with(connection: &mut PgConnection, setting: &str) {
+async fn publish_with_notify(connection: &mut PgConnection, setting: &str) {
     let mut tx = connection.begin().await.unwrap();
     if !setting.is_empty() {
         tx.execute(sqlx::AssertSqlSafe(format!("SET LOCAL windlass.notify = '{setting}'"))).await.unwrap();
@@ -188,27 +189,27 @@ async fn publish_with(connection: &mut PgConnection, setting: &str) {
 }
 
 on_postgres! {
-    async fn a_terminated_session_of_a_router_undoes_its_batch(bed) {
-        let queue = bed.real_time().await;
+    async fn terminated_router_session_rolls_back_its_batch(bed) {
+        let queue = bed.real_time_queue().await;
         publish_members(bed, &queue, 10, 0..400).await;
-        let router = route_only(&queue);
+        let router = spawn_router(&queue);
         let mut connection = connect(&bed.database.url).await;
         let mut terminated = 0;
         while terminated < 3 {
             let ended = sqlx::query_scalar::<_, String>(TERMINATE).fetch_one(&mut connection).await.unwrap();
             terminated += ended.parse::<usize>().unwrap();
-            assert!(arrivals(bed).await > 0, "no router was at work for long enough: the test shows nothing");
+            assert!(arrivals(bed).await > 0, "no router worked for long enough: the test shows nothing");
         }
         handle(&queue, &mut Progress::default(), 4_000).await;
         router.abort();
-        assert_eq!(total(&queue).await, 4_000);
+        assert_eq!(count_events(&queue).await, 4_000);
     }
 
-    // O4, C7: a process commits the completion in a handler's transaction, and ends before it lets the group go on.
-    async fn a_group_goes_on_after_its_handlers_process_died(bed) {
-        let queue = bed.real_time().await;
+    // O4, C7: a process commits the completion in a handler's transaction, and dies before it processes the departure.
+    async fn group_continues_after_handler_process_dies(bed) {
+        let queue = bed.real_time_queue().await;
         let published = queue.publish_all((0..3).map(|n| member(0, n)).collect()).await.unwrap();
-        let first = take(&queue).await;
+        let first = claim_one(&queue).await;
         let lease = i64::from_str_radix(&first.lease.to_string(), 16).unwrap();
         let complete = format!(
             "BEGIN; SET LOCAL windlass.handler = 'on';
@@ -218,7 +219,7 @@ on_postgres! {
         );
         let mut connection = connect(&bed.database.url).await;
         connection.execute(sqlx::AssertSqlSafe(complete.as_str())).await.unwrap();
-        // Its lease counts once.
+        // The lease can be used once.
         let again = connection.execute(sqlx::AssertSqlSafe(complete.as_str())).await.unwrap_err();
         assert!(again.to_string().contains("the lease was lost"), "{again}");
         for published in &published[1..] {
@@ -226,38 +227,38 @@ on_postgres! {
             assert_eq!(ids(&next), [published.event.id]);
             done(&queue, &next[0]).await;
         }
-        assert_eq!(number(&bed.database, "SELECT count(*) FROM windlass.departures").await, 0);
-        assert_eq!(number(&bed.database, "SELECT count(*) FROM windlass.event_groups").await, 0);
+        assert_eq!(query_number(&bed.database, "SELECT count(*) FROM windlass.departures").await, 0);
+        assert_eq!(query_number(&bed.database, "SELECT count(*) FROM windlass.event_groups").await, 0);
     }
 
-    // Its transaction is older than what the router remembers.
-    async fn a_late_commit_is_routed_and_blocks_nobody(bed) {
-        let queue = bed.real_time().await;
-        let router = route_only(&queue);
-        let mut late = Own::begin(&bed.database).await;
-        let of_late = late.publish_all(&queue, vec![member(0, 0), member(9, 0)]).await.unwrap();
-        let late_id = of_late[0].event.id;
-        // For longer than it takes until routers no longer read what is behind them.
-        let begun = Instant::now();
+    // The transaction began before the position that the router remembers.
+    async fn late_commit_is_routed_and_blocks_no_other_group(bed) {
+        let queue = bed.real_time_queue().await;
+        let router = spawn_router(&queue);
+        let mut late = OpenTransaction::begin(&bed.database).await;
+        let late_events = late.publish_all(&queue, vec![member(0, 0), member(9, 0)]).await.unwrap();
+        let late_id = late_events[0].event.id;
+        // Publishes for longer than routers go back to look for late commits.
+        let started = Instant::now();
         let mut n = 0;
-        while begun.elapsed() < millis(2_500) {
+        while started.elapsed() < millis(2_500) {
             publish_members(bed, &queue, 1, n + 1..n + 2).await;
-            let got = claim_soon(&queue, ClaimRequest::new("w")).await;
-            assert_eq!(got.event.payload::<usize>().unwrap(), n + 1);
-            done(&queue, &got).await;
+            let delivery = claim_soon(&queue, ClaimRequest::new("w")).await;
+            assert_eq!(delivery.event.payload::<usize>().unwrap(), n + 1);
+            done(&queue, &delivery).await;
             n += 1;
         }
-        // One of the group is held, and one waits behind it.
+        // One event of the group is leased, and one waits behind it.
         publish_members(bed, &queue, 1, n + 1..n + 2).await;
-        let held = claim_soon(&queue, ClaimRequest::new("w")).await;
-        let begun = Instant::now();
+        let leased = claim_soon(&queue, ClaimRequest::new("w")).await;
+        let started = Instant::now();
         late.commit().await;
-        // The other group's is found at once, though the one before it waits.
+        // The late event of the other group is delivered immediately, although the one before it waits for its group.
         let found = claim_soon(&queue, ClaimRequest::new("w")).await;
-        assert_eq!((found.event.id, begun.elapsed() < secs(2)), (of_late[1].event.id, true), "{:?}", begun.elapsed());
+        assert_eq!((found.event.id, started.elapsed() < secs(2)), (late_events[1].event.id, true), "{:?}", started.elapsed());
         publish_members(bed, &queue, 1, n + 2..n + 3).await;
         assert!(poll(&queue).await.is_none());
-        done(&queue, &held).await;
+        done(&queue, &leased).await;
         let next = claim_soon(&queue, ClaimRequest::new("w")).await;
         assert_eq!(next.event.id, late_id);
         done(&queue, &next).await;
@@ -266,65 +267,65 @@ on_postgres! {
         router.abort();
     }
 
-    async fn a_commit_after_an_hour_goes_behind_what_was_handled(bed) {
+    async fn event_committed_an_hour_late_is_delivered_next(bed) {
         let queue = &bed.queue;
-        let mut late = Own::begin(&bed.database).await;
-        let of_late = late.publish_all(queue, vec![member(0, 0), NewEvent::new("t")]).await.unwrap();
+        let mut late = OpenTransaction::begin(&bed.database).await;
+        let late_events = late.publish_all(queue, vec![member(0, 0), NewEvent::new("t")]).await.unwrap();
         bed.advance(60 * MINUTE);
         publish_members(bed, queue, 1, 1..4).await;
-        done(queue, &take(queue).await).await;
-        let held = take(queue).await;
-        assert_eq!(held.event.payload::<usize>().unwrap(), 2);
+        done(queue, &claim_one(queue).await).await;
+        let leased = claim_one(queue).await;
+        assert_eq!(leased.event.payload::<usize>().unwrap(), 2);
         late.commit().await;
-        let got = take_all(queue).await;
-        assert_eq!(ids(&got), [of_late[1].event.id]);
-        done(queue, &held).await;
-        let next = take(queue).await;
-        assert_eq!(next.event.id, of_late[0].event.id);
+        let deliveries = claim_all(queue).await;
+        assert_eq!(ids(&deliveries), [late_events[1].event.id]);
+        done(queue, &leased).await;
+        let next = claim_one(queue).await;
+        assert_eq!(next.event.id, late_events[0].event.id);
         done(queue, &next).await;
-        assert_eq!(take(queue).await.event.payload::<usize>().unwrap(), 3);
+        assert_eq!(claim_one(queue).await.event.payload::<usize>().unwrap(), 3);
     }
 
-    // A process that was stopped, or cut off, while it was routing.
-    async fn a_router_that_hangs_holds_up_only_arrivals(bed) {
+    // A process is stopped or loses its network while it routes.
+    async fn hanging_router_delays_only_arrivals(bed) {
         let mut hangs = connect(&bed.database.url).await;
-        stop_routers(&mut hangs).await;
+        block_routers(&mut hangs).await;
         let ready = publish(&bed.queue, "t").await.id;
-        let mut tx = Own::begin(&bed.database).await;
+        let mut tx = OpenTransaction::begin(&bed.database).await;
         let arrived = tx.publish(&bed.queue, NewEvent::new("t")).await.unwrap().event.id;
         tx.commit().await;
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(bed.queue.explain(arrived, "main").await.unwrap().reason, WaitReason::Arrived);
         assert_eq!(bed.queue.get(arrived).await.unwrap().deliveries.len(), 0);
-        let got = take(&bed.queue).await;
-        assert_eq!(got.event.id, ready);
-        done(&bed.queue, &got).await;
+        let delivery = claim_one(&bed.queue).await;
+        assert_eq!(delivery.event.id, ready);
+        done(&bed.queue, &delivery).await;
         assert!(poll(&bed.queue).await.is_none());
-        assert!(begun.elapsed() < secs(20), "{:?}", begun.elapsed());
-        // What would leave out the arrivals is refused.
+        assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
+        // A call that would miss the arrivals is refused.
         let error = bed.queue.cancel_all(Default::default()).await.unwrap_err();
         assert!(error.is_temporary(), "{error}");
         hangs.close().await.unwrap();
-        assert_eq!(take(&bed.queue).await.event.id, arrived);
+        assert_eq!(claim_one(&bed.queue).await.event.id, arrived);
     }
 
-    async fn an_idle_router_is_notified_and_a_busy_one_is_not(bed) {
-        let queue = bed.real_time().await;
-        let router = route_only(&queue);
+    async fn commits_notify_idle_routers_only(bed) {
+        let queue = bed.real_time_queue().await;
+        let router = spawn_router(&queue);
         let mut listener = PgListener::connect(&bed.database.url).await.unwrap();
         listener.listen("windlass").await.unwrap();
         let mut connection = connect(&bed.database.url).await;
-        // Without a router that listens, no publisher notifies.
+        // Publishers notify only if a router listens.
         eventually("the router announces that it listens", async || {
             let listens = "SELECT count(*)::text FROM windlass.routers WHERE listens_until > clock_timestamp()";
             lines(&bed.database.url, listens).await == ["1"]
         })
         .await;
-        publish_with(&mut connection, "").await;
-        assert_eq!(notified(&mut listener).await, 1);
-        // While events keep arriving, it announces that it looks by itself.
+        publish_with_notify(&mut connection, "").await;
+        assert_eq!(count_notifications(&mut listener).await, 1);
+        // While events keep arriving, the router announces that it polls.
         eventually("the router announces that it is active", async || {
-            let mut tx = Own::begin(&bed.database).await;
+            let mut tx = OpenTransaction::begin(&bed.database).await;
             tx.publish(&queue, NewEvent::new("t")).await.unwrap();
             tx.commit().await;
             let active = "SELECT count(*)::text FROM windlass.routers WHERE active_until > clock_timestamp()";
@@ -332,40 +333,40 @@ on_postgres! {
         })
         .await;
         let active = Instant::now();
-        let keep = {
+        let publisher = {
             let queue = queue.clone();
             let database = bed.database.clone();
             tokio::spawn(async move {
                 loop {
-                    let mut tx = Own::begin(&database).await;
+                    let mut tx = OpenTransaction::begin(&database).await;
                     tx.publish(&queue, NewEvent::new("t")).await.unwrap();
                     tx.commit().await;
                     tokio::time::sleep(millis(20)).await;
                 }
             })
         };
-        notified(&mut listener).await;
+        count_notifications(&mut listener).await;
         for (setting, expected) in [("", 0), ("on", 5), ("off", 0)] {
             for _ in 0..5 {
-                publish_with(&mut connection, setting).await;
+                publish_with_notify(&mut connection, setting).await;
             }
-            assert_eq!(notified(&mut listener).await, expected, "'{setting}' after {:?}", active.elapsed());
+            assert_eq!(count_notifications(&mut listener).await, expected, "'{setting}' after {:?}", active.elapsed());
         }
-        // An old state of the router may be all that such a transaction sees.
+        // Such a transaction may see an old state of the router, so it notifies.
         let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
         tx.execute("SELECT windlass.publish('t')").await.unwrap();
         tx.commit().await.unwrap();
-        assert_eq!(notified(&mut listener).await, 1);
-        keep.abort();
+        assert_eq!(count_notifications(&mut listener).await, 1);
+        publisher.abort();
         eventually("the router becomes idle", async || {
             let active = "SELECT count(*)::text FROM windlass.routers WHERE active_until > clock_timestamp()";
             lines(&bed.database.url, active).await == ["0"]
         })
         .await;
-        notified(&mut listener).await;
+        count_notifications(&mut listener).await;
         for (setting, expected) in [("", 1), ("on", 1), ("off", 0)] {
-            publish_with(&mut connection, setting).await;
-            assert_eq!(notified(&mut listener).await, expected, "'{setting}', idle");
+            publish_with_notify(&mut connection, setting).await;
+            assert_eq!(count_notifications(&mut listener).await, expected, "'{setting}', idle");
         }
         router.abort();
     }

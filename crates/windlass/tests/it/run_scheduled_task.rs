@@ -1,16 +1,16 @@
-//! `windlass.run_scheduled_task`, called as from psql, on schedules that are put into the table.
+//! `windlass.run_scheduled_task`, called in SQL for schedules that are inserted in SQL.
 
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 use windlass::Timestamp;
+use windlass_testkit::postgres::{connect, execute, lines};
 
 use crate::bed::Bed;
-use crate::postgres::{connect, execute, lines};
-use crate::sql_functions::refused;
+use crate::sql_functions::validation_error;
 use crate::support::*;
 
 pub const ID: &str = "0b5e6d2c-8a55-4bd9-9d0e-5f2a3c7d1e10";
 
-/// Puts a schedule into the table, with columns besides those that it needs.
+/// Inserts a schedule, with values for optional columns.
 pub async fn insert(url: &str, id: &str, columns: &str, values: &str) {
     let sql = format!(
         "INSERT INTO windlass.schedules (schedule_id, namespace, name, cron, timezone, event_type, payload, created_at,
@@ -26,7 +26,7 @@ async fn run(connection: &mut PgConnection, id: &str) -> Option<i64> {
     connection.fetch_one(AssertSqlSafe(sql)).await.unwrap().get(0)
 }
 
-/// What the schedule looks like besides what it was made of, and its fires.
+/// The columns of the schedule that change when it fires, and its fires.
 async fn state(bed: &Bed) -> Vec<String> {
     let schedule = "SELECT format('%s %s %s', last_event_id, last_at = updated_at, next_at = '2040-05-06T07:08:00Z')
                     FROM windlass.schedules";
@@ -35,8 +35,8 @@ async fn state(bed: &Bed) -> Vec<String> {
     [lines(&bed.database.url, schedule).await, lines(&bed.database.url, fires).await].concat()
 }
 
-/// A template, rendered for a tick in a zone, as it would be of a schedule with this name.
-async fn rendered(connection: &mut PgConnection, template: &str, tick: &str, zone: &str, name: &str) -> String {
+/// Renders a template for a tick of a schedule with this time zone and name.
+async fn render(connection: &mut PgConnection, template: &str, tick: &str, zone: &str, name: &str) -> String {
     let sql = "SELECT windlass._render($1, s, $2::text::timestamptz, s.name) FROM jsonb_populate_record(
                    NULL::windlass.schedules, jsonb_build_object('timezone', $3, 'name', $4, 'schedule_id', $5)) AS s";
     let query = sqlx::query(sql).bind(template).bind(tick).bind(zone).bind(name).bind(ID);
@@ -45,8 +45,8 @@ async fn rendered(connection: &mut PgConnection, template: &str, tick: &str, zon
 
 on_postgres! {
     // C11, C12
-    async fn by_hand_an_event_is_published_with_all_that_the_schedule_says(bed) {
-        let queue = bed.real_time().await;
+    async fn manual_run_publishes_event_with_all_schedule_fields(bed) {
+        let queue = bed.real_time_queue().await;
         let columns = ", title, description, tags, group_id, priority, max_retries, metadata, expires_in_ms";
         let values = r#", 'of {{tick.date}}', 'long', 'a,b', 'g', 7, 2, '{"m":1}', 90000"#;
         insert(&bed.database.url, ID, columns, values).await;
@@ -54,7 +54,7 @@ on_postgres! {
         connection.execute("SET timezone = 'Asia/Tokyo'").await.unwrap();
         let id = run(&mut connection, ID).await.unwrap();
 
-        let event = take(&queue).await.event;
+        let event = claim_one(&queue).await.event;
         assert_eq!((event.id, event.event_type.as_str()), (id, "report.due"));
         assert_eq!((event.producer.as_deref(), event.scheduled_task_id.as_deref()), (Some("scheduler"), Some(ID)));
         let tick = "SELECT to_char(tick_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SSZ') FROM windlass.schedule_fires";
@@ -67,7 +67,7 @@ on_postgres! {
         assert_eq!((event.description.as_deref(), event.tags.as_str()), (Some("long"), "a,b"));
         assert_eq!((event.group_id.as_deref(), event.priority), (Some("g"), 7));
         assert_eq!(event.metadata.as_ref().unwrap().get(), r#"{"m":1}"#);
-        // From the beginning of the transaction, a moment before.
+        // Counts from the beginning of the transaction, shortly before the event was created.
         let expires_after = event.expires_at.unwrap() - event.created_at;
         assert!((85..=90).contains(&expires_after.num_seconds()), "{expires_after}");
         assert_eq!(view(&queue, id).await.max_retries, Some(2));
@@ -79,8 +79,8 @@ on_postgres! {
     }
 
     // C12
-    async fn pg_cron_gets_one_event_a_minute_however_many_call(bed) {
-        let queue = bed.real_time().await;
+    async fn concurrent_pg_cron_calls_publish_one_event_a_minute(bed) {
+        let queue = bed.real_time_queue().await;
         insert(&bed.database.url, ID, ", runner", ", 'pg_cron'").await;
         let minute = "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:00Z')";
         let first = lines(&bed.database.url, minute).await.remove(0);
@@ -95,10 +95,10 @@ on_postgres! {
             ids.extend(call.await.unwrap());
         }
         let last = lines(&bed.database.url, minute).await.remove(0);
-        // The minute may have ended meanwhile.
+        // A new minute may have begun meanwhile.
         let minutes = sorted(vec![first, last]);
         assert!(ids.len() == 1 || (ids.len() == 2 && minutes[0] != minutes[1]), "{ids:?}");
-        let payload = take(&queue).await.event.payload;
+        let payload = claim_one(&queue).await.event.payload;
         assert!(minutes.iter().any(|minute| payload.get() == format!(r#"{{"at": "{minute}"}}"#)), "{payload}");
         let fires = "SELECT format('%s %s %s', event_id, manual, tick_at = date_trunc('minute', fired_at))
                      FROM windlass.schedule_fires ORDER BY event_id";
@@ -107,31 +107,31 @@ on_postgres! {
     }
 
     // C12
-    async fn what_is_not_active_is_not_run_and_what_is_not_there_is_named(bed) {
+    async fn inactive_schedule_is_not_run_and_unknown_is_refused(bed) {
         insert(&bed.database.url, ID, ", active", ", false").await;
         let mut connection = connect(&bed.database.url).await;
         assert_eq!(run(&mut connection, ID).await, None);
-        assert_eq!(total(&bed.queue).await, 0);
+        assert_eq!(count_events(&bed.queue).await, 0);
         assert_eq!(state(bed).await, ["  t"]);
         let unknown = "SELECT windlass.run_scheduled_task('0b5e6d2c-8a55-4bd9-9d0e-5f2a3c7d1e11')";
-        let said = refused(&mut connection, unknown).await;
-        assert_eq!(said, "p_task_id: there is no schedule '0b5e6d2c-8a55-4bd9-9d0e-5f2a3c7d1e11'");
-        let said = refused(&mut connection, "SELECT windlass.run_scheduled_task(NULL)").await;
-        assert_eq!(said, "p_task_id: there is no schedule NULL");
+        let message = validation_error(&mut connection, unknown).await;
+        assert_eq!(message, "p_task_id: there is no schedule '0b5e6d2c-8a55-4bd9-9d0e-5f2a3c7d1e11'");
+        let message = validation_error(&mut connection, "SELECT windlass.run_scheduled_task(NULL)").await;
+        assert_eq!(message, "p_task_id: there is no schedule NULL");
     }
 
     // C12
-    async fn what_cannot_be_published_leaves_nothing(bed) {
+    async fn invalid_event_is_refused_and_leaves_no_rows(bed) {
         insert(&bed.database.url, ID, ", title", ", repeat('{{schedule.name}}', 22)").await;
         let mut connection = connect(&bed.database.url).await;
-        let said = refused(&mut connection, &format!("SELECT windlass.run_scheduled_task('{ID}')")).await;
-        assert_eq!(said, "title is 1012 bytes; the limit is 1000 bytes");
+        let message = validation_error(&mut connection, &format!("SELECT windlass.run_scheduled_task('{ID}')")).await;
+        assert_eq!(message, "title is 1012 bytes; the limit is 1000 bytes");
         assert_eq!(state(bed).await, ["  t"]);
-        assert_eq!(total(&bed.queue).await, 0);
+        assert_eq!(count_events(&bed.queue).await, 0);
     }
 
     // C11, C12
-    async fn values_are_put_in_as_the_library_does(bed) {
+    async fn templates_render_as_in_the_library(bed) {
         let mut connection = connect(&bed.database.url).await;
         let all = "{{tick.utc}} {{tick.local}} {{tick.date}} {{tick.time}} {{tick.unix}}";
         let table = [
@@ -151,31 +151,31 @@ on_postgres! {
                 "Asia/Kathmandu",
                 "2026-01-01T00:00:00Z 2026-01-01T05:45:00+05:45 2026-01-01 05:45:00 1767225600",
             ),
-            // Also an offset, which knows no summer.
+            // `CET` is also a fixed offset, but here it is the zone with daylight saving time.
             ("2026-07-01T00:00:00Z", "CET",
              "2026-07-01T00:00:00Z 2026-07-01T02:00:00+02:00 2026-07-01 02:00:00 1782864000"),
         ];
         for (tick, zone, expected) in table {
-            assert_eq!(rendered(&mut connection, all, tick, zone, "n").await, expected);
-            let instant: Timestamp = tick.parse().unwrap();
-            let utc = instant.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+            assert_eq!(render(&mut connection, all, tick, zone, "n").await, expected);
+            let timestamp: Timestamp = tick.parse().unwrap();
+            let utc = timestamp.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
             assert!(expected.starts_with(&format!("{utc} ")), "{utc}");
         }
         let name = r"{{tick.unix}} {{schedule.name}} \\1 \\";
         let others = "{{schedule.id}} {{schedule.name}} [{{tick.previous}}{{tick.next}}] {{tick_utc}} {{{  tick.unix }}}";
         let expected = format!("{ID} {name} [] {{{{tick_utc}}}} {{1767225600}}");
-        assert_eq!(rendered(&mut connection, others, "2026-01-01Z", "UTC", name).await, expected);
-        assert_eq!(rendered(&mut connection, "no values", "2026-01-01Z", "nowhere", "n").await, "no values");
+        assert_eq!(render(&mut connection, others, "2026-01-01Z", "UTC", name).await, expected);
+        assert_eq!(render(&mut connection, "no values", "2026-01-01Z", "nowhere", "n").await, "no values");
     }
 
     // C11, C12
-    async fn a_payload_stays_json_whatever_the_name_and_knows_its_neighbours(bed) {
-        let queue = bed.real_time().await;
+    async fn payload_template_renders_to_valid_json(bed) {
+        let queue = bed.real_time_queue().await;
         insert(&bed.database.url, ID, ", title, last_at", ", 'of {{schedule.name}}', '2026-02-03T04:05:06Z'").await;
         let payload = r#"{"{{schedule.name}}": ["{{tick.previous}}", "{{tick.next}}", 1.0]}"#;
         execute(&bed.database.url, &format!(r#"UPDATE windlass.schedules SET payload = '{payload}', name = 'a"\ö'"#)).await;
         run(&mut connect(&bed.database.url).await, ID).await.unwrap();
-        let event = take(&queue).await.event;
+        let event = claim_one(&queue).await.event;
         let expected = r#"{"a\"\\ö": ["2026-02-03T04:05:06Z", "2040-05-06T07:08:00Z", 1.0]}"#;
         assert_eq!(event.payload.get(), expected);
         assert_eq!(event.title.as_deref(), Some(r#"of a"\ö"#));

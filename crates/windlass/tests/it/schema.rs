@@ -1,13 +1,14 @@
-//! The migrated schema is a snapshot in the repository, and migrating is safe for everyone at once.
+//! The migrated schema equals the snapshot in the repository, and concurrent processes can migrate safely.
 
 use std::path::Path;
 
 use windlass::{Error, Queue, SchemaVersion, schema_version};
+use windlass_testkit::postgres as server;
+use windlass_testkit::{Database, Kind};
 
-use crate::bed::{Database, Kind, run_on_empty};
-use crate::postgres as server;
+use crate::bed::run_on_empty;
 
-/// Compares with the snapshot; rewrites it where `WINDLASS_UPDATE_SNAPSHOTS` is set.
+/// Compares with a snapshot, or rewrites it if `WINDLASS_UPDATE_SNAPSHOTS` is set.
 fn assert_snapshot(name: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(name);
     if std::env::var_os("WINDLASS_UPDATE_SNAPSHOTS").is_some() {
@@ -16,14 +17,14 @@ fn assert_snapshot(name: &str, found: &str) {
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         expected == found,
-        "the schema is not that of {}; if it should change, set WINDLASS_UPDATE_SNAPSHOTS=1 and look at the diff.\n\
+        "the schema differs from {}; if the change is intended, set WINDLASS_UPDATE_SNAPSHOTS=1 and review the diff.\n\
          Found:\n{found}",
         path.display()
     );
 }
 
 #[test]
-fn the_sqlite_schema_is_the_snapshot() {
+fn sqlite_schema_matches_snapshot() {
     run_on_empty(Kind::Sqlite, async |database: &Database| {
         database.open().await.close().await;
         let connection = rusqlite::Connection::open(database.file()).unwrap();
@@ -35,7 +36,7 @@ fn the_sqlite_schema_is_the_snapshot() {
     });
 }
 
-// Partitions of months are left out: their names depend on the day.
+// Monthly partitions are left out, because their names depend on the date.
 const RELATIONS: &str = "
 SELECT format('%s %s%s%s', CASE c.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'partitioned table' WHEN 'v' THEN 'view'
                            WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' WHEN 'I' THEN 'partitioned index' END,
@@ -58,12 +59,12 @@ const VIEWS: &str = "
 SELECT format(E'view %s as\n%s', viewname, definition) FROM pg_views WHERE schemaname = 'windlass' ORDER BY viewname";
 
 #[test]
-fn the_postgres_schema_is_the_snapshot() {
+fn postgres_schema_matches_snapshot() {
     run_on_empty(Kind::Postgres, async |database: &Database| {
         database.open().await.close().await;
         let mut found = String::new();
         for sql in [RELATIONS, COLUMNS, INDEXES, FUNCTIONS, VIEWS] {
-            // Names are shown with their schema, whatever the role is called.
+            // With an empty search path, names are shown with their schema under every role.
             found += &server::lines(&database.url, &format!("SET search_path = ''; {sql}")).await.join("\n");
             found += "\n\n";
         }
@@ -72,8 +73,8 @@ fn the_postgres_schema_is_the_snapshot() {
     });
 }
 
-/// What the library expects to find, and says how to make again.
-async fn the_listed_indexes_are_those_of_a_new_database(database: &Database) {
+/// `indexes.sql` is the list of indexes that the library checks and repairs.
+async fn listed_indexes_match_a_new_database(database: &Database) {
     database.open().await.close().await;
     let (name, found) = match database.kind {
         Kind::Sqlite => {
@@ -95,7 +96,7 @@ async fn the_listed_indexes_are_those_of_a_new_database(database: &Database) {
     assert_snapshot(name, &found.iter().map(line).collect::<String>());
 }
 
-async fn many_open_an_empty_database_at_once(database: &Database) {
+async fn concurrent_opens_migrate_an_empty_database(database: &Database) {
     let opening: Vec<_> = (0..8)
         .map(|_| {
             let url = database.url.clone();
@@ -107,11 +108,11 @@ async fn many_open_an_empty_database_at_once(database: &Database) {
         crate::support::publish(&queue, "t").await;
     }
     let queue = database.open().await;
-    assert_eq!(crate::support::take_all(&queue).await.len(), 8);
+    assert_eq!(crate::support::claim_all(&queue).await.len(), 8);
     assert_eq!(queue.namespaces().await.unwrap().len(), 1);
 }
 
-async fn an_empty_database_is_not_touched_unless_asked(database: &Database) {
+async fn empty_database_is_migrated_only_on_request(database: &Database) {
     let version = schema_version(&database.url).await.unwrap();
     assert_eq!(version.found, 0);
     let error = Queue::options(&database.url).migrate(false).open().await.map(drop).unwrap_err();
@@ -122,7 +123,7 @@ async fn an_empty_database_is_not_touched_unless_asked(database: &Database) {
     Queue::options(&database.url).migrate(false).open().await.map(drop).unwrap();
 }
 
-async fn a_newer_schema_is_refused(database: &Database) {
+async fn newer_schema_is_refused(database: &Database) {
     database.open().await.close().await;
     let known = schema_version(&database.url).await.unwrap().known;
     let table = match database.kind {
@@ -141,18 +142,18 @@ async fn a_newer_schema_is_refused(database: &Database) {
 macro_rules! on_an_empty_database {
     ($($name:ident)*) => {
         mod sqlite {
-            $(#[test] fn $name() { crate::bed::run_on_empty(crate::bed::Kind::Sqlite, super::$name) })*
+            $(#[test] fn $name() { crate::bed::run_on_empty(windlass_testkit::Kind::Sqlite, super::$name) })*
         }
 
         mod postgres {
-            $(#[test] fn $name() { crate::bed::run_on_empty(crate::bed::Kind::Postgres, super::$name) })*
+            $(#[test] fn $name() { crate::bed::run_on_empty(windlass_testkit::Kind::Postgres, super::$name) })*
         }
     };
 }
 
 on_an_empty_database! {
-    the_listed_indexes_are_those_of_a_new_database
-    many_open_an_empty_database_at_once
-    an_empty_database_is_not_touched_unless_asked
-    a_newer_schema_is_refused
+    listed_indexes_match_a_new_database
+    concurrent_opens_migrate_an_empty_database
+    empty_database_is_migrated_only_on_request
+    newer_schema_is_refused
 }

@@ -47,21 +47,6 @@ CREATE TABLE dead_letters (
     PRIMARY KEY (event_id, subscription_id)
 ) WITHOUT ROWID;
 
-CREATE TABLE maintenance_tasks (
-    namespace   TEXT NOT NULL,
-    task        TEXT NOT NULL,
-    every_ms    INTEGER NOT NULL,
-    next_at     INTEGER NOT NULL,
-    held_until  INTEGER,
-    worker_id   TEXT NOT NULL,
-    runs        INTEGER NOT NULL DEFAULT 0,
-    last_run_at INTEGER,
-    took_ms     INTEGER,
-    done        INTEGER,
-    error       TEXT,
-    PRIMARY KEY (namespace, task)
-) WITHOUT ROWID;
-
 CREATE TABLE event_attempts (
     event_id          INTEGER NOT NULL,
     subscription_id   INTEGER NOT NULL,
@@ -181,6 +166,21 @@ CREATE TABLE lanes (
     created_at      INTEGER NOT NULL,
     UNIQUE (subscription_id, event_type, tags, priority)
 );
+
+CREATE TABLE maintenance_tasks (
+    namespace   TEXT NOT NULL,
+    task        TEXT NOT NULL,
+    every_ms    INTEGER NOT NULL,
+    next_at     INTEGER NOT NULL,
+    held_until  INTEGER,
+    worker_id   TEXT NOT NULL,
+    runs        INTEGER NOT NULL DEFAULT 0,
+    last_run_at INTEGER,
+    took_ms     INTEGER,
+    done        INTEGER,
+    error       TEXT,
+    PRIMARY KEY (namespace, task)
+) WITHOUT ROWID;
 
 CREATE TABLE namespaces (
     namespace    TEXT PRIMARY KEY,

@@ -1,7 +1,6 @@
-//! A PostgreSQL server of a test's own, to be crashed and started again, or with settings of its own.
+//! Starts a PostgreSQL server for one test, which can crash and restart it or change its settings.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
+use windlass_testkit::{eventually, unused_address};
 
-use crate::support::eventually;
-
-/// Where `initdb` and `postgres` are, and, for root, whom they must run as; `cargo xtask` sets both.
+/// The folder with `initdb` and `postgres` and, if the tests run as root, the user to run them as. `cargo xtask` sets
+/// both.
 const PROGRAMS: &str = "WINDLASS_TEST_POSTGRES_PROGRAMS";
 const USER: &str = "WINDLASS_TEST_POSTGRES_USER";
 
@@ -20,8 +19,8 @@ const INITDB: &str = "-A trust -U windlass -E UTF8 --locale=C --no-sync -D data"
 const POSTGRES: &str = "-D data -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c shared_buffers=16MB \
                         -c fsync=off -c full_page_writes=off";
 
-/// Ends the server, as a crash does, when its own input ends: also when the test is killed.
-const UNTIL_THE_TEST_ENDS: &str = r#""$@" & read -r end; kill -s QUIT $!; wait"#;
+/// Stops the server like a crash when stdin is closed, which also happens if the test is killed.
+const STOP_WITH_THE_TEST: &str = r#""$@" & read -r end; kill -s QUIT $!; wait"#;
 
 pub struct Server {
     programs: PathBuf,
@@ -33,27 +32,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// `None`: the programs are not on this machine, and the tests use a server elsewhere.
+    /// Returns `None` if PostgreSQL is not installed on this machine and the tests use a remote server.
     pub async fn start_new() -> Option<Server> {
         Server::start_new_with(&[]).await
     }
 
-    /// The same, with these settings besides the usual ones.
+    /// Like [`Server::start_new`], with additional settings.
     pub async fn start_new_with(settings: &'static [&'static str]) -> Option<Server> {
         let Some(programs) = std::env::var_os(PROGRAMS) else {
-            eprintln!("{PROGRAMS} is not set: what needs a server of its own is not tested");
+            eprintln!("{PROGRAMS} is not set: skipping a test that starts its own server");
             return None;
         };
         let user = std::env::var(USER).ok().map(|user| {
             let (uid, gid) = user.split_once(':').expect("two numbers");
             (uid.parse().unwrap(), gid.parse().unwrap())
         });
-        // Root's own temporary folder may be closed to that user.
+        // The user may have no access to root's temporary folder.
         let folder = if user.is_some() { tempfile::tempdir_in("/tmp") } else { tempfile::tempdir() }.unwrap();
         if let Some((uid, gid)) = user {
             chown(folder.path(), Some(uid), Some(gid)).unwrap();
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = unused_address().port();
         let mut server = Server { programs: programs.into(), user, folder, port, settings, running: None };
         let made = server.command(&server.programs.join("initdb")).args(INITDB.split(' ')).status();
         assert!(made.unwrap().success(), "{}", server.log());
@@ -67,7 +66,7 @@ impl Server {
 
     pub async fn start(&mut self) {
         let mut command = self.command(Path::new("sh"));
-        command.args(["-c", UNTIL_THE_TEST_ENDS, "sh"]).arg(self.programs.join("postgres")).args(POSTGRES.split(' '));
+        command.args(["-c", STOP_WITH_THE_TEST, "sh"]).arg(self.programs.join("postgres")).args(POSTGRES.split(' '));
         command.args(["-p", &self.port.to_string()]).stdin(Stdio::piped());
         command.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
         self.running = Some(command.spawn().unwrap());
@@ -75,7 +74,7 @@ impl Server {
         eventually("the server is ready", async || PgConnection::connect(&url).await.is_ok()).await;
     }
 
-    /// As `pg_ctl stop -m immediate` does it: nothing is rolled back or written.
+    /// Crashes the server like `pg_ctl stop -m immediate`: nothing is rolled back or written.
     pub fn crash(&mut self) {
         if let Some(mut running) = self.running.take() {
             drop(running.stdin.take());

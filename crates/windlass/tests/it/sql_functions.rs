@@ -1,4 +1,4 @@
-//! What PostgreSQL offers to those who only speak SQL: it does what the library does.
+//! The SQL functions of the PostgreSQL schema. They have the same effects as the library.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use windlass::{
     ClaimRequest, GroupFailurePolicy, NamespacePolicy, NewEvent, Policy, PolicyOverrides, Queue, SampleFilter,
     SubscriptionSpec, Timestamp,
 };
+use windlass_testkit::postgres::{connect, lines};
 
 use crate::bed::Bed;
-use crate::postgres::{connect, lines};
 use crate::support::*;
 
-/// What a statement answers with, as one number.
+/// Runs a query that returns one number.
 async fn call(connection: &mut PgConnection, sql: &str) -> sqlx::Result<i64> {
     Ok(connection.fetch_one(AssertSqlSafe(sql.to_owned())).await?.get(0))
 }
 
-/// `SELECT windlass.publish(…)`.
+/// Runs `SELECT windlass.publish(…)`.
 async fn publish_sql(connection: &mut PgConnection, arguments: &str) -> i64 {
     let published = call(connection, &format!("SELECT windlass.publish({arguments})")).await;
     published.unwrap_or_else(|error| panic!("{arguments}: {error}"))
 }
 
-/// What is said about arguments that are refused.
-pub async fn refused(connection: &mut PgConnection, sql: &str) -> String {
+/// The error message of a call with invalid arguments.
+pub async fn validation_error(connection: &mut PgConnection, sql: &str) -> String {
     let error = call(connection, sql).await.unwrap_err().into_database_error().expect("the server refuses it");
     assert_eq!(error.code().as_deref(), Some("22023"), "{sql}: {error}");
     error.message().to_owned()
@@ -39,14 +39,14 @@ fn overrides(
 }
 
 /// A namespace with type overrides, and subscriptions with filters and overrides.
-async fn set_up(queue: &Queue, namespace: &str) -> Queue {
+async fn create_namespace(queue: &Queue, namespace: &str) -> Queue {
     let base = Policy { key_window_ms: 5_000, max_retries: Some(7), ..Policy::default() };
     let expiring = |ms| PolicyOverrides { expires_after_ms: Some(Some(ms)), ..overrides(None, Some(14), None) };
     let types = [
         ("order.*".into(), overrides(Some(Some(4)), Some(11), None)),
         ("order.p*".into(), overrides(Some(None), None, Some(GroupFailurePolicy::Continue))),
         ("order.pai*".into(), overrides(None, Some(12), None)),
-        // As long as the one before: the later in the order of bytes wins.
+        // Same length as the previous pattern: the one later in byte order wins.
         ("order.paid".into(), overrides(None, Some(13), None)),
         ("mail!".into(), expiring(86_400_123)),
         ("mail*".into(), overrides(None, Some(15), None)),
@@ -76,8 +76,8 @@ fn raw(json: &str) -> Box<serde_json::value::RawValue> {
     serde_json::value::RawValue::from_string(json.to_owned()).unwrap()
 }
 
-/// The same events, for the library and for SQL.
-fn variety() -> Vec<(NewEvent, &'static str)> {
+/// Events of all kinds, each as the argument of the library and of the SQL function.
+fn sample_events() -> Vec<(NewEvent, &'static str)> {
     let at = || AT.parse::<Timestamp>().unwrap();
     let payload = r#"{"b": 1.0, "a":1e5 , "a":"\u00e4\ud83d\ude00\\ud800"}"#;
     vec![
@@ -116,7 +116,7 @@ fn variety() -> Vec<(NewEvent, &'static str)> {
     ]
 }
 
-// Ids, lanes and times differ; what they say does not. Deliveries by the router are out of order.
+// The columns that must be equal. Ids, lanes and times differ, and the router creates deliveries out of order.
 const EVENTS: &str = "
 SELECT row_to_json(r)::text FROM (
     SELECT e.event_type, e.title, e.description, e.tags, e.payload::text, e.group_id, e.key, e.priority, e.producer,
@@ -142,7 +142,7 @@ const KEYS: &str = "
 SELECT format('%s %s %s %s', k.key, k.expires_at - k.created_at, e.title, e.created_at = k.created_at)
 FROM windlass.event_keys k JOIN windlass.events e ON e.id = k.event_id WHERE k.namespace = '{ns}' ORDER BY 1";
 
-/// All that a namespace holds.
+/// The stored rows of a namespace.
 async fn contents(bed: &Bed, namespace: &str) -> Vec<String> {
     let mut all = Vec::new();
     for sql in [EVENTS, DELIVERIES, GROUPS, KEYS] {
@@ -160,20 +160,20 @@ fn assert_same(library: &[String], sql: &[String]) {
 
 on_postgres! {
     // O5
-    async fn sql_publishes_what_the_library_does(bed) {
-        let queue = bed.real_time().await;
-        let (library, sql) = (set_up(&queue, "library").await, set_up(&queue, "sql").await);
+    async fn sql_publish_stores_the_same_as_library_publish(bed) {
+        let queue = bed.real_time_queue().await;
+        let (library, sql) = (create_namespace(&queue, "library").await, create_namespace(&queue, "sql").await);
         let mut connection = connect(&bed.database.url).await;
-        for (event, arguments) in variety() {
+        for (event, arguments) in sample_events() {
             library.publish(event).await.unwrap();
             publish_sql(&mut connection, &format!("{arguments}, namespace => 'sql'")).await;
         }
-        assert_eq!(total(&sql).await, 20 - 1);
+        assert_eq!(count_events(&sql).await, 20 - 1);
         let stored = contents(bed, "library").await;
         assert!(stored.len() > 80, "{}", stored.len());
         assert_same(&stored, &contents(bed, "sql").await);
 
-        // And one after another in one transaction, which is in a group of retries.
+        // Then in one transaction, into a group with retries.
         let mut tx = connection.begin().await.unwrap();
         for queue in [&library, &sql] {
             let request = || ClaimRequest::new("w").subscription("passing").types(["order.packed"]).max(1);
@@ -187,7 +187,7 @@ on_postgres! {
         publish_sql(&mut tx, "'order.packed', group_id => 'g', namespace => 'sql'").await;
         tx.commit().await.unwrap();
         // Counting routes the events first.
-        assert_eq!(total(&sql).await, 20 - 1 + 2);
+        assert_eq!(count_events(&sql).await, 20 - 1 + 2);
         let ready = "SELECT format('%s %s %s', q.subscription, rank() OVER (PARTITION BY q.namespace ORDER BY q.event_id),
                                    q.ready_at = 'infinity')
                      FROM windlass.event_queue q WHERE q.namespace = '{ns}' ORDER BY q.event_id, q.subscription";
@@ -195,8 +195,8 @@ on_postgres! {
         assert_same(&library, &lines(&bed.database.url, &ready.replace("{ns}", "sql")).await);
     }
 
-    async fn what_sql_publishes_is_counted(bed) {
-        let queue = bed.real_time().await;
+    async fn events_published_by_sql_are_counted(bed) {
+        let queue = bed.real_time_queue().await;
         let mut connection = connect(&bed.database.url).await;
         publish_sql(&mut connection, "'t', key => 'k'").await;
         publish_sql(&mut connection, "'t', key => 'k'").await;
@@ -209,8 +209,8 @@ on_postgres! {
     }
 
     // O5
-    async fn who_waits_gets_what_sql_published_after_its_commit(bed) {
-        let (queue, other) = (bed.real_time().await, bed.real_time().await);
+    async fn sql_publish_wakes_waiting_claims_after_commit(bed) {
+        let (queue, other) = (bed.real_time_queue().await, bed.real_time_queue().await);
         let mut connection = connect(&bed.database.url).await;
         for queue in [&queue, &other] {
             for (n, arguments) in ["'t'", "'t', group_id => 'g'", "'new', tags => 'x'"].into_iter().enumerate() {
@@ -223,7 +223,7 @@ on_postgres! {
                 tx.rollback().await.unwrap();
                 let mut tx = connection.begin().await.unwrap();
                 let event = publish_sql(&mut tx, &format!("{arguments}, payload => '{n}'")).await;
-                assert_eq!(total(queue).await, 0);
+                assert_eq!(count_events(queue).await, 0);
                 assert!(!waiter.is_finished());
                 tx.commit().await.unwrap();
                 let got = waiter.await.unwrap();
@@ -234,13 +234,13 @@ on_postgres! {
         }
     }
 
-    async fn a_commit_notifies_the_routers(bed) {
+    async fn commit_notifies_routers(bed) {
         let mut listener = sqlx::postgres::PgListener::connect(&bed.database.url).await.unwrap();
         listener.listen("windlass").await.unwrap();
         let mut connection = connect(&bed.database.url).await;
         // No router is listening.
         connection.execute("SET windlass.notify = 'on'").await.unwrap();
-        let queue = bed.real_time().await;
+        let queue = bed.real_time_queue().await;
         for by_sql in [true, false] {
             let mut tx = connection.begin().await.unwrap();
             match by_sql {
@@ -252,21 +252,21 @@ on_postgres! {
         }
     }
 
-    async fn what_commits_late_is_found_behind_the_marks_of_others(bed) {
-        let queue = bed.real_time().await;
+    async fn late_commit_is_found_behind_claim_positions(bed) {
+        let queue = bed.real_time_queue().await;
         let mut connection = connect(&bed.database.url).await;
         publish(&queue, "t").await;
-        done(&queue, &take(&queue).await).await;
+        done(&queue, &claim_one(&queue).await).await;
         for by_sql in [true, false] {
             let mut tx = connection.begin().await.unwrap();
             let late = match by_sql {
                 true => publish_sql(&mut tx, "'t'").await,
                 false => queue.publish_in(&mut *tx, NewEvent::new("t")).await.unwrap().event.id,
             };
-            // Others publish and take, and go on behind it.
+            // Other events are published and claimed, and the claim positions move past the uncommitted event.
             let later = publish_many(&queue, "t", 20).await;
             for event in &later {
-                let delivery = take(&queue).await;
+                let delivery = claim_one(&queue).await;
                 assert_eq!(delivery.event.id, *event);
                 done(&queue, &delivery).await;
             }
@@ -274,7 +274,7 @@ on_postgres! {
             tx.commit().await.unwrap();
             let mut got = Vec::new();
             while got.len() < 4 {
-                let delivery = take_soon(&queue).await;
+                let delivery = claim_one_soon(&queue).await;
                 got.push(delivery.event.id);
                 done(&queue, &delivery).await;
             }
@@ -282,8 +282,8 @@ on_postgres! {
         }
     }
 
-    async fn a_trigger_publishes(bed) {
-        let queue = bed.real_time().await;
+    async fn trigger_can_publish(bed) {
+        let queue = bed.real_time_queue().await;
         bed.database.execute("
             CREATE TABLE orders (id integer PRIMARY KEY, status text NOT NULL);
             CREATE FUNCTION tell_of_order() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -294,15 +294,15 @@ on_postgres! {
             CREATE TRIGGER tell AFTER INSERT OR UPDATE OF status ON orders FOR EACH ROW EXECUTE FUNCTION tell_of_order();
             INSERT INTO orders VALUES (7, 'placed');
             UPDATE orders SET status = 'paid'").await;
-        let first = take(&queue).await;
+        let first = claim_one(&queue).await;
         assert_eq!(first.event.event_type, "order.placed");
         assert_eq!(first.event.payload.get(), r#"{"id":7,"status":"placed"}"#);
         assert!(poll(&queue).await.is_none());
         done(&queue, &first).await;
-        assert_eq!(take(&queue).await.event.event_type, "order.paid");
+        assert_eq!(claim_one(&queue).await.event.event_type, "order.paid");
     }
 
-    async fn each_bad_field_is_refused_by_its_name(bed) {
+    async fn invalid_arguments_are_refused_by_name(bed) {
         let mut connection = connect(&bed.database.url).await;
         let deep = |depth: usize| format!("'t', '{}1{}'", "[".repeat(depth), "]".repeat(depth));
         let tags = (0..33).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
@@ -355,21 +355,21 @@ on_postgres! {
             ),
         ];
         for (arguments, expected) in cases {
-            assert_eq!(refused(&mut connection, &format!("SELECT windlass.publish({arguments})")).await, expected);
+            assert_eq!(validation_error(&mut connection, &format!("SELECT windlass.publish({arguments})")).await, expected);
         }
         assert!(call(&mut connection, "SELECT windlass.publish('t', '{')").await.is_err());
-        assert_eq!(total(&bed.queue).await, 0);
+        assert_eq!(count_events(&bed.queue).await, 0);
         assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await, [""; 0]);
 
-        let just = [deep(100), format!("'t', '[{}]'", "[[[\"[[\\\"[[[\"]]],".repeat(60) + "1"), "'t', NULL".into()];
-        for arguments in just {
+        let accepted = [deep(100), format!("'t', '[{}]'", "[[[\"[[\\\"[[[\"]]],".repeat(60) + "1"), "'t', NULL".into()];
+        for arguments in accepted {
             publish_sql(&mut connection, &arguments).await;
         }
-        assert_eq!(total(&bed.queue).await, 3);
+        assert_eq!(count_events(&bed.queue).await, 3);
     }
 
-    async fn one_key_gives_one_event_whoever_publishes_it(bed) {
-        let queue = bed.real_time().await;
+    async fn key_deduplicates_across_sql_and_library(bed) {
+        let queue = bed.real_time_queue().await;
         for round in 0..10 {
             let key = format!("k{round}");
             let mut publishing = Vec::new();
@@ -387,9 +387,9 @@ on_postgres! {
             for published in publishing {
                 ids.push(published.await.unwrap());
             }
-            // Transactions that were open at the same time got ids of their own, of which one is kept.
+            // Concurrent transactions got different ids. One event per key is stored.
             let kept: Vec<bool> = {
-                assert_eq!(total(&queue).await, round + 1);
+                assert_eq!(count_events(&queue).await, round + 1);
                 let mut kept = Vec::new();
                 for id in sorted(ids) {
                     kept.push(queue.get(id).await.is_ok());
@@ -401,8 +401,8 @@ on_postgres! {
         assert_eq!(lines(&bed.database.url, "SELECT depth::text FROM windlass.event_groups").await, ["10"]);
     }
 
-    async fn many_publish_a_new_kind_at_once(bed) {
-        let queue = bed.real_time().await;
+    async fn concurrent_publishes_of_new_types_create_each_lane_once(bed) {
+        let queue = bed.real_time_queue().await;
         queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
         let publishing: Vec<_> = (0..8)
             .map(|n| {
@@ -421,15 +421,15 @@ on_postgres! {
         for published in publishing {
             published.await.unwrap();
         }
-        assert_eq!(take_all(&queue).await.len(), 80);
+        assert_eq!(claim_all(&queue).await.len(), 80);
         assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await.len(), 20);
     }
 
-    async fn a_kind_that_is_new_in_this_very_transaction_can_be_published(bed) {
+    async fn new_type_can_be_published_twice_in_one_transaction(bed) {
         let mut connection = connect(&bed.database.url).await;
         let mut tx = connection.begin().await.unwrap();
         let first = publish_sql(&mut tx, "'t', tags => 'x'").await;
-        // Its lane cannot be made elsewhere before this ends.
+        // No other transaction can create its lane before this one ends.
         let second = bed.queue.publish_in(&mut *tx, NewEvent::new("t").tags(["x"])).await.unwrap().event.id;
         tx.rollback().await.unwrap();
         assert!(poll(&bed.queue).await.is_none());
@@ -439,12 +439,12 @@ on_postgres! {
         let event = NewEvent::new("t").tags(["x"]);
         bed.queue.publish_in(&mut *tx, event).await.unwrap();
         tx.commit().await.unwrap();
-        assert_eq!(total(&bed.queue).await, 2);
+        assert_eq!(count_events(&bed.queue).await, 2);
         assert_eq!(lines(&bed.database.url, "SELECT lane_id::text FROM windlass.lanes").await.len(), 1);
     }
 
     // C12
-    async fn the_log_can_be_appended_to(bed) {
+    async fn append_event_log_stores_event_without_deliveries(bed) {
         let mut connection = connect(&bed.database.url).await;
         let task = "3f0c9e0e-6d1f-4c3a-9a65-0d0a5f5a7a11";
         let sql = format!("SELECT windlass.append_event_log('default', 'user.created', '{{\"id\": 1}}', 'node-1',
@@ -472,15 +472,15 @@ on_postgres! {
             ("'default', 't', '1', 'n', NULL, '1'", "p_metadata: must be a JSON object"),
         ];
         for (arguments, expected) in cases {
-            let said = refused(&mut connection, &format!("SELECT windlass.append_event_log({arguments})")).await;
-            assert_eq!(said, expected);
+            let message = validation_error(&mut connection, &format!("SELECT windlass.append_event_log({arguments})")).await;
+            assert_eq!(message, expected);
         }
-        assert_eq!(total(&bed.queue).await, 2);
+        assert_eq!(count_events(&bed.queue).await, 2);
     }
 
     // C4, C12
-    async fn a_new_subscription_gets_the_task_with_the_past(bed) {
-        let queue = bed.real_time().await;
+    async fn backfilled_event_keeps_its_scheduled_task_id(bed) {
+        let queue = bed.real_time_queue().await;
         let task = "3f0c9e0e-6d1f-4c3a-9a65-0d0a5f5a7a11";
         let mut connection = connect(&bed.database.url).await;
         let sql = format!("SELECT windlass.append_event_log('default', 't', '1', 'scheduler', '{task}')");
@@ -497,16 +497,16 @@ on_postgres! {
     }
 
     // C12
-    async fn namespaces_have_the_names_of_their_queues(bed) {
+    async fn queue_names_are_derived_from_namespace(bed) {
         let names = "SELECT windlass.queue_name_for_namespace(n) || ' ' || windlass.dead_letter_queue_name_for_namespace(n)
                      FROM unnest('{demo,my-shop-1}'::text[]) AS n";
         let expected = ["core_events_demo core_events_demo_dlq", "core_events_my_shop_1 core_events_my_shop_1_dlq"];
         assert_eq!(lines(&bed.database.url, names).await, expected);
     }
 
-    async fn a_role_needs_no_more_than_the_guide_says(bed) {
+    async fn grants_in_the_guide_suffice_for_publishing(bed) {
         let mut connection = connect(&bed.database.url).await;
-        // The tests' own role is called like our schema, which would come first.
+        // The test role has the name of the schema, which would otherwise come first in the search path.
         connection.execute("SET search_path = public").await.unwrap();
         let role = role();
         let run = async |connection: &mut PgConnection, sql: &str| {
@@ -517,10 +517,10 @@ on_postgres! {
                                  windlass.publish('t', group_id => 'g'),
                                  windlass.append_event_log('default', 't', '1', 'n');
                           INSERT INTO windlass.outbox (event_type) VALUES ('t') RETURNING id";
-        let of_guide = |start: &str| statements().into_iter().find(|block| block.starts_with(start)).unwrap();
+        let guide_block = |start: &str| guide_statements().into_iter().find(|block| block.starts_with(start)).unwrap();
         let ways = [
-            ("SELECT order_paid(7)", of_guide("CREATE FUNCTION order_paid")),
-            (everything, of_guide("GRANT USAGE ON SCHEMA")),
+            ("SELECT order_paid(7)", guide_block("CREATE FUNCTION order_paid")),
+            (everything, guide_block("GRANT USAGE ON SCHEMA")),
         ];
         for (publish, grants) in ways {
             run(&mut connection, "SET ROLE publisher").await.unwrap();
@@ -529,27 +529,27 @@ on_postgres! {
             run(&mut connection, &grants).await.unwrap();
             run(&mut connection, "SET ROLE publisher").await.unwrap();
             run(&mut connection, publish).await.unwrap_or_else(|error| panic!("{publish}: {error}"));
-            for more in ["DELETE FROM windlass.events", "SELECT FROM windlass.events", "SELECT FROM windlass.arrivals"] {
-                let error = run(&mut connection, more).await.unwrap_err();
+            for forbidden in ["DELETE FROM windlass.events", "SELECT FROM windlass.events", "SELECT FROM windlass.arrivals"] {
+                let error = run(&mut connection, forbidden).await.unwrap_err();
                 assert!(error.to_string().contains("permission denied"), "{error}");
             }
             run(&mut connection, "RESET ROLE").await.unwrap();
         }
         run(&mut connection, "DROP OWNED BY publisher; DROP ROLE publisher").await.unwrap();
-        assert_eq!(total(&bed.queue).await, 5);
+        assert_eq!(count_events(&bed.queue).await, 5);
     }
 
-    // With no other right than one of these two, and that of every role to make temporary tables.
-    async fn a_publisher_can_only_publish(bed) {
+    // The role has one of these two rights, and the default right to create temporary tables.
+    async fn publisher_role_can_only_publish(bed) {
         let mut connection = connect(&bed.database.url).await;
         connection.execute("SET search_path = public").await.unwrap();
-        let queue = bed.real_time().await;
+        let queue = bed.real_time_queue().await;
         let known = publish_new(&queue, NewEvent::new("secret").key("k").payload(&1).unwrap()).await;
         let role = role();
         let run = async |connection: &mut PgConnection, sql: &str| {
             connection.execute(AssertSqlSafe(sql.replace("publisher", &role))).await.map(drop)
         };
-        let refused = async |connection: &mut PgConnection, sql: &str| {
+        let assert_denied = async |connection: &mut PgConnection, sql: &str| {
             let error = run(connection, sql).await.expect_err(sql).to_string();
             assert!(error.contains("permission denied"), "{sql}: {error}");
         };
@@ -567,18 +567,18 @@ on_postgres! {
         for (right, allowed, other) in ways {
             run(&mut connection, &format!("GRANT {right} TO publisher; SET ROLE publisher")).await.unwrap();
             run(&mut connection, allowed).await.unwrap();
-            refused(&mut connection, other).await;
-            refused(&mut connection, "SELECT windlass.append_event_log('default', 't', '1', 'n')").await;
+            assert_denied(&mut connection, other).await;
+            assert_denied(&mut connection, "SELECT windlass.append_event_log('default', 't', '1', 'n')").await;
             for table in &tables {
-                refused(&mut connection, &format!("SELECT FROM {table}")).await;
-                refused(&mut connection, &format!("DELETE FROM {table}")).await;
-                refused(&mut connection, &format!("INSERT INTO {table} DEFAULT VALUES")).await;
-                refused(&mut connection, &format!("TRUNCATE {table}")).await;
+                assert_denied(&mut connection, &format!("SELECT FROM {table}")).await;
+                assert_denied(&mut connection, &format!("DELETE FROM {table}")).await;
+                assert_denied(&mut connection, &format!("INSERT INTO {table} DEFAULT VALUES")).await;
+                assert_denied(&mut connection, &format!("TRUNCATE {table}")).await;
             }
-            refused(&mut connection, "SELECT nextval('windlass.events_id_seq')").await;
-            refused(&mut connection, "SELECT windlass._arrive('default', 't', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+            assert_denied(&mut connection, "SELECT nextval('windlass.events_id_seq')").await;
+            assert_denied(&mut connection, "SELECT windlass._arrive('default', 't', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                 NULL, NULL, NULL, NULL, NULL, NULL)").await;
-            // What it learns of a key that was used is the id, and whether type and payload are the same.
+            // For a used key, the role learns the id and whether type and payload are the same.
             let payload = "SELECT windlass.publish('secret', '2', key => 'k')";
             if right.starts_with("EXECUTE") {
                 assert_eq!(call(&mut connection, "SELECT windlass.publish('secret', '1', key => 'k')").await.unwrap(), known.id);
@@ -587,7 +587,7 @@ on_postgres! {
             }
             run(&mut connection, &format!("RESET ROLE; REVOKE {right} FROM publisher")).await.unwrap();
         }
-        // Nor can it borrow the rights of a trigger.
+        // The role cannot use the rights of a trigger function either.
         run(&mut connection, "SET ROLE publisher").await.unwrap();
         let mine = "CREATE TEMPORARY TABLE mine (namespace text, event_type text, payload json, title text, description text,
             tags text, group_id text, key text, priority integer, producer text, run_at timestamptz, delay interval,
@@ -595,13 +595,13 @@ on_postgres! {
         run(&mut connection, mine).await.unwrap();
         for function in ["_insert_into_outbox", "_number_lane"] {
             let trigger = "CREATE TRIGGER t BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION windlass.";
-            refused(&mut connection, &format!("{trigger}{function}()")).await;
+            assert_denied(&mut connection, &format!("{trigger}{function}()")).await;
         }
         run(&mut connection, "RESET ROLE; DROP OWNED BY publisher; DROP ROLE publisher").await.unwrap();
-        assert_eq!(total(&bed.queue).await, 3);
+        assert_eq!(count_events(&bed.queue).await, 3);
     }
 
-    async fn in_transactions_a_role_needs_no_more_either(bed) {
+    async fn grants_in_the_guide_suffice_for_publish_in(bed) {
         let mut connection = connect(&bed.database.url).await;
         let role = role();
         let run = async |connection: &mut PgConnection, sql: &str| {
@@ -609,7 +609,7 @@ on_postgres! {
         };
         run(&mut connection, "CREATE ROLE publisher").await;
         run(&mut connection, "GRANT USAGE ON SCHEMA windlass TO publisher").await;
-        let grants = statements().into_iter().find(|block| block.starts_with("GRANT USAGE ON SEQUENCE")).unwrap();
+        let grants = guide_statements().into_iter().find(|block| block.starts_with("GRANT USAGE ON SEQUENCE")).unwrap();
         run(&mut connection, &grants).await;
         let mut tx = connection.begin().await.unwrap();
         run(&mut tx, "SET LOCAL ROLE publisher").await;
@@ -627,27 +627,27 @@ on_postgres! {
 
     async fn every_statement_of_the_guide_works(bed) {
         let mut connection = connect(&bed.database.url).await;
-        // The tests' own role is called like our schema, which would come first.
+        // The test role has the name of the schema, which would otherwise come first in the search path.
         connection.execute("SET search_path = public").await.unwrap();
         let role = role();
         connection.execute(AssertSqlSafe(format!("CREATE ROLE {role}"))).await.unwrap();
         crate::run_scheduled_task::insert(&bed.database.url, crate::run_scheduled_task::ID, "", "").await;
-        for block in statements() {
+        for block in guide_statements() {
             let done = connection.execute(AssertSqlSafe(block.replace("publisher", &role))).await;
             done.unwrap_or_else(|error| panic!("{block}\n{error}"));
         }
         connection.execute(AssertSqlSafe(format!("DROP OWNED BY {role}; DROP ROLE {role}"))).await.unwrap();
-        assert_eq!(total(&bed.queue).await, 11);
+        assert_eq!(count_events(&bed.queue).await, 11);
     }
 }
 
-/// Roles belong to the whole server.
+/// A unique role name, because roles belong to the whole server.
 fn role() -> String {
     format!("windlass_test_publisher_{}_{:08x}", std::process::id(), fastrand::u32(..))
 }
 
-/// The statements of the guide, block by block.
-fn statements() -> Vec<String> {
+/// The SQL blocks of the guide.
+fn guide_statements() -> Vec<String> {
     let guide = include_str!("../../../../docs/sql.md");
     let blocks = guide.split("```sql\n").skip(1);
     blocks.map(|block| block.split_once("```").unwrap().0.to_owned()).collect()

@@ -1,4 +1,4 @@
-//! Small words that the tests are written in.
+//! Helpers for all tests: publish, claim and finish events, and read their state.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use windlass::{
     Action, ClaimRequest, Delivery, DeliveryView, Event, ListFilter, NewEvent, Outcome, Queue, Report, Status,
     Timestamp,
 };
+pub use windlass_testkit::eventually;
 
 pub const MICRO: Duration = Duration::from_micros(1);
 pub const MINUTE: Duration = Duration::from_secs(60);
@@ -37,35 +38,35 @@ pub async fn publish_new(queue: &Queue, event: NewEvent) -> Event {
     published.event
 }
 
-/// `count` events of one type, published together.
+/// Publishes `count` events of one type in one call, and returns their ids.
 pub async fn publish_many(queue: &Queue, event_type: &str, count: usize) -> Vec<i64> {
     let events = (0..count).map(|_| NewEvent::new(event_type)).collect();
     let published = queue.publish_all(events).await.expect("the events can be published");
     published.iter().map(|published| published.event.id).collect()
 }
 
-/// What `w` gets at once, if anything.
+/// Claims one ready delivery as worker `w`, without waiting.
 pub async fn poll(queue: &Queue) -> Option<Delivery> {
     queue.poll("w").await.expect("a poll succeeds")
 }
 
-/// What `w` gets at once.
-pub async fn take(queue: &Queue) -> Delivery {
-    poll(queue).await.expect("something is ready")
+/// Like [`poll`], but panics if no delivery is ready.
+pub async fn claim_one(queue: &Queue) -> Delivery {
+    poll(queue).await.expect("a delivery is ready")
 }
 
-/// What `w` gets when it waits: for what another process did, or upkeep has to find.
-pub async fn take_soon(queue: &Queue) -> Delivery {
+/// Claims one delivery as worker `w`, and waits until another process or a maintenance task makes one ready.
+pub async fn claim_one_soon(queue: &Queue) -> Delivery {
     claim_soon(queue, ClaimRequest::new("w")).await
 }
 
 pub async fn claim_soon(queue: &Queue, request: ClaimRequest) -> Delivery {
-    let mut got = queue.claim(request.max(1).wait(secs(20))).await.expect("a claim succeeds");
-    got.pop().expect("something becomes ready")
+    let mut deliveries = queue.claim(request.max(1).wait(secs(20))).await.expect("a claim succeeds");
+    deliveries.pop().expect("a delivery becomes ready")
 }
 
-/// All that `w` gets at once.
-pub async fn take_all(queue: &Queue) -> Vec<Delivery> {
+/// Claims up to 1,000 ready deliveries as worker `w`, without waiting.
+pub async fn claim_all(queue: &Queue) -> Vec<Delivery> {
     claim(queue, ClaimRequest::new("w").max(1_000)).await
 }
 
@@ -82,11 +83,11 @@ pub fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
     list
 }
 
-/// Ends an attempt; the lease must be held.
+/// Finishes an attempt, and panics if the lease is lost.
 pub async fn finish(queue: &Queue, delivery: &Delivery, report: Report) -> windlass::Attempt {
     match queue.finish(delivery, report).await.expect("a finish succeeds") {
         windlass::Finished::Applied(attempt) => attempt,
-        other => panic!("event {} is not held: {other:?}", delivery.event.id),
+        other => panic!("the lease of event {} is lost: {other:?}", delivery.event.id),
     }
 }
 
@@ -106,27 +107,28 @@ pub fn release() -> Report {
     Report::new(Outcome::Release)
 }
 
-/// How an event stands with `main`.
+/// The state of an event's delivery to `main`.
 pub async fn view(queue: &Queue, event_id: i64) -> DeliveryView {
     view_of(queue, event_id, "main").await
 }
 
 pub async fn view_of(queue: &Queue, event_id: i64, subscription: &str) -> DeliveryView {
     let view = queue.get(event_id).await.expect("the event exists");
-    view.delivery(subscription).expect("it has the delivery").clone()
+    view.delivery(subscription).expect("the event has this delivery").clone()
 }
 
 pub async fn status(queue: &Queue, event_id: i64) -> Status {
     view(queue, event_id).await.status
 }
 
+/// The actions in an event's log, oldest first.
 pub async fn trail(queue: &Queue, event_id: i64) -> Vec<Action> {
     let log = queue.log(event_id).await.expect("the event has a log");
     log.iter().map(|entry| entry.action).collect()
 }
 
-/// All that can be seen of an event, to show that nothing changed.
-pub async fn everything(queue: &Queue, event_id: i64) -> (String, String) {
+/// The visible state of an event and its log as JSON, to check that nothing changed.
+pub async fn event_snapshot(queue: &Queue, event_id: i64) -> (String, String) {
     let view = queue.get(event_id).await.expect("the event exists");
     let log = queue.log(event_id).await.expect("the event has a log");
     (json(&view), json(&log))
@@ -136,28 +138,19 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string_pretty(value).unwrap()
 }
 
-/// How many events the namespace has.
-pub async fn total(queue: &Queue) -> u64 {
+/// The number of events in the namespace.
+pub async fn count_events(queue: &Queue) -> u64 {
     queue.list(ListFilter::default()).await.expect("events can be listed").total
 }
 
-/// The dead letters' event ids, the newest first.
-pub async fn dead(queue: &Queue) -> Vec<i64> {
+/// The event ids of the dead letters, newest first.
+pub async fn dead_letter_ids(queue: &Queue) -> Vec<i64> {
     let filter = windlass::DeadLetterFilter { limit: 1_000, ..Default::default() };
     let page = queue.dead_letters(filter).await.expect("dead letters can be listed");
     page.items.iter().map(|letter| letter.event.id).collect()
 }
 
-/// Waits until it is so; what never becomes so fails the test.
-pub async fn eventually(what: &str, so: impl AsyncFn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !so().await {
-        assert!(begun.elapsed() < secs(30), "never: {what}");
-        tokio::time::sleep(millis(5)).await;
-    }
-}
-
-/// Prints the seed of a random test that fails.
+/// Prints the seed if a random test fails.
 pub struct SeedOnPanic(pub u64);
 
 impl Drop for SeedOnPanic {

@@ -1,4 +1,4 @@
-//! The kit for users' own tests.
+//! `windlass::testing`, the test kit for applications.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn mail(to: &str) -> MailSent {
 }
 
 #[tokio::test]
-async fn a_node_runs_until_nothing_is_left_to_do() {
+async fn run_until_idle_handles_all_events() {
     let queue = TestQueue::new().await.unwrap();
     let node = Node::new(&queue, "n")
         .on("order.paid", |event, cx| async move {
@@ -44,8 +44,9 @@ async fn a_node_runs_until_nothing_is_left_to_do() {
     assert_eq!(queue.completed("order.paid").await.unwrap().len(), 2);
 }
 
+// Q9
 #[tokio::test]
-async fn time_passes_only_when_the_test_says_so() {
+async fn time_passes_only_by_advance() {
     let queue = TestQueue::new().await.unwrap();
     let node = Node::new(&queue, "n").on("t", |event, _| async move {
         match event.attempt() {
@@ -71,7 +72,7 @@ async fn time_passes_only_when_the_test_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_not_done_is_told_with_its_error() {
+async fn assert_all_completed_reports_unfinished_events() {
     let queue = TestQueue::new().await.unwrap();
     queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
     let audit = Handler::new("t", |_, _| async { Err(HandlerError::unrecoverable("no space")) });
@@ -80,23 +81,23 @@ async fn what_is_not_done_is_told_with_its_error() {
     let event = queue.publish(NewEvent::new("t")).await.unwrap().event;
     node.run_until_idle().await.unwrap();
     assert_eq!(queue.status_of(event.id, "audit").await.unwrap(), Status::Failed);
-    let said = tokio::spawn(async move { queue.assert_all_completed().await }).await.unwrap_err().into_panic();
-    let said = said.downcast_ref::<String>().unwrap();
-    assert!(said.contains("event 1 't' for audit: FAILED no space"), "{said}");
+    let message = tokio::spawn(async move { queue.assert_all_completed().await }).await.unwrap_err().into_panic();
+    let message = message.downcast_ref::<String>().unwrap();
+    assert!(message.contains("event 1 't' for audit: FAILED no space"), "{message}");
 }
 
 #[tokio::test]
-#[should_panic(expected = "what was published as 'mail.sent'")]
-async fn what_was_not_published_is_noticed() {
+#[should_panic(expected = "published events of type 'mail.sent'")]
+async fn assert_published_reports_missing_events() {
     let queue = TestQueue::new().await.unwrap();
     queue.publish_as(&mail("ada")).await.unwrap();
     queue.assert_published(&[mail("ada")]).await;
     queue.assert_published(&[mail("bob")]).await;
 }
 
-/// Each one is a database of its own, and handlers in transactions work in it.
+/// Each queue has its own database, in which transactional handlers work.
 #[tokio::test]
-async fn queues_in_memory_are_apart() {
+async fn in_memory_queues_are_isolated() {
     let (one, two) = (TestQueue::new().await.unwrap(), TestQueue::new().await.unwrap());
     one.publish(NewEvent::new("t")).await.unwrap();
     assert_eq!((one.published("t").await.unwrap().len(), two.published("t").await.unwrap().len()), (1, 0));

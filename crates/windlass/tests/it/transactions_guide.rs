@@ -1,7 +1,7 @@
-//! The examples of `docs/transactions.md` and the Python of `docs/sql.md`, run as a reader would run them.
+//! Runs the examples of `docs/transactions.md` and the Python example of `docs/sql.md`.
 //!
-//! Those in Rust are the code between the marks below, which is compared with the guide. Those in Python and JavaScript are
-//! taken from the guide.
+//! The Rust examples are between the marks below, and a test compares them with the guide. The Python and JavaScript
+//! examples are read from the guide.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -9,9 +9,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use windlass::{NewEvent, Queue};
+use windlass_testkit::Kind;
 
-use crate::bed::{Bed, Kind, run};
-use crate::own::number;
+use crate::bed::{Bed, run};
+use crate::open_transaction::query_number;
 use crate::support::*;
 
 const GUIDE: &str = include_str!("../../../../docs/transactions.md");
@@ -22,17 +23,17 @@ fn blocks(guide: &str, language: &str) -> Vec<String> {
     guide.split(&begin).skip(1).map(|rest| rest.split_once("```").unwrap().0.to_owned()).collect()
 }
 
-/// The orders of the examples, and which events they lead to.
-async fn with_orders(bed: &Bed) -> Queue {
+/// Creates the table of the examples.
+async fn create_orders_table(bed: &Bed) -> Queue {
     let id = if bed.database.kind == Kind::Sqlite { "INTEGER PRIMARY KEY" } else { "bigserial PRIMARY KEY" };
     bed.database.execute(&format!("CREATE TABLE orders (id {id}, customer text NOT NULL)")).await;
-    bed.real_time().await
+    bed.real_time_queue().await
 }
 
-/// There is one order, and its event.
+/// Checks that there is one order and its event.
 async fn assert_placed(bed: &Bed, queue: &Queue, payload: Value) {
-    assert_eq!(number(&bed.database, "SELECT count(*) FROM orders WHERE customer = 'customer-7'").await, 1);
-    let delivery = take(queue).await;
+    assert_eq!(query_number(&bed.database, "SELECT count(*) FROM orders WHERE customer = 'customer-7'").await, 1);
+    let delivery = claim_one(queue).await;
     let event = &delivery.event;
     assert_eq!((&*event.event_type, event.group_id.as_deref()), ("order.placed", Some("customer-7")));
     assert_eq!(event.payload::<Value>().unwrap(), payload);
@@ -100,7 +101,7 @@ fn with_diesel(mut connection: diesel::PgConnection, order: Value) -> Done {
 }
 
 #[test]
-fn the_rust_of_the_guide_is_what_is_run_here() {
+fn rust_in_the_guide_matches_this_file() {
     let source = include_str!("transactions_guide.rs");
     let marked = source.split("    // guide\n").skip(1).map(|rest| rest.split_once("    // end\n").unwrap().0);
     let run: Vec<String> = marked.map(|code| code.replace("\n    ", "\n").trim_start().to_owned()).collect();
@@ -109,13 +110,13 @@ fn the_rust_of_the_guide_is_what_is_run_here() {
 
 on_postgres! {
     async fn sqlx_publishes_in_its_transaction(bed) {
-        let queue = with_orders(bed).await;
+        let queue = create_orders_table(bed).await;
         with_sqlx(&queue, sqlx::PgPool::connect(&bed.database.url).await.unwrap(), order()).await.unwrap();
         assert_placed(bed, &queue, order()).await;
     }
 
     async fn tokio_postgres_publishes_in_its_transaction(bed) {
-        let queue = with_orders(bed).await;
+        let queue = create_orders_table(bed).await;
         let (client, connection) = tokio_postgres::connect(&bed.database.url, tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         with_tokio_postgres(client, order()).await.unwrap();
@@ -123,7 +124,7 @@ on_postgres! {
     }
 
     async fn diesel_publishes_in_its_transaction(bed) {
-        let queue = with_orders(bed).await;
+        let queue = create_orders_table(bed).await;
         let url = bed.database.url.clone();
         let publish = move || with_diesel(diesel::Connection::establish(&url).unwrap(), order()).map_err(|error| error.to_string());
         tokio::task::spawn_blocking(publish).await.unwrap().unwrap();
@@ -131,25 +132,25 @@ on_postgres! {
     }
 
     async fn psycopg_publishes_in_its_transaction(bed) {
-        let queue = with_orders(bed).await;
-        run_python(bed, &on_the_database(bed, &blocks(GUIDE, "python")[0]));
+        let queue = create_orders_table(bed).await;
+        run_python(bed, &with_test_database(bed, &blocks(GUIDE, "python")[0]));
         assert_placed(bed, &queue, order()).await;
     }
 
     async fn psycopg_calls_the_function(bed) {
-        let queue = with_orders(bed).await;
+        let queue = create_orders_table(bed).await;
         let sql = include_str!("../../../../docs/sql.md");
-        run_python(bed, &on_the_database(bed, &blocks(sql, "python")[0]));
+        run_python(bed, &with_test_database(bed, &blocks(sql, "python")[0]));
         assert_placed(bed, &queue, json!({ "customer": 7 })).await;
     }
 
     async fn node_publishes_in_its_transaction(bed) {
-        let queue = with_orders(bed).await;
-        let script = on_the_database(bed, &blocks(GUIDE, "javascript")[0]);
+        let queue = create_orders_table(bed).await;
+        let script = with_test_database(bed, &blocks(GUIDE, "javascript")[0]);
         let mut node = Command::new("node");
-        // Modules are looked for from the current folder.
+        // Node resolves modules from the current folder.
         node.args(["--input-type=module", "--eval", &script]).current_dir(installed("WINDLASS_TEST_NODE_FOLDER"));
-        succeed(node);
+        run_successfully(node);
         assert_placed(bed, &queue, order()).await;
     }
 }
@@ -157,7 +158,7 @@ on_postgres! {
 #[test]
 fn rusqlite_publishes_in_its_transaction() {
     run(Kind::Sqlite, async |bed: &Bed| {
-        let queue = with_orders(bed).await;
+        let queue = create_orders_table(bed).await;
         with_rusqlite(&queue, rusqlite::Connection::open(bed.database.file()).unwrap(), order()).unwrap();
         assert_placed(bed, &queue, order()).await;
     });
@@ -166,21 +167,21 @@ fn rusqlite_publishes_in_its_transaction() {
 #[test]
 fn sqlite3_of_python_publishes_in_its_transaction() {
     run(Kind::Sqlite, async |bed: &Bed| {
-        let queue = with_orders(bed).await;
-        // The file is called so, in the folder that the script runs in.
+        let queue = create_orders_table(bed).await;
+        // The script opens a file of this name in the current folder.
         run_python(bed, &blocks(GUIDE, "python")[1]);
         assert_placed(bed, &queue, order()).await;
     });
 }
 
-/// The guide names a database of its own.
-fn on_the_database(bed: &Bed, script: &str) -> String {
+/// Replaces the database of the guide.
+fn with_test_database(bed: &Bed, script: &str) -> String {
     let named = "postgresql://localhost/shop";
     assert!(script.contains(named), "{script}");
     script.replace(named, &bed.database.url)
 }
 
-/// What `cargo xtask` installed, and tells in a variable.
+/// A path that `cargo xtask` installs and passes in a variable.
 fn installed(variable: &str) -> PathBuf {
     match std::env::var_os(variable) {
         Some(path) if !path.is_empty() => path.into(),
@@ -191,11 +192,11 @@ fn installed(variable: &str) -> PathBuf {
 fn run_python(bed: &Bed, script: &str) {
     let mut python = Command::new(installed("WINDLASS_TEST_PYTHON"));
     python.args(["-c", script]).current_dir(bed.database.folder.path());
-    succeed(python);
+    run_successfully(python);
 }
 
-fn succeed(mut command: Command) {
+fn run_successfully(mut command: Command) {
     let output = command.stdin(Stdio::null()).output().expect("the program can be run");
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
 }

@@ -1,4 +1,4 @@
-//! What people do by hand: cancel, reset, and see who is stuck.
+//! Operations of an administrator: cancel, reset, and list stuck deliveries and workers.
 
 use windlass::{
     Action, ClaimRequest, Error, LeasedEvent, NewEvent, Policy, Report, Status, StuckDelivery, SubscriptionSpec,
@@ -20,7 +20,7 @@ fn not_reset(event_id: i64, status: Status) -> Error {
 }
 
 conformance! {
-    async fn a_cancelled_event_is_never_handed_out(bed) {
+    async fn canceled_event_is_never_delivered(bed) {
         let event = publish(&bed.queue, "t").await.id;
         bed.advance(secs(1));
         assert_eq!(bed.queue.cancel(event, None).await, Ok(1));
@@ -28,13 +28,13 @@ conformance! {
         assert_eq!((view.status, view.attempts, view.updated_at), (Status::Cancelled, 0, bed.now()));
         assert!(poll(&bed.queue).await.is_none());
         assert_eq!(trail(&bed.queue, event).await, [Action::Cancelled]);
-        assert!(dead(&bed.queue).await.is_empty());
+        assert!(dead_letter_ids(&bed.queue).await.is_empty());
         assert_eq!(bed.queue.cancel(event, None).await, Err(not_cancelled(event, Status::Cancelled)));
     }
 
-    async fn only_what_waits_can_be_cancelled(bed) {
+    async fn only_pending_event_can_be_canceled(bed) {
         let event = publish(&bed.queue, "t").await.id;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         assert_eq!(bed.queue.cancel(event, None).await, Err(not_cancelled(event, Status::Processing)));
         done(&bed.queue, &delivery).await;
         assert_eq!(bed.queue.cancel(event, None).await, Err(not_cancelled(event, Status::Completed)));
@@ -42,9 +42,9 @@ conformance! {
         assert_eq!(bed.queue.cancel(event + 1, None).await, Err(unknown));
     }
 
-    async fn an_event_that_waits_for_a_retry_can_be_cancelled(bed) {
+    async fn event_waiting_for_retry_can_be_canceled(bed) {
         let event = publish(&bed.queue, "t").await.id;
-        fail(&bed.queue, &take(&bed.queue).await).await;
+        fail(&bed.queue, &claim_one(&bed.queue).await).await;
         assert_eq!(bed.queue.cancel(event, None).await, Ok(1));
         let view = view(&bed.queue, event).await;
         assert_eq!((view.status, view.attempts, view.retry_count), (Status::Cancelled, 1, 1));
@@ -52,7 +52,7 @@ conformance! {
         assert!(poll(&bed.queue).await.is_none());
     }
 
-    async fn deliveries_are_cancelled_for_one_subscription_or_for_all(bed) {
+    async fn cancel_applies_to_one_or_all_subscriptions(bed) {
         let queue = &bed.queue;
         queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
         let event = publish(queue, "t").await.id;
@@ -61,7 +61,7 @@ conformance! {
         assert_eq!(view_of(queue, event, "audit").await.status, Status::Cancelled);
         let event = publish(queue, "t").await.id;
         assert_eq!(queue.cancel(event, None).await, Ok(2));
-        // One is held: the other one can still be called off.
+        // A worker processes the delivery of `audit`; the delivery of `main` is pending and can be canceled.
         let event = publish(queue, "t").await.id;
         claim(queue, ClaimRequest::new("w").subscription("audit")).await.remove(0);
         assert_eq!(queue.cancel(event, None).await, Ok(1));
@@ -70,12 +70,12 @@ conformance! {
     }
 
     // B3, H12
-    async fn a_reset_event_can_be_taken_at_once(bed) {
+    async fn reset_event_is_claimable_immediately(bed) {
         let event = publish(&bed.queue, "t").await.id;
         let delivery = bed.queue.poll("stuck:1").await.unwrap().unwrap();
         bed.queue.start(&delivery).await.unwrap();
         bed.advance(secs(1));
-        let other = bed.other().await;
+        let other = bed.second_queue().await;
         other.reset(event, "main", "worker_timeout").await.unwrap();
         let view = view(&bed.queue, event).await;
         assert_eq!((view.status, view.attempts, view.retry_count), (Status::Pending, 1, 0));
@@ -84,7 +84,7 @@ conformance! {
 
         assert!(bed.queue.finish(&delivery, Report::done()).await.unwrap().is_lost());
         assert!(bed.queue.finish(LeasedEvent::by_worker(event, "stuck:1"), Report::done()).await.unwrap().is_lost());
-        let again = take(&other).await;
+        let again = claim_one(&other).await;
         assert_eq!((again.event.id, again.attempts), (event, 2));
         let log = bed.queue.log(event).await.unwrap();
         assert_eq!(log[2].action, Action::Reset);
@@ -92,31 +92,31 @@ conformance! {
     }
 
     // H12
-    async fn resetting_a_failed_event_redrives_it(bed) {
+    async fn resetting_failed_event_redrives_it(bed) {
         let event = publish(&bed.queue, "t").await.id;
-        finish(&bed.queue, &take(&bed.queue).await, Report::dead("x")).await;
+        finish(&bed.queue, &claim_one(&bed.queue).await, Report::dead("x")).await;
         bed.queue.reset(event, "main", "try again").await.unwrap();
-        assert!(dead(&bed.queue).await.is_empty());
-        let again = take(&bed.queue).await;
+        assert!(dead_letter_ids(&bed.queue).await.is_empty());
+        let again = claim_one(&bed.queue).await;
         assert_eq!((again.event.id, again.retry_count), (event, 0));
         use Action::*;
         assert_eq!(trail(&bed.queue, event).await, [Picked, Failed, Redriven, Picked]);
     }
 
     // H12
-    async fn resetting_an_expired_event_redrives_it(bed) {
+    async fn resetting_expired_event_redrives_it(bed) {
         let event = publish_new(&bed.queue, NewEvent::new("t").expires_at(after(bed.now(), secs(1)))).await.id;
         bed.advance(secs(1));
         bed.queue.expire_once().await.unwrap();
         bed.queue.reset(event, "main", "try again").await.unwrap();
-        assert_eq!(take(&bed.queue).await.event.id, event);
+        assert_eq!(claim_one(&bed.queue).await.event.id, event);
     }
 
     // H12
-    async fn what_nobody_holds_cannot_be_reset(bed) {
+    async fn pending_or_completed_event_cannot_be_reset(bed) {
         let event = publish(&bed.queue, "t").await.id;
         assert_eq!(bed.queue.reset(event, "main", "x").await, Err(not_reset(event, Status::Pending)));
-        done(&bed.queue, &take(&bed.queue).await).await;
+        done(&bed.queue, &claim_one(&bed.queue).await).await;
         assert_eq!(bed.queue.reset(event, "main", "x").await, Err(not_reset(event, Status::Completed)));
         assert_eq!(trail(&bed.queue, event).await, [Action::Picked, Action::Completed]);
         let unknown = Error::EventNotFound { namespace: "default".into(), event_id: event + 1 };
@@ -124,14 +124,14 @@ conformance! {
         assert_eq!(bed.queue.reset(event, "nope", "x").await.unwrap_err().code(), "subscription_not_found");
     }
 
-    // Q16: a reset by hand gives no attempt for free.
-    async fn a_reset_attempt_counts(bed) {
+    // Q16: a reset does not give back the attempt.
+    async fn reset_attempt_counts_toward_max_attempts(bed) {
         let queue = bed.namespace(Policy { max_attempts: 3, ..Policy::default() }).await;
         let event = publish(&queue, "t").await.id;
-        take(&queue).await;
+        claim_one(&queue).await;
         queue.reset(event, "main", "x").await.unwrap();
         for _ in 0..2 {
-            take(&queue).await;
+            claim_one(&queue).await;
             bed.advance(LEASE);
         }
         assert!(poll(&queue).await.is_none());
@@ -139,18 +139,18 @@ conformance! {
     }
 
     // B3, H14
-    async fn stuck_deliveries_are_listed_the_earliest_first(bed) {
+    async fn stuck_deliveries_are_listed_oldest_first(bed) {
         let queue = &bed.queue;
-        let begun = bed.now();
-        let mut held = Vec::new();
+        let start = bed.now();
+        let mut claimed = Vec::new();
         for (n, event_type) in ["a", "b", "c"].iter().enumerate() {
             publish(queue, event_type).await;
-            held.push(queue.poll(format!("w{n}")).await.unwrap().unwrap());
+            claimed.push(queue.poll(format!("w{n}")).await.unwrap().unwrap());
             bed.advance(secs(10));
         }
         publish(queue, "waiting").await;
-        queue.start(&held[1]).await.unwrap();
-        // At 30 s, the first is held for 30 s, the second for 20 s, the third for 10 s.
+        queue.start(&claimed[1]).await.unwrap();
+        // At 30 s, the leases are 30 s, 20 s and 10 s old.
         let stuck = async |seconds| {
             let stuck = queue.stuck(secs(seconds), 10).await.unwrap();
             stuck.iter().map(|stuck| stuck.event_type.clone()).collect::<Vec<_>>()
@@ -160,25 +160,25 @@ conformance! {
         assert_eq!(stuck(5).await, ["a", "b", "c"]);
         assert_eq!(queue.stuck(secs(5), 2).await.unwrap().len(), 2);
         let expected = StuckDelivery {
-            event_id: held[1].event.id,
+            event_id: claimed[1].event.id,
             event_type: "b".into(),
             subscription: "main".into(),
             worker_id: "w1".into(),
             attempts: 1,
-            picked_at: after(begun, secs(10)),
-            started_at: Some(after(begun, secs(30))),
-            updated_at: after(begun, secs(30)),
-            lease_expires_at: after(begun, secs(70)),
+            picked_at: after(start, secs(10)),
+            started_at: Some(after(start, secs(30))),
+            updated_at: after(start, secs(30)),
+            lease_expires_at: after(start, secs(70)),
         };
         assert_eq!(queue.stuck(secs(5), 10).await.unwrap()[1], expected);
-        queue.reset(held[0].event.id, "main", "stuck").await.unwrap();
+        queue.reset(claimed[0].event.id, "main", "stuck").await.unwrap();
         assert_eq!(stuck(5).await, ["b", "c"]);
     }
 
     // H14
-    async fn workers_are_listed_and_stale_ones_marked(bed) {
+    async fn workers_are_listed_with_stale_ones_marked(bed) {
         let queue = &bed.queue;
-        let begun = bed.now();
+        let start = bed.now();
         publish_many(queue, "t", 5).await;
         let busy = claim(queue, ClaimRequest::new("busy").max(2)).await;
         claim(queue, ClaimRequest::new("silent").max(1)).await;
@@ -190,8 +190,8 @@ conformance! {
         let worker = |name: &str, held, oldest: Option<u64>, seen: u64, stale| WorkerView {
             worker_id: name.into(),
             held,
-            oldest_picked_at: oldest.map(|at| after(begun, secs(at))),
-            last_seen_at: after(begun, secs(seen)),
+            oldest_picked_at: oldest.map(|at| after(start, secs(at))),
+            last_seen_at: after(start, secs(seen)),
             stale,
         };
         let expected = [
@@ -202,7 +202,7 @@ conformance! {
         let mut workers = queue.workers(secs(30)).await.unwrap();
         workers.sort_by_key(|worker| worker.worker_id.clone());
         assert_eq!(workers, expected);
-        // Who holds nothing is forgotten after an hour.
+        // A worker without leases is not listed after an hour.
         bed.advance(secs(3_600));
         let names: Vec<_> = queue.workers(secs(30)).await.unwrap().into_iter().map(|w| w.worker_id).collect();
         assert_eq!(sorted(names), ["busy", "silent"]);

@@ -1,4 +1,4 @@
-//! How live deliveries stand.
+//! The backlog: pending and processing deliveries by state, and dead letters by reason.
 
 use windlass::{Backlog, ClaimRequest, NewEvent, Outcome, Report};
 
@@ -11,7 +11,7 @@ conformance! {
         for (queue, event_type) in [(queue, "mail"), (queue, "order"), (&other, "mail"), (queue, "mail")] {
             bed.advance(secs(1));
             publish(queue, event_type).await;
-            finish(queue, &take(queue).await, Report::dead("x")).await;
+            finish(queue, &claim_one(queue).await, Report::dead("x")).await;
         }
         let expected = [("mail", 2, bed.now()), ("order", 1, bed.now() - chrono::TimeDelta::seconds(2))];
         let groups = queue.dead_letter_groups(0).await.unwrap();
@@ -21,7 +21,7 @@ conformance! {
         assert_eq!(queue.dead_letter_groups(1).await.unwrap().len(), 1);
     }
 
-    async fn live_deliveries_are_counted_by_why_they_wait(bed) {
+    async fn backlog_counts_deliveries_by_wait_reason(bed) {
         let queue = &bed.queue;
         let other = queue.put_namespace("other", None, None).await.unwrap();
         publish(&other, "mail").await;
@@ -33,9 +33,9 @@ conformance! {
         publish_new(queue, NewEvent::new("mail").delay(secs(60))).await;
         bed.advance(secs(5));
         publish(queue, "mail").await;
-        let taken = take(queue).await;
-        assert_eq!(taken.event.event_type, "order");
-        finish(queue, &taken, Report::new(Outcome::Retry { after: Some(secs(60)) })).await;
+        let claimed = claim_one(queue).await;
+        assert_eq!(claimed.event.event_type, "order");
+        finish(queue, &claimed, Report::new(Outcome::Retry { after: Some(secs(60)) })).await;
         publish(queue, "order").await;
         assert_eq!(claim(queue, ClaimRequest::new("w").types(["order"])).await.len(), 1);
 

@@ -1,4 +1,4 @@
-//! What cannot be accepted is refused with a clear error, and nothing is changed.
+//! Invalid input is refused with an error that names the field, and changes nothing.
 
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use windlass::{
 
 use crate::support::*;
 
+/// The error message of a publish that must fail and store nothing.
 async fn refused(queue: &Queue, event: NewEvent) -> String {
-    let before = total(queue).await;
-    let error = queue.publish(event).await.expect_err("it cannot be stored");
-    assert_eq!(total(queue).await, before);
+    let before = count_events(queue).await;
+    let error = queue.publish(event).await.expect_err("the event must be refused");
+    assert_eq!(count_events(queue).await, before);
     assert!(poll(queue).await.is_none());
     error.to_string()
 }
 
-async fn limited(bed: &crate::bed::Bed, limits: Limits) -> Queue {
+async fn queue_with_limits(bed: &crate::bed::Bed, limits: Limits) -> Queue {
     Queue::options(&bed.database.url).limits(limits).open().await.unwrap()
 }
 
@@ -29,23 +30,23 @@ fn invalid(error: Error, field: &str) {
 
 conformance! {
     // H13
-    async fn a_payload_over_the_limit_is_refused(bed) {
+    async fn payload_over_the_limit_is_refused(bed) {
         let text = "x".repeat((1 << 20) - 1);
         let error = refused(&bed.queue, NewEvent::new("t").payload(&text).unwrap()).await;
         assert_eq!(error, "payload is 1048577 bytes; the limit is 1048576 bytes");
-        let queue = limited(bed, Limits { payload_bytes_max: 10, ..Limits::default() }).await;
+        let queue = queue_with_limits(bed, Limits { payload_bytes_max: 10, ..Limits::default() }).await;
         let error = refused(&queue, NewEvent::new("t").payload("123456789").unwrap()).await;
         assert_eq!(error, "payload is 11 bytes; the limit is 10 bytes");
     }
 
-    async fn a_payload_that_nests_too_deep_is_refused(bed) {
+    async fn too_deeply_nested_payload_is_refused(bed) {
         let deep = |depth: usize| RawValue::from_string("[".repeat(depth) + &"]".repeat(depth));
         let error = refused(&bed.queue, NewEvent::new("t").payload_raw(deep(101).unwrap())).await;
         assert_eq!(error, "payload: must not nest deeper than 100");
     }
 
-    async fn only_so_many_filters_are_in_use_at_once(bed) {
-        let queue = limited(bed, Limits { filters_max: 2, ..Limits::default() }).await;
+    async fn number_of_distinct_filters_is_limited(bed) {
+        let queue = queue_with_limits(bed, Limits { filters_max: 2, ..Limits::default() }).await;
         for tag in ["a", "b", "a"] {
             assert!(queue.claim(ClaimRequest::new("w").tags([tag])).await.unwrap().is_empty());
         }
@@ -53,13 +54,13 @@ conformance! {
         assert_eq!(error, Error::TooManyFilters { max: 2 });
     }
 
-    async fn a_payload_with_half_a_character_is_refused(bed) {
-        let half = RawValue::from_string(r#"{"a":"\ud800 alone"}"#.to_owned()).unwrap();
-        let error = refused(&bed.queue, NewEvent::new("t").payload_raw(half)).await;
+    async fn payload_with_lone_surrogate_is_refused(bed) {
+        let lone_surrogate = RawValue::from_string(r#"{"a":"\ud800 alone"}"#.to_owned()).unwrap();
+        let error = refused(&bed.queue, NewEvent::new("t").payload_raw(lone_surrogate)).await;
         assert_eq!(error, r"payload: has a \u escape that is half of a character: a lone surrogate");
     }
 
-    async fn bad_names_of_an_event_are_refused(bed) {
+    async fn invalid_event_names_are_refused(bed) {
         let (long, control) = ("x".repeat(201), "a\u{7}b");
         let queue = &bed.queue;
         for (field, make) in [
@@ -89,10 +90,10 @@ conformance! {
     async fn impossible_times_are_refused(bed) {
         let (queue, now) = (&bed.queue, bed.now());
         let event = || NewEvent::new("t");
-        let late = event().run_at(after(now, secs(2))).expires_at(after(now, secs(1)));
-        assert_eq!(refused(queue, late).await, "expires_at: must be after run_at: the event could never start");
-        let late = event().delay(secs(1)).expires_at(after(now, secs(1)));
-        assert_eq!(refused(queue, late).await, "expires_at: must be after run_at: the event could never start");
+        let expired = event().run_at(after(now, secs(2))).expires_at(after(now, secs(1)));
+        assert_eq!(refused(queue, expired).await, "expires_at: must be after run_at: the event could never start");
+        let expired = event().delay(secs(1)).expires_at(after(now, secs(1)));
+        assert_eq!(refused(queue, expired).await, "expires_at: must be after run_at: the event could never start");
         let both = event().delay(secs(1)).run_at(now);
         assert_eq!(refused(queue, both).await, "delay_ms: give either run_at or a delay, not both");
         let far = event().run_at(now + chrono::TimeDelta::days(40_000));
@@ -100,13 +101,13 @@ conformance! {
         assert_eq!(refused(queue, event().delay(Duration::MAX)).await, "delay_ms: must be at most 100 years");
     }
 
-    async fn batches_have_limits(bed) {
+    async fn batch_sizes_are_limited(bed) {
         let limits =
             Limits { publish_batch_max: 3, claim_batch_max: 3, finish_batch_max: 3, page_max: 3, ..Limits::default() };
-        let queue = limited(bed, limits).await;
+        let queue = queue_with_limits(bed, limits).await;
         let events = |count| vec![NewEvent::new("t"); count];
         invalid(queue.publish_all(events(4)).await.unwrap_err(), "events");
-        assert_eq!(total(&queue).await, 0);
+        assert_eq!(count_events(&queue).await, 0);
         let published = queue.publish_all(events(3)).await.unwrap();
         invalid(queue.claim(ClaimRequest::new("w").max(4)).await.unwrap_err(), "max");
         invalid(queue.claim(ClaimRequest::new("w").max(0)).await.unwrap_err(), "max");
@@ -120,7 +121,7 @@ conformance! {
         invalid(queue.list(ListFilter { offset: usize::MAX, ..Default::default() }).await.unwrap_err(), "offset");
     }
 
-    async fn bad_claims_are_refused(bed) {
+    async fn invalid_claims_are_refused(bed) {
         publish(&bed.queue, "t").await;
         let request = || ClaimRequest::new("w");
         let refused = async |request| bed.queue.claim(request).await.unwrap_err();
@@ -135,13 +136,13 @@ conformance! {
         invalid(refused(request().wait(secs(61))).await, "wait_ms");
         let unknown = Error::SubscriptionNotFound { namespace: "default".into(), subscription: "nope".into() };
         assert_eq!(refused(request().subscription("nope")).await, unknown);
-        assert_eq!(take(&bed.queue).await.attempts, 1);
+        assert_eq!(claim_one(&bed.queue).await.attempts, 1);
     }
 
-    async fn bad_reports_are_refused(bed) {
+    async fn invalid_reports_are_refused(bed) {
         let event = publish(&bed.queue, "t").await.id;
-        let delivery = take(&bed.queue).await;
-        let before = everything(&bed.queue, event).await;
+        let delivery = claim_one(&bed.queue).await;
+        let before = event_snapshot(&bed.queue, event).await;
         let refused = async |report| bed.queue.finish(&delivery, report).await.unwrap_err();
         invalid(refused(snooze(Duration::MAX)).await, "delay_ms");
         invalid(refused(Report::new(Outcome::Retry { after: Some(Duration::MAX) })).await, "retry_after_ms");
@@ -155,12 +156,12 @@ conformance! {
         invalid(bed.queue.extend(&delivery, Some(Duration::ZERO)).await.unwrap_err(), "lease_ms");
         invalid(bed.queue.extend(&delivery, Some(Duration::MAX)).await.unwrap_err(), "lease_ms");
         assert_eq!(bed.queue.reset(event, "main", "x".repeat(201).as_str()).await.unwrap_err().code(), "too_large");
-        assert_eq!(everything(&bed.queue, event).await, before);
+        assert_eq!(event_snapshot(&bed.queue, event).await, before);
         done(&bed.queue, &delivery).await;
     }
 
     // C1: names validated
-    async fn bad_namespaces_and_subscriptions_are_refused(bed) {
+    async fn invalid_namespaces_and_subscriptions_are_refused(bed) {
         let queue = &bed.queue;
         let long = "x".repeat(64);
         for name in ["", "a b", "-a", "ä", "a/b", "a\nb", long.as_str()] {
@@ -179,18 +180,18 @@ conformance! {
         assert_eq!(queue.subscriptions().await.unwrap().len(), 1);
     }
 
-    async fn bad_policies_are_refused(bed) {
+    async fn invalid_policies_are_refused(bed) {
         let default = Policy::default;
-        let over = u64::MAX;
+        let too_large = u64::MAX;
         let cases = [
             ("lease_ms", Policy { lease_ms: 0, ..default() }),
-            ("lease_ms", Policy { lease_ms: over, ..default() }),
+            ("lease_ms", Policy { lease_ms: too_large, ..default() }),
             ("max_attempts", Policy { max_attempts: 0, ..default() }),
             ("max_attempts", Policy { max_attempts: 10_001, ..default() }),
             ("max_retries", Policy { max_retries: Some(10_001), ..default() }),
-            ("key_window_ms", Policy { key_window_ms: over, ..default() }),
-            ("deadline_horizon_ms", Policy { deadline_horizon_ms: Some(over), ..default() }),
-            ("backoff.delay_ms", Policy { backoff: Backoff::Fixed { delay_ms: over }, ..default() }),
+            ("key_window_ms", Policy { key_window_ms: too_large, ..default() }),
+            ("deadline_horizon_ms", Policy { deadline_horizon_ms: Some(too_large), ..default() }),
+            ("backoff.delay_ms", Policy { backoff: Backoff::Fixed { delay_ms: too_large }, ..default() }),
             (
                 "backoff.jitter",
                 Policy { backoff: Backoff::Exponential { initial_ms: 1, max_ms: 1, jitter: f64::NAN }, ..default() },
@@ -205,8 +206,8 @@ conformance! {
         assert_eq!(bed.queue.namespaces().await.unwrap().len(), 1);
     }
 
-    async fn subscriptions_have_a_limit(bed) {
-        let queue = limited(bed, Limits { subscriptions_max: 2, ..Limits::default() }).await;
+    async fn number_of_subscriptions_is_limited(bed) {
+        let queue = queue_with_limits(bed, Limits { subscriptions_max: 2, ..Limits::default() }).await;
         queue.add_subscription(SubscriptionSpec::new("second").types(["x"])).await.unwrap();
         invalid(queue.add_subscription(SubscriptionSpec::new("third")).await.unwrap_err(), "subscription");
     }

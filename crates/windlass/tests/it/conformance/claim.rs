@@ -1,4 +1,4 @@
-//! Claiming: who gets what, in which order, and for how long.
+//! Claiming: filters, order, batch sizes and leases.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use crate::support::*;
 
 conformance! {
     // Q2
-    async fn a_poll_with_nothing_to_do_returns_nothing(bed) {
+    async fn poll_of_empty_queue_returns_nothing(bed) {
         assert!(poll(&bed.queue).await.is_none());
         let event = publish(&bed.queue, "t").await;
-        assert_eq!(take(&bed.queue).await.event.id, event.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, event.id);
         assert!(poll(&bed.queue).await.is_none());
     }
 
     // Q5
-    async fn an_acquired_event_shows_its_new_values(bed) {
+    async fn claimed_delivery_shows_its_lease(bed) {
         let event = publish_new(&bed.queue, NewEvent::new("t").max_retries(5)).await;
         bed.advance(secs(3));
         let delivery = bed.queue.poll("worker-7").await.unwrap().unwrap();
@@ -40,17 +40,17 @@ conformance! {
     }
 
     // Q3
-    async fn the_earliest_goes_first(bed) {
+    async fn earliest_ready_event_is_claimed_first(bed) {
         let later = publish_new(&bed.queue, NewEvent::new("t").delay(secs(20))).await;
         let soon = publish_new(&bed.queue, NewEvent::new("t").delay(secs(10))).await;
         let now = publish_many(&bed.queue, "t", 2).await;
         bed.advance(secs(30));
-        let got = ids(&take_all(&bed.queue).await);
+        let got = ids(&claim_all(&bed.queue).await);
         assert_eq!(got, [now[0], now[1], soon.id, later.id]);
     }
 
-    // A large claim may read its events apart: in runs, with gaps between them, from one lane and from several.
-    async fn a_large_claim_gets_every_event_whole_and_in_order(bed) {
+    // A large claim may read the events with separate statements, for contiguous and for sparse ids.
+    async fn large_claim_returns_complete_events_in_order(bed) {
         let new = |n: usize| NewEvent::new(["a", "b", "b", "c"][n % 4]).payload(&n).unwrap().title(format!("no. {n}"));
         let published = bed.queue.publish_all((0..800).map(new).collect()).await.unwrap();
         for (types, count) in [(vec!["a"], 200), (vec!["b", "c"], 600)] {
@@ -65,7 +65,7 @@ conformance! {
     }
 
     // Q3
-    async fn the_earliest_goes_first_of_several_types(bed) {
+    async fn earliest_ready_event_is_first_across_types(bed) {
         let mut expected = Vec::new();
         for (n, delay) in [30, 10, 20, 40].into_iter().enumerate() {
             let event = NewEvent::new(format!("t{n}")).tags([format!("tag{n}")]).delay(secs(delay));
@@ -74,62 +74,62 @@ conformance! {
         bed.advance(secs(60));
         expected.sort();
         for (_, event) in expected {
-            assert_eq!(take(&bed.queue).await.event.id, event);
+            assert_eq!(claim_one(&bed.queue).await.event.id, event);
         }
     }
 
     // Q3
-    async fn an_abandoned_event_comes_before_newer_ones(bed) {
+    async fn expired_lease_is_redelivered_before_newer_events(bed) {
         let abandoned = publish(&bed.queue, "t").await;
-        take(&bed.queue).await;
+        claim_one(&bed.queue).await;
         let newer = publish(&bed.queue, "t").await;
         bed.advance(LEASE);
-        assert_eq!(take(&bed.queue).await.event.id, abandoned.id);
-        assert_eq!(take(&bed.queue).await.event.id, newer.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, abandoned.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, newer.id);
     }
 
-    // Q3: the lease was given to a claim with another filter.
-    async fn an_abandoned_event_comes_first_also_for_another_filter(bed) {
+    // Q3: the expired lease belongs to a claim with another filter.
+    async fn expired_lease_comes_first_for_another_filter(bed) {
         let abandoned = publish(&bed.queue, "t").await;
         claim(&bed.queue, ClaimRequest::new("w").types(["t"])).await;
         assert!(poll(&bed.queue).await.is_none());
         let newer = publish(&bed.queue, "t").await;
         bed.advance(LEASE);
-        assert_eq!(take(&bed.queue).await.event.id, abandoned.id);
-        assert_eq!(take(&bed.queue).await.event.id, newer.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, abandoned.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, newer.id);
     }
 
     // Q3, O7
-    async fn an_abandoned_event_comes_first_also_elsewhere(bed) {
+    async fn expired_lease_comes_first_in_another_process(bed) {
         let abandoned = publish(&bed.queue, "t").await;
-        take(&bed.queue).await;
+        claim_one(&bed.queue).await;
         let newer = publish(&bed.queue, "t").await;
         bed.advance(LEASE);
-        let other = bed.other().await;
-        assert_eq!(take(&other).await.event.id, abandoned.id);
-        assert_eq!(take(&other).await.event.id, newer.id);
+        let other = bed.second_queue().await;
+        assert_eq!(claim_one(&other).await.event.id, abandoned.id);
+        assert_eq!(claim_one(&other).await.event.id, newer.id);
     }
 
     // Q3, Q14
-    async fn an_abandoned_event_comes_first_also_after_a_restart(bed) {
-        let first = bed.other().await;
+    async fn expired_lease_comes_first_after_restart(bed) {
+        let first = bed.second_queue().await;
         let abandoned = publish(&first, "t").await;
-        take(&first).await;
+        claim_one(&first).await;
         let newer = publish(&first, "t").await;
         first.close().await;
         drop(first);
         bed.advance(LEASE);
-        let second = bed.other().await;
-        let again = take(&second).await;
+        let second = bed.second_queue().await;
+        let again = claim_one(&second).await;
         assert_eq!((again.event.id, again.attempts), (abandoned.id, 2));
-        assert_eq!(take(&second).await.event.id, newer.id);
+        assert_eq!(claim_one(&second).await.event.id, newer.id);
     }
 
     // Q4
-    async fn one_of_many_concurrent_polls_wins(bed) {
+    async fn one_of_many_concurrent_polls_gets_the_event(bed) {
         let mut queues = vec![bed.queue.clone()];
         for _ in 0..3 {
-            queues.push(bed.other().await);
+            queues.push(bed.second_queue().await);
         }
         for round in 0..5 {
             let event = publish(&bed.queue, "t").await;
@@ -148,7 +148,7 @@ conformance! {
     }
 
     // Q6
-    async fn an_event_returns_at_its_timeout_and_not_before(bed) {
+    async fn event_is_redelivered_exactly_at_lease_expiry(bed) {
         let event = publish(&bed.queue, "t").await;
         let first = bed.queue.poll("w1").await.unwrap().unwrap();
         bed.advance(LEASE - MICRO);
@@ -167,19 +167,19 @@ conformance! {
     }
 
     // B2
-    async fn a_held_event_is_invisible_to_others_until_stale(bed) {
+    async fn leased_event_is_hidden_from_other_processes(bed) {
         let event = publish(&bed.queue, "t").await;
-        let other = bed.other().await;
-        take(&bed.queue).await;
+        let other = bed.second_queue().await;
+        claim_one(&bed.queue).await;
         assert!(poll(&other).await.is_none());
         bed.advance(LEASE - MICRO);
         assert!(poll(&other).await.is_none());
         bed.advance(MICRO);
-        assert_eq!(take_soon(&other).await.event.id, event.id);
+        assert_eq!(claim_one_soon(&other).await.event.id, event.id);
         assert!(poll(&bed.queue).await.is_none());
     }
 
-    async fn a_claim_takes_as_many_as_it_asks_for(bed) {
+    async fn claim_returns_up_to_max_deliveries(bed) {
         let events = publish_many(&bed.queue, "t", 25).await;
         let mut got = Vec::new();
         for expected in [10, 10, 5, 0] {
@@ -190,18 +190,18 @@ conformance! {
         assert_eq!(got, events);
     }
 
-    async fn a_large_backlog_is_handed_out_once(bed) {
+    async fn large_backlog_is_delivered_once(bed) {
         let events = publish_many(&bed.queue, "t", 2_500).await;
         let mut got = Vec::new();
         for expected in [1_000, 1_000, 500, 0] {
-            let batch = take_all(&bed.queue).await;
+            let batch = claim_all(&bed.queue).await;
             assert_eq!(batch.len(), expected);
             got.extend(ids(&batch));
         }
         assert_eq!(got, events);
     }
 
-    async fn many_lanes_are_served_each_in_its_order(bed) {
+    async fn many_lanes_are_each_claimed_in_order(bed) {
         let events = (0..500).map(|n| NewEvent::new(format!("t{}", n % 50))).collect();
         bed.queue.publish_all(events).await.unwrap();
         let mut of_type: BTreeMap<String, Vec<i64>> = BTreeMap::new();
@@ -220,9 +220,9 @@ conformance! {
         assert!(of_type.values().all(|ids| ids.len() == 10 && ids.is_sorted_by(|a, b| a < b)));
     }
 
-    async fn concurrent_claims_of_many_tag_sets_keep_the_order_of_each(bed) {
-        let queue = bed.real_time().await;
-        // From one to seven in each of a hundred lanes.
+    async fn concurrent_claims_keep_order_within_each_tag_set(bed) {
+        let queue = bed.real_time_queue().await;
+        // One to seven events in each of a hundred lanes.
         let lanes: Vec<usize> = (0..100).flat_map(|lane| std::iter::repeat_n(lane, 1 + lane % 7)).collect();
         let new = |lane: &usize| NewEvent::new("t").tags([format!("tag-{lane}")]);
         queue.publish_all(lanes.iter().map(new).collect()).await.unwrap();
@@ -235,17 +235,17 @@ conformance! {
             }
             assert!(one.iter().all(|delivery| delivery.worker_id == "w1"));
             assert!(two.iter().all(|delivery| delivery.worker_id == "w2"));
-            // Both claims may share one statement, or not: events that are claimed later are later ones.
-            let mut at_once: Vec<_> = one.into_iter().chain(two).map(|d| (d.event.id, d.event.tags)).collect();
-            at_once.sort();
-            at_once.into_iter().for_each(|(id, tags)| of_lane.entry(tags).or_default().push(id));
+            // The two claims may or may not share one statement. Compare the order only between rounds.
+            let mut both: Vec<_> = one.into_iter().chain(two).map(|d| (d.event.id, d.event.tags)).collect();
+            both.sort();
+            both.into_iter().for_each(|(id, tags)| of_lane.entry(tags).or_default().push(id));
         }
         assert_eq!((of_lane.len(), of_lane.values().map(Vec::len).sum::<usize>()), (100, lanes.len()));
         assert!(of_lane.values().all(|ids| ids.is_sorted_by(|a, b| a < b)));
     }
 
     async fn uneven_tag_sets_fill_claims(bed) {
-        let queue = bed.real_time().await;
+        let queue = bed.real_time_queue().await;
         let (long, short) = (0..600, 0..100);
         let lanes = long.map(|_| 0).chain(short).map(|lane| NewEvent::new("t").tags([format!("tag-{lane}")]));
         queue.publish_all(lanes.collect()).await.unwrap();
@@ -256,7 +256,7 @@ conformance! {
         assert_eq!((&sizes[..4], sizes.iter().sum::<usize>()), (&[140; 4][..], 700), "{sizes:?}");
     }
 
-    async fn a_claim_asks_for_types(bed) {
+    async fn claim_filters_by_types(bed) {
         let paid = publish(&bed.queue, "order.paid").await;
         let sent = publish(&bed.queue, "order.sent").await;
         let user = publish(&bed.queue, "user.created").await;
@@ -275,7 +275,7 @@ conformance! {
         assert_eq!(of(&["order", "order.pai", "nothing"]).await, Vec::<i64>::new());
     }
 
-    async fn a_claim_may_leave_types_out(bed) {
+    async fn claim_can_exclude_types(bed) {
         for event_type in ["order.paid", "order.sent", "user.created"] {
             publish(&bed.queue, event_type).await;
         }
@@ -287,7 +287,7 @@ conformance! {
     }
 
     // H2, at the level of the library
-    async fn a_claim_asks_for_any_of_its_tags(bed) {
+    async fn claim_matches_any_of_its_tags(bed) {
         let both = publish_new(&bed.queue, NewEvent::new("t").tags_text("email , high")).await;
         let sms = publish_new(&bed.queue, NewEvent::new("t").tags(["sms"])).await;
         let bare = publish(&bed.queue, "t").await;
@@ -305,7 +305,7 @@ conformance! {
         assert_eq!(of(&[]).await, [both.id, sms.id, bare.id]);
     }
 
-    async fn a_claim_may_ask_for_types_and_tags_together(bed) {
+    async fn claim_combines_types_and_tags(bed) {
         let wanted = publish_new(&bed.queue, NewEvent::new("a").tags(["x"])).await;
         publish_new(&bed.queue, NewEvent::new("a").tags(["y"])).await;
         publish_new(&bed.queue, NewEvent::new("b").tags(["x"])).await;
@@ -313,7 +313,7 @@ conformance! {
         assert_eq!(ids(&got), [wanted.id]);
     }
 
-    async fn higher_priorities_go_first_then_the_earliest(bed) {
+    async fn higher_priority_is_claimed_first_then_earliest(bed) {
         let mut expected = Vec::new();
         for priority in [0, 5, -5, 5, 0, i16::MAX, i16::MIN] {
             bed.advance(secs(1));
@@ -322,53 +322,53 @@ conformance! {
         }
         expected.sort();
         for (_, id) in expected {
-            assert_eq!(take(&bed.queue).await.event.id, id);
+            assert_eq!(claim_one(&bed.queue).await.event.id, id);
         }
     }
 
-    async fn a_claim_may_set_its_own_lease(bed) {
+    async fn claim_can_set_its_lease_duration(bed) {
         let event = publish(&bed.queue, "t").await;
-        let held = claim(&bed.queue, ClaimRequest::new("w").lease(secs(5))).await.remove(0);
-        assert_eq!(held.lease_expires_at, after(bed.now(), secs(5)));
+        let delivery = claim(&bed.queue, ClaimRequest::new("w").lease(secs(5))).await.remove(0);
+        assert_eq!(delivery.lease_expires_at, after(bed.now(), secs(5)));
         bed.advance(secs(5) - MICRO);
         assert!(poll(&bed.queue).await.is_none());
         bed.advance(MICRO);
-        let again = take_soon(&bed.queue).await;
+        let again = claim_one_soon(&bed.queue).await;
         assert_eq!((again.event.id, again.lease_expires_at), (event.id, after(bed.now(), LEASE)));
     }
 
-    async fn the_policy_of_a_type_sets_its_lease(bed) {
+    async fn type_policy_sets_the_lease_duration(bed) {
         let slow = PolicyOverrides { lease_ms: Some(900_000), ..Default::default() };
         let base = Policy { lease_ms: 10_000, ..Policy::default() };
         let queue = bed.namespace_with(NamespacePolicy { base, types: [("slow.*".into(), slow)].into() }).await;
         publish(&queue, "slow.report").await;
         publish(&queue, "quick").await;
-        let got = take_all(&queue).await;
+        let got = claim_all(&queue).await;
         let leases: Vec<_> =
             got.iter().map(|delivery| delivery.lease_expires_at.signed_duration_since(bed.now())).collect();
         assert_eq!(leases, [chrono::TimeDelta::seconds(900), chrono::TimeDelta::seconds(10)]);
     }
 
     // O7
-    async fn a_new_lane_of_another_process_is_found(bed) {
-        let other = bed.other().await;
+    async fn new_lane_of_another_process_is_claimed(bed) {
+        let other = bed.second_queue().await;
         publish(&bed.queue, "old").await;
-        assert_eq!(take(&bed.queue).await.event.event_type, "old");
+        assert_eq!(claim_one(&bed.queue).await.event.event_type, "old");
         assert!(poll(&bed.queue).await.is_none());
         let event = publish_new(&other, NewEvent::new("new").tags(["x"]).priority(3)).await;
-        assert_eq!(take_soon(&bed.queue).await.event.id, event.id);
+        assert_eq!(claim_one_soon(&bed.queue).await.event.id, event.id);
     }
 
     // O7
-    async fn two_processes_share_the_work(bed) {
-        let other = bed.other().await;
+    async fn two_processes_share_the_deliveries(bed) {
+        let other = bed.second_queue().await;
         let events = publish_many(&bed.queue, "t", 20).await;
-        let (mut got, mut of_other) = (Vec::new(), Vec::new());
+        let (mut got, mut claimed_by_other) = (Vec::new(), Vec::new());
         for _ in 0..10 {
-            got.push(take(&bed.queue).await.event.id);
-            of_other.push(take(&other).await.event.id);
+            got.push(claim_one(&bed.queue).await.event.id);
+            claimed_by_other.push(claim_one(&other).await.event.id);
         }
-        got.extend(of_other);
+        got.extend(claimed_by_other);
         assert_eq!(sorted(got), events);
         assert!(poll(&bed.queue).await.is_none() && poll(&other).await.is_none());
     }

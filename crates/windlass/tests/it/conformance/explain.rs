@@ -1,4 +1,4 @@
-//! Why an event is not running.
+//! Explaining why a delivery is not being processed.
 
 use windlass::{ClaimRequest, Error, Explanation, NewEvent, Queue, Report, SubscriptionSpec, WaitReason};
 
@@ -8,28 +8,28 @@ async fn explain(queue: &Queue, event_id: i64) -> Explanation {
     queue.explain(event_id, "main").await.expect("an event can be explained")
 }
 
-async fn why(queue: &Queue, event_id: i64) -> WaitReason {
+async fn reason_of(queue: &Queue, event_id: i64) -> WaitReason {
     explain(queue, event_id).await.reason
 }
 
 conformance! {
-    async fn what_has_its_time_says_when(bed) {
+    async fn delayed_event_explains_when_it_is_due(bed) {
         let queue = &bed.queue;
         let later = after(bed.now(), secs(600));
         let scheduled = publish_new(queue, NewEvent::new("t").run_at(later)).await.id;
         let explanation = explain(queue, scheduled).await;
         assert_eq!((explanation.reason, explanation.until), (WaitReason::Scheduled, Some(later)));
         let failed = publish(queue, "t").await.id;
-        fail(queue, &take(queue).await).await;
+        fail(queue, &claim_one(queue).await).await;
         let explanation = explain(queue, failed).await;
         assert_eq!((explanation.reason, explanation.until), (WaitReason::Backoff, Some(after(bed.now(), BACKOFF))));
         let snoozed = publish(queue, "t").await.id;
-        finish(queue, &take(queue).await, snooze(secs(60))).await;
+        finish(queue, &claim_one(queue).await, snooze(secs(60))).await;
         let explanation = explain(queue, snoozed).await;
         assert_eq!((explanation.reason, explanation.until), (WaitReason::Scheduled, Some(after(bed.now(), MINUTE))));
     }
 
-    async fn what_waits_for_its_group_names_who_goes_first(bed) {
+    async fn group_member_names_the_event_it_waits_for(bed) {
         let queue = &bed.queue;
         let first = publish_new(queue, NewEvent::new("t").group("g")).await.id;
         let second = publish_new(queue, NewEvent::new("t").group("g")).await.id;
@@ -38,53 +38,53 @@ conformance! {
         for waiting in [second, third] {
             let explanation = explain(queue, waiting).await;
             assert_eq!((explanation.reason, explanation.behind), (WaitReason::BehindGroup, Some(first)));
-            assert!(explanation.sentence.contains("has not been taken"), "{}", explanation.sentence);
+            assert!(explanation.sentence.contains("has not been claimed"), "{}", explanation.sentence);
         }
-        assert_ne!(why(queue, first).await, WaitReason::BehindGroup);
-        let taken = take(queue).await;
-        assert_eq!(taken.event.id, first);
+        assert_ne!(reason_of(queue, first).await, WaitReason::BehindGroup);
+        let claimed = claim_one(queue).await;
+        assert_eq!(claimed.event.id, first);
         assert!(explain(queue, second).await.sentence.contains("which worker 'w' holds"));
-        fail(queue, &taken).await;
+        fail(queue, &claimed).await;
         let explanation = explain(queue, second).await;
         assert_eq!((explanation.behind, explanation.until), (Some(first), Some(after(bed.now(), BACKOFF))));
         bed.advance(BACKOFF);
-        for delivery in take_all(queue).await {
+        for delivery in claim_all(queue).await {
             done(queue, &delivery).await;
         }
         assert_eq!(explain(queue, third).await.behind, Some(second));
     }
 
-    async fn what_is_paused_says_so_at_once(bed) {
-        let (queue, other) = (&bed.queue, bed.other().await);
+    async fn pause_is_explained_immediately(bed) {
+        let (queue, other) = (&bed.queue, bed.second_queue().await);
         let id = publish(queue, "order.paid").await.id;
-        why(queue, id).await;
+        reason_of(queue, id).await;
         other.pause_type("order.*").await.unwrap();
-        assert_eq!(why(queue, id).await, WaitReason::TypePaused);
+        assert_eq!(reason_of(queue, id).await, WaitReason::TypePaused);
         other.pause_subscription("main").await.unwrap();
-        assert_eq!(why(queue, id).await, WaitReason::SubscriptionPaused);
+        assert_eq!(reason_of(queue, id).await, WaitReason::SubscriptionPaused);
         other.pause().await.unwrap();
-        assert_eq!(why(queue, id).await, WaitReason::NamespacePaused);
+        assert_eq!(reason_of(queue, id).await, WaitReason::NamespacePaused);
         other.resume().await.unwrap();
         other.resume_subscription("main").await.unwrap();
         other.resume_type("order.*").await.unwrap();
-        assert_eq!(why(queue, id).await, WaitReason::NoWorker);
+        assert_eq!(reason_of(queue, id).await, WaitReason::NoWorker);
     }
 
-    async fn what_is_held_names_its_worker(bed) {
+    async fn processing_event_names_its_worker(bed) {
         let queue = &bed.queue;
         let id = publish(queue, "t").await.id;
-        take(queue).await;
+        claim_one(queue).await;
         let explanation = explain(queue, id).await;
         assert_eq!((explanation.reason, explanation.until), (WaitReason::Running, Some(after(bed.now(), LEASE))));
-        assert!(explanation.sentence.starts_with("Worker 'w' holds it since 2025-12-24T10:30:00Z"));
+        assert!(explanation.sentence.starts_with("Worker 'w' has held it since 2025-12-24T10:30:00Z"));
         bed.advance(LEASE);
-        assert_eq!(why(queue, id).await, WaitReason::AbandonedSoon);
+        assert_eq!(reason_of(queue, id).await, WaitReason::AbandonedSoon);
         queue.release_expired_once().await.unwrap();
-        assert_ne!(why(queue, id).await, WaitReason::AbandonedSoon);
+        assert_ne!(reason_of(queue, id).await, WaitReason::AbandonedSoon);
     }
 
-    async fn what_has_ended_says_how(bed) {
-        let events = super::inspect::one_of_each(bed).await;
+    async fn finished_event_explains_its_outcome(bed) {
+        let events = super::inspect::publish_one_per_status(bed).await;
         let expected = [
             WaitReason::Running,
             WaitReason::Completed,
@@ -94,7 +94,7 @@ conformance! {
             WaitReason::Cancelled,
         ];
         for (event, reason) in events.into_iter().skip(1).zip(expected) {
-            assert_eq!(why(&bed.queue, event).await, reason);
+            assert_eq!(reason_of(&bed.queue, event).await, reason);
         }
         let failed = explain(&bed.queue, events[4]).await;
         assert!(failed.sentence.ends_with(": Handler error (x)."), "{}", failed.sentence);
@@ -103,19 +103,19 @@ conformance! {
         assert!(explain(&bed.queue, events[4]).await.advice.unwrap().contains("cannot be redriven"));
     }
 
-    async fn what_is_past_its_deadline_is_about_to_expire(bed) {
+    async fn event_past_its_deadline_is_about_to_expire(bed) {
         let id = publish_new(&bed.queue, NewEvent::new("t").expires_at(after(bed.now(), secs(5)))).await.id;
-        assert!(explain(&bed.queue, id).await.sentence.ends_with("Unless it is begun before 2025-12-24T10:30:05Z, it expires."));
+        assert!(explain(&bed.queue, id).await.sentence.ends_with("Unless it starts before 2025-12-24T10:30:05Z, it expires."));
         bed.advance(secs(5));
-        assert_eq!(why(&bed.queue, id).await, WaitReason::Expiring);
+        assert_eq!(reason_of(&bed.queue, id).await, WaitReason::Expiring);
     }
 
-    async fn whether_somebody_asks_is_known_to_other_processes(bed) {
-        let (queue, other) = (&bed.queue, bed.other().await);
-        // Those who ask for something else, or elsewhere.
-        let elsewhere = bed.namespace(windlass::Policy::default()).await;
+    async fn consumers_are_known_to_other_processes(bed) {
+        let (queue, other) = (&bed.queue, bed.second_queue().await);
+        // Consumers with other filters, another subscription or another namespace.
+        let other_queue = bed.namespace(windlass::Policy::default()).await;
         queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
-        claim(&elsewhere, ClaimRequest::new("w")).await;
+        claim(&other_queue, ClaimRequest::new("w")).await;
         claim(&other, ClaimRequest::new("w").subscription("audit")).await;
         claim(&other, ClaimRequest::new("w").types(["user.*"])).await;
         claim(&other, ClaimRequest::new("w").tags(["sms"])).await;
@@ -125,31 +125,31 @@ conformance! {
         let id = publish_new(queue, NewEvent::new("order.paid").tags(["email"])).await.id;
         let explanation = explain(queue, id).await;
         assert_eq!(explanation.reason, WaitReason::NoWorker);
-        let sentence = "No worker has asked for events of type 'order.paid' with these tags in the last minute.";
+        let sentence = "No worker has requested events of type 'order.paid' with these tags in the last minute.";
         assert_eq!(explanation.sentence, sentence);
 
-        // One that would take it, and finds something else.
+        // A consumer whose filter matches the event and whose claim returns another event.
         publish_new(queue, NewEvent::new("order.lost").tags(["email"]).priority(9)).await;
-        let taken = claim(&other, ClaimRequest::new("w").types(["order.*"]).tags(["email", "fax"])).await;
-        assert_eq!(taken[0].event.event_type, "order.lost");
+        let claimed = claim(&other, ClaimRequest::new("w").types(["order.*"]).tags(["email", "fax"])).await;
+        assert_eq!(claimed[0].event.event_type, "order.lost");
         other.record_consumers_once().await.unwrap();
-        assert_eq!(why(queue, id).await, WaitReason::AboutToRun);
+        assert_eq!(reason_of(queue, id).await, WaitReason::AboutToRun);
         bed.advance(MINUTE);
-        assert_eq!(why(queue, id).await, WaitReason::AboutToRun);
+        assert_eq!(reason_of(queue, id).await, WaitReason::AboutToRun);
         bed.advance(MICRO);
-        assert_eq!(why(queue, id).await, WaitReason::NoWorker);
-        assert!(explain(queue, id).await.sentence.ends_with("The last one asked at 2025-12-24T10:30:00Z."));
+        assert_eq!(reason_of(queue, id).await, WaitReason::NoWorker);
+        assert!(explain(queue, id).await.sentence.ends_with("The last request was at 2025-12-24T10:30:00Z."));
         other.record_consumers_once().await.unwrap();
-        assert_eq!(why(queue, id).await, WaitReason::AboutToRun);
+        assert_eq!(reason_of(queue, id).await, WaitReason::AboutToRun);
     }
 
-    async fn those_who_ask_are_shown_and_forgotten(bed) {
+    async fn consumers_are_listed_and_pruned(bed) {
         let queue = &bed.queue;
         assert_eq!(queue.consumers().await.unwrap(), []);
         for worker in ["a", "b"] {
             claim(queue, ClaimRequest::new(worker).types(["t*", "s"]).tags(["x"]).lease(secs(5))).await;
         }
-        // Another lease is the same wish.
+        // A claim with another lease duration is the same consumer.
         claim(queue, ClaimRequest::new("b").types(["s", "t*"]).tags(["x"])).await;
         queue.record_consumers_once().await.unwrap();
         let consumers = queue.consumers().await.unwrap();
@@ -165,7 +165,7 @@ conformance! {
         assert_eq!(queue.consumers().await.unwrap(), []);
     }
 
-    async fn what_is_not_there_is_not_explained(bed) {
+    async fn unknown_event_or_subscription_is_refused(bed) {
         let queue = &bed.queue;
         let unknown = Error::EventNotFound { namespace: "default".into(), event_id: 4711 };
         assert_eq!(queue.explain(4711, "main").await.unwrap_err(), unknown);
@@ -175,7 +175,7 @@ conformance! {
         assert!(matches!(queue.explain(id, "audit").await.unwrap_err(), Error::EventNotFound { .. }));
         let other = bed.namespace(windlass::Policy::default()).await;
         assert!(matches!(other.explain(id, "main").await.unwrap_err(), Error::EventNotFound { .. }));
-        finish(queue, &take(queue).await, Report::done()).await;
-        assert_eq!(why(queue, id).await, WaitReason::Completed);
+        finish(queue, &claim_one(queue).await, Report::done()).await;
+        assert_eq!(reason_of(queue, id).await, WaitReason::Completed);
     }
 }

@@ -1,4 +1,4 @@
-//! Ending an attempt: recorded once, by whoever holds the lease and by nobody else.
+//! Finishing an attempt: recorded once, and only with the current lease.
 
 use windlass::{
     Action, Attempt, ClaimRequest, Error, Finished, LeasedEvent, NewEvent, Outcome, Policy, Report, Status,
@@ -13,7 +13,7 @@ fn dead_with(reason: &str) -> Report {
 
 conformance! {
     // Q7, B1, H3
-    async fn a_completed_event_leaves_the_queue_and_is_logged(bed) {
+    async fn completed_event_leaves_queue_and_is_logged(bed) {
         let event = publish(&bed.queue, "t").await;
         let delivery = bed.queue.poll("host:17").await.unwrap().unwrap();
         bed.advance(secs(4));
@@ -42,9 +42,9 @@ conformance! {
     }
 
     // Q7
-    async fn errors_of_a_finalized_event_are_kept(bed) {
+    async fn errors_of_finalized_event_are_kept(bed) {
         let event = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         let errors = ["first".to_owned(), "second".to_owned()];
         let attempt = bed.queue.finalize(&delivery, &errors).await.unwrap();
         assert_eq!(attempt.attempt().unwrap().action, Action::CompletedWithErrors);
@@ -54,11 +54,11 @@ conformance! {
         assert_eq!(view.error_message.as_deref(), Some("first; second"));
         bed.advance(LEASE * 100);
         assert!(poll(&bed.queue).await.is_none());
-        assert!(dead(&bed.queue).await.is_empty());
+        assert!(dead_letter_ids(&bed.queue).await.is_empty());
     }
 
     // Q7, H10, H11
-    async fn ends_of_one_batch_are_told_apart_by_event_subscription_and_lease(bed) {
+    async fn batch_is_matched_by_event_subscription_and_lease(bed) {
         bed.queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
         let types = ["a", "b", "a", "a", "b", "a", "b", "a"];
         let published = bed.queue.publish_all(types.map(NewEvent::new).into()).await.unwrap();
@@ -66,16 +66,16 @@ conformance! {
         let of = async |subscription: &str, worker: &str| {
             claim(&bed.queue, ClaimRequest::new(worker).subscription(subscription).max(4)).await
         };
-        let mut held = Vec::new();
+        let mut leased = Vec::new();
         for (subscription, worker) in [("main", "m1"), ("audit", "a1"), ("main", "m2"), ("audit", "a2")] {
-            held.extend(of(subscription, worker).await);
+            leased.extend(of(subscription, worker).await);
         }
-        assert_eq!(held.len(), 16);
-        held.sort_by_key(|delivery| std::cmp::Reverse(delivery.event.id));
-        // Of the sixth event one is left out and one has another's lease; the third is done with an error.
-        let stranger = held[0].lease;
+        assert_eq!(leased.len(), 16);
+        leased.sort_by_key(|delivery| std::cmp::Reverse(delivery.event.id));
+        // Sixth event: no report for `main`, and another delivery's lease for `audit`. Third event: done with errors.
+        let other_lease = leased[0].lease;
         let mut reports = Vec::new();
-        for delivery in &held {
+        for delivery in &leased {
             let at = events.iter().position(|id| *id == delivery.event.id).unwrap();
             let main = delivery.subscription == "main";
             let report = match (at, main) {
@@ -84,15 +84,15 @@ conformance! {
                 (at, true) => Report::done().status_code(200 + at as i32),
                 (at, false) => Report::done().execution_time_ms(at as u64),
             };
-            let held = match (at, main) {
-                (5, false) => LeasedEvent::by_lease(delivery.event.id, stranger).of_subscription("audit"),
+            let leased = match (at, main) {
+                (5, false) => LeasedEvent::by_lease(delivery.event.id, other_lease).of_subscription("audit"),
                 _ => LeasedEvent::from(delivery),
             };
-            reports.push(((at, main, delivery.worker_id.clone()), (held, report)));
+            reports.push(((at, main, delivery.worker_id.clone()), (leased, report)));
         }
-        let (asked, reports): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
+        let (sent, reports): (Vec<_>, Vec<_>) = reports.into_iter().unzip();
         let finished = bed.queue.finish_all(reports).await.unwrap();
-        for ((at, main, worker), finished) in asked.into_iter().zip(finished) {
+        for ((at, main, worker), finished) in sent.into_iter().zip(finished) {
             let finished = finished.unwrap();
             let Some(attempt) = finished.attempt() else {
                 assert_eq!((at, main, finished.is_lost()), (5, false, true));
@@ -121,10 +121,10 @@ conformance! {
     }
 
     // B1
-    async fn a_failed_event_of_a_bus_leaves_the_queue(bed) {
+    async fn failed_event_of_bus_preset_leaves_queue(bed) {
         let queue = bed.namespace(Policy::preset("bus").unwrap()).await;
         let event = publish(&queue, "t").await;
-        fail(&queue, &take(&queue).await).await;
+        fail(&queue, &claim_one(&queue).await).await;
         assert_eq!(status(&queue, event.id).await, Status::Failed);
         bed.advance(LEASE * 100);
         assert!(poll(&queue).await.is_none());
@@ -132,31 +132,31 @@ conformance! {
     }
 
     // Q8, H10
-    async fn a_report_sent_again_is_answered_with_the_record(bed) {
+    async fn repeated_report_returns_recorded_attempt(bed) {
         let reports =
             [Report::done().status_code(1), Report::failed("no luck"), dead_with("why"), snooze(secs(5)), release()];
         for report in reports {
             let event = publish(&bed.queue, "t").await;
-            let delivery = take(&bed.queue).await;
+            let delivery = claim_one(&bed.queue).await;
             let first = finish(&bed.queue, &delivery, report.clone()).await;
-            let before = everything(&bed.queue, event.id).await;
+            let before = event_snapshot(&bed.queue, event.id).await;
             bed.advance(MICRO);
-            for held in
+            for lease in
                 [LeasedEvent::from(&delivery), LeasedEvent::by_lease(event.id, delivery.lease), LeasedEvent::by_worker(event.id, "w")]
             {
-                let again = bed.queue.finish(held, report.clone()).await.unwrap();
+                let again = bed.queue.finish(lease, report.clone()).await.unwrap();
                 assert_eq!(again, Finished::Repeated(first.clone()));
             }
-            assert_eq!(everything(&bed.queue, event.id).await, before);
+            assert_eq!(event_snapshot(&bed.queue, event.id).await, before);
             bed.queue.cancel(event.id, None).await.ok();
         }
     }
 
     // Q8
-    async fn many_reports_at_once_make_one_entry(bed) {
+    async fn concurrent_identical_reports_log_one_attempt(bed) {
         let event = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
-        let other = bed.other().await;
+        let delivery = claim_one(&bed.queue).await;
+        let other = bed.second_queue().await;
         let tasks = (0..10).map(|n| {
             let queue = if n % 2 == 0 { bed.queue.clone() } else { other.clone() };
             let delivery = delivery.clone();
@@ -175,9 +175,9 @@ conformance! {
     }
 
     // Q8
-    async fn the_same_report_twice_in_one_call_counts_once(bed) {
+    async fn same_report_twice_in_one_call_counts_once(bed) {
         let event = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         let twice = vec![(LeasedEvent::from(&delivery), Report::done()), (LeasedEvent::by_worker(event.id, "w"), Report::done())];
         let finished = bed.queue.finish_all(twice).await.unwrap();
         let attempt = finished[0].as_ref().unwrap().attempt().unwrap().clone();
@@ -185,23 +185,23 @@ conformance! {
         assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Completed]);
     }
 
-    async fn of_two_different_reports_the_first_counts(bed) {
+    async fn first_of_two_conflicting_reports_counts(bed) {
         let event = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         let both = vec![(LeasedEvent::from(&delivery), Report::failed("x")), (LeasedEvent::from(&delivery), Report::done())];
         let finished = bed.queue.finish_all(both).await.unwrap();
         assert!(matches!(finished[..], [Ok(Finished::Applied(_)), Ok(Finished::Lost)]), "{finished:?}");
         assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Failed]);
     }
 
-    // Q10. Reports of several callers are applied together, and the one with the old lease may come first.
-    async fn a_stale_report_does_not_displace_the_valid_one(bed) {
+    // Q10. Reports of several callers are applied in one batch, and the stale report may come first.
+    async fn stale_report_does_not_displace_valid_one(bed) {
         let event = publish(&bed.queue, "t").await;
-        let old = take(&bed.queue).await;
+        let old = claim_one(&bed.queue).await;
         bed.advance(LEASE);
-        let older = take(&bed.queue).await;
+        let older = claim_one(&bed.queue).await;
         bed.advance(LEASE);
-        let current = take(&bed.queue).await;
+        let current = claim_one(&bed.queue).await;
         let deliveries = [&old, &current, &older, &current];
         let reports = deliveries.map(|delivery| (delivery.into(), Report::done())).to_vec();
         let finished: Vec<Finished> =
@@ -213,21 +213,21 @@ conformance! {
     }
 
     // Q8
-    async fn finishing_what_was_never_published_is_an_error(bed) {
+    async fn finishing_unknown_event_is_an_error(bed) {
         let event = publish(&bed.queue, "t").await;
-        let lease = take(&bed.queue).await.lease;
+        let lease = claim_one(&bed.queue).await.lease;
         let unknown = Error::EventNotFound { namespace: "default".into(), event_id: event.id + 1 };
-        for held in [LeasedEvent::by_worker(event.id + 1, "w"), LeasedEvent::by_lease(event.id + 1, lease)] {
-            assert_eq!(bed.queue.finish(held.clone(), Report::done()).await, Err(unknown.clone()));
-            assert_eq!(bed.queue.start(held.clone()).await, Err(unknown.clone()));
-            assert_eq!(bed.queue.extend(held, None).await, Err(unknown.clone()));
+        for leased in [LeasedEvent::by_worker(event.id + 1, "w"), LeasedEvent::by_lease(event.id + 1, lease)] {
+            assert_eq!(bed.queue.finish(leased.clone(), Report::done()).await, Err(unknown.clone()));
+            assert_eq!(bed.queue.start(leased.clone()).await, Err(unknown.clone()));
+            assert_eq!(bed.queue.extend(leased, None).await, Err(unknown.clone()));
         }
         assert_eq!(unknown.to_string(), format!("event {} does not exist in namespace 'default'", event.id + 1));
     }
 
-    async fn one_bad_report_does_not_fail_its_neighbours(bed) {
+    async fn one_bad_report_does_not_fail_the_others(bed) {
         let events = publish_many(&bed.queue, "t", 3).await;
-        let got = take_all(&bed.queue).await;
+        let got = claim_all(&bed.queue).await;
         done(&bed.queue, &got[1]).await;
         let reports = vec![
             (LeasedEvent::from(&got[0]), Report::done()),
@@ -247,56 +247,56 @@ conformance! {
     }
 
     // H11
-    async fn a_stale_worker_changes_nothing(bed) {
+    async fn stale_worker_changes_nothing(bed) {
         let event = publish(&bed.queue, "t").await;
         let stale = bed.queue.poll("w1").await.unwrap().unwrap();
         bed.advance(LEASE);
         let current = bed.queue.poll("w2").await.unwrap().unwrap();
-        let before = everything(&bed.queue, event.id).await;
+        let before = event_snapshot(&bed.queue, event.id).await;
         bed.advance(secs(1));
-        let other = bed.other().await;
+        let other = bed.second_queue().await;
         for queue in [&bed.queue, &other] {
-            for held in [LeasedEvent::from(&stale), LeasedEvent::by_lease(event.id, stale.lease), LeasedEvent::by_worker(event.id, "w1")] {
+            for leased in [LeasedEvent::from(&stale), LeasedEvent::by_lease(event.id, stale.lease), LeasedEvent::by_worker(event.id, "w1")] {
                 for report in [Report::done(), Report::failed("x"), dead_with("x"), snooze(secs(1)), release()] {
-                    assert_eq!(queue.finish(held.clone(), report).await, Ok(Finished::Lost));
+                    assert_eq!(queue.finish(leased.clone(), report).await, Ok(Finished::Lost));
                 }
-                assert_eq!(queue.start(held.clone()).await, Ok(None));
-                assert_eq!(queue.extend(held, None).await, Ok(None));
+                assert_eq!(queue.start(leased.clone()).await, Ok(None));
+                assert_eq!(queue.extend(leased, None).await, Ok(None));
             }
         }
-        assert_eq!(everything(&bed.queue, event.id).await, before);
+        assert_eq!(event_snapshot(&bed.queue, event.id).await, before);
         done(&bed.queue, &current).await;
     }
 
-    // H11: the same worker lost it and took it again; its old lease is worth nothing.
-    async fn an_old_lease_of_the_same_worker_is_lost(bed) {
+    // H11: the same worker claimed the event again after its lease expired. The old lease is no longer valid.
+    async fn old_lease_of_same_worker_is_lost(bed) {
         let event = publish(&bed.queue, "t").await;
-        let stale = take(&bed.queue).await;
+        let stale = claim_one(&bed.queue).await;
         bed.advance(LEASE);
-        let current = take(&bed.queue).await;
+        let current = claim_one(&bed.queue).await;
         assert_eq!(bed.queue.finish(&stale, Report::done()).await, Ok(Finished::Lost));
         assert_eq!(status(&bed.queue, event.id).await, Status::Processing);
         done(&bed.queue, &current).await;
     }
 
-    async fn a_late_report_counts_while_nobody_else_has_it(bed) {
+    async fn late_report_counts_until_event_is_redelivered(bed) {
         publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         bed.advance(LEASE * 2);
         done(&bed.queue, &delivery).await;
         assert!(poll(&bed.queue).await.is_none());
     }
 
     // H10
-    async fn another_report_after_the_end_is_lost(bed) {
+    async fn different_report_after_finish_is_lost(bed) {
         let completed = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         done(&bed.queue, &delivery).await;
         assert_eq!(bed.queue.finish(&delivery, Report::failed("x")).await, Ok(Finished::Lost));
         assert_eq!(status(&bed.queue, completed.id).await, Status::Completed);
 
         let failed = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         fail(&bed.queue, &delivery).await;
         assert_eq!(bed.queue.finish(&delivery, Report::done()).await, Ok(Finished::Lost));
         assert_eq!(status(&bed.queue, failed.id).await, Status::Pending);
@@ -304,10 +304,10 @@ conformance! {
     }
 
     // H10
-    async fn a_second_genuine_failure_counts(bed) {
+    async fn second_failure_with_same_message_counts(bed) {
         let event = publish(&bed.queue, "t").await;
         for retry_count in 1..=2 {
-            let delivery = take(&bed.queue).await;
+            let delivery = claim_one(&bed.queue).await;
             assert_eq!((delivery.attempts, delivery.retry_count), (retry_count, retry_count - 1));
             let failed = bed.queue.finish(LeasedEvent::by_worker(event.id, "w"), Report::failed("same words")).await.unwrap();
             assert!(matches!(&failed, Finished::Applied(attempt) if attempt.retry_count == retry_count), "{failed:?}");
@@ -319,28 +319,28 @@ conformance! {
         assert_eq!(trail(&bed.queue, event.id).await, [Picked, Failed, Picked, Failed]);
     }
 
-    async fn a_worker_finishes_by_its_name(bed) {
+    async fn worker_can_finish_by_worker_id(bed) {
         let event = publish(&bed.queue, "t").await;
-        take(&bed.queue).await;
-        let other = bed.other().await;
+        claim_one(&bed.queue).await;
+        let other = bed.second_queue().await;
         assert_eq!(other.finish(LeasedEvent::by_worker(event.id, "w2"), Report::done()).await, Ok(Finished::Lost));
         let finished = other.finish(LeasedEvent::by_worker(event.id, "w"), Report::done().status_code(7)).await.unwrap();
         assert_eq!(finished.attempt().unwrap().status_code, Some(7));
         assert_eq!(status(&bed.queue, event.id).await, Status::Completed);
     }
 
-    async fn a_lease_sent_as_text_finishes_from_another_process(bed) {
+    async fn lease_token_text_finishes_from_another_process(bed) {
         let event = publish(&bed.queue, "t").await;
-        let token = take(&bed.queue).await.lease.to_string();
-        let other = bed.other().await;
+        let token = claim_one(&bed.queue).await.lease.to_string();
+        let other = bed.second_queue().await;
         let wrong = LeasedEvent::by_lease(event.id, "00000000000000ff".parse().unwrap());
         assert_eq!(other.finish(wrong, Report::done()).await, Ok(Finished::Lost));
-        let held = LeasedEvent::by_lease(event.id, token.parse().unwrap());
-        assert!(matches!(other.finish(held, Report::done()).await, Ok(Finished::Applied(_))));
+        let leased = LeasedEvent::by_lease(event.id, token.parse().unwrap());
+        assert!(matches!(other.finish(leased, Report::done()).await, Ok(Finished::Applied(_))));
     }
 
     // H11
-    async fn nobody_finishes_what_nobody_holds(bed) {
+    async fn unclaimed_event_cannot_be_finished(bed) {
         let event = publish(&bed.queue, "t").await;
         assert_eq!(bed.queue.finish(LeasedEvent::by_worker(event.id, "w"), Report::done()).await, Ok(Finished::Lost));
         assert_eq!(bed.queue.start(LeasedEvent::by_worker(event.id, "w")).await, Ok(None));
@@ -349,9 +349,9 @@ conformance! {
     }
 
     // O10
-    async fn a_snoozed_event_returns_at_its_time_and_did_not_fail(bed) {
+    async fn snoozed_event_returns_on_time_without_failure(bed) {
         let event = publish(&bed.queue, "t").await;
-        let attempt = finish(&bed.queue, &take(&bed.queue).await, snooze(secs(30)).error("not yet")).await;
+        let attempt = finish(&bed.queue, &claim_one(&bed.queue).await, snooze(secs(30)).error("not yet")).await;
         assert_eq!((attempt.action, attempt.retry_count), (Action::Snoozed, 0));
         let view = view(&bed.queue, event.id).await;
         assert_eq!((view.status, view.retry_count), (Status::Pending, 0));
@@ -359,28 +359,28 @@ conformance! {
         bed.advance(secs(30) - MICRO);
         assert!(poll(&bed.queue).await.is_none());
         bed.advance(MICRO);
-        let again = take(&bed.queue).await;
+        let again = claim_one(&bed.queue).await;
         assert_eq!((again.event.id, again.attempts, again.retry_count), (event.id, 2, 0));
         assert_eq!(trail(&bed.queue, event.id).await, [Action::Picked, Action::Snoozed, Action::Picked]);
     }
 
-    async fn a_released_event_keeps_its_place(bed) {
+    async fn released_event_keeps_its_position(bed) {
         let first = publish(&bed.queue, "t").await;
         bed.advance(secs(1));
         let second = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         bed.advance(secs(1));
         assert_eq!(finish(&bed.queue, &delivery, release()).await.action, Action::Released);
         assert_eq!(view(&bed.queue, first.id).await.ready_at, Some(first.created_at));
-        let other = bed.other().await;
-        assert_eq!(take(&other).await.event.id, first.id);
-        assert_eq!(take(&bed.queue).await.event.id, second.id);
+        let other = bed.second_queue().await;
+        assert_eq!(claim_one(&other).await.event.id, first.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, second.id);
     }
 
-    async fn an_unrecoverable_event_is_a_dead_letter_at_once(bed) {
+    async fn unrecoverable_event_becomes_dead_letter(bed) {
         let event = publish(&bed.queue, "t").await;
         let report = dead_with("no such user").error("user 5 is gone");
-        let attempt = finish(&bed.queue, &take(&bed.queue).await, report).await;
+        let attempt = finish(&bed.queue, &claim_one(&bed.queue).await, report).await;
         assert_eq!((attempt.action, attempt.next_retry_at, attempt.retry_count), (Action::Failed, None, 1));
         let page = bed.queue.dead_letters(Default::default()).await.unwrap();
         assert_eq!(page.items[0].event.id, event.id);
@@ -389,29 +389,29 @@ conformance! {
         assert_eq!(status(&bed.queue, event.id).await, Status::Failed);
     }
 
-    async fn an_error_message_the_database_cannot_hold_is_made_to_fit(bed) {
+    async fn error_message_is_sanitized_and_truncated(bed) {
         let event = publish(&bed.queue, "t").await;
         let long = format!("a\0b{}", "ä".repeat(100_000));
-        let attempt = finish(&bed.queue, &take(&bed.queue).await, Report::failed(long)).await;
+        let attempt = finish(&bed.queue, &claim_one(&bed.queue).await, Report::failed(long)).await;
         let kept = attempt.error_message.unwrap();
         assert!(kept.starts_with("a\u{fffd}bä"), "{}", &kept[..20]);
         assert!(kept.len() <= (64 << 10) + 2, "{} bytes", kept.len());
         assert_eq!(view(&bed.queue, event.id).await.error_message.unwrap(), kept);
     }
 
-    async fn the_largest_numbers_of_a_report_are_kept(bed) {
+    async fn largest_report_values_are_stored(bed) {
         for code in [i32::MIN, i32::MAX] {
             publish(&bed.queue, "t").await;
             let report = Report::done().status_code(code).execution_time_ms(i64::MAX as u64);
-            let attempt = finish(&bed.queue, &take(&bed.queue).await, report).await;
+            let attempt = finish(&bed.queue, &claim_one(&bed.queue).await, report).await;
             let log = bed.queue.log(attempt.event_id).await.unwrap();
             assert_eq!((log[1].status_code, log[1].execution_time_ms), (Some(code), Some(i64::MAX as u64)));
         }
     }
 
-    async fn many_attempts_end_in_one_call(bed) {
+    async fn many_attempts_finish_in_one_call(bed) {
         let events = publish_many(&bed.queue, "t", 600).await;
-        let got = take_all(&bed.queue).await;
+        let got = claim_all(&bed.queue).await;
         let reports = got.iter().enumerate().map(|(n, delivery)| {
             let report = [Report::done(), Report::failed("x"), dead_with("y")][n % 3].clone();
             (LeasedEvent::from(delivery), report.status_code(n as i32))
@@ -424,6 +424,6 @@ conformance! {
         for (n, expected) in [(3, Status::Completed), (4, Status::Pending), (5, Status::Failed)] {
             assert_eq!(status(&bed.queue, events[n]).await, expected);
         }
-        assert_eq!(dead(&bed.queue).await.len(), 200);
+        assert_eq!(dead_letter_ids(&bed.queue).await.len(), 200);
     }
 }

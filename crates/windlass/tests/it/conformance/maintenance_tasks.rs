@@ -1,99 +1,99 @@
-//! Tasks: each is done once in its time, by whoever comes first, and everyone sees what came of it.
+//! Maintenance tasks: each runs once when it is due, in one of the processes, and its result is visible to all.
 
 use windlass::{MaintenanceTask, MaintenanceTaskView, NewEvent, Queue, Status};
 
-use crate::bed::Kind;
 use crate::support::*;
+use windlass_testkit::Kind;
 
-async fn task(queue: &Queue, task: MaintenanceTask) -> MaintenanceTaskView {
+async fn task_view(queue: &Queue, task: MaintenanceTask) -> MaintenanceTaskView {
     let tasks = queue.maintenance_tasks().await.unwrap();
-    tasks.into_iter().find(|view| view.task == task).expect("the task was taken")
+    tasks.into_iter().find(|view| view.task == task).expect("the task has run")
 }
 
-async fn done(queue: &Queue) -> Vec<MaintenanceTask> {
+async fn run_due_tasks(queue: &Queue) -> Vec<MaintenanceTask> {
     let runs = queue.maintain_once().await.unwrap();
     runs.into_iter().map(|run| run.task).collect()
 }
 
 conformance! {
-    async fn a_duty_is_done_when_it_is_due(bed) {
-        let all = done(&bed.queue).await;
+    async fn task_runs_when_it_is_due(bed) {
+        let all = run_due_tasks(&bed.queue).await;
         assert!(all.contains(&MaintenanceTask::ReleaseExpired) && all.contains(&MaintenanceTask::Prune), "{all:?}");
-        assert_eq!(done(&bed.queue).await, []);
+        assert_eq!(run_due_tasks(&bed.queue).await, []);
         bed.advance(secs(8));
-        assert_eq!(done(&bed.queue).await, []);
+        assert_eq!(run_due_tasks(&bed.queue).await, []);
         bed.advance(secs(3));
-        assert_eq!(done(&bed.queue).await, [MaintenanceTask::ReleaseExpired, MaintenanceTask::Expire]);
-        assert_eq!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.runs, 2);
-        assert_eq!(task(&bed.queue, MaintenanceTask::Prune).await.runs, 1);
+        assert_eq!(run_due_tasks(&bed.queue).await, [MaintenanceTask::ReleaseExpired, MaintenanceTask::Expire]);
+        assert_eq!(task_view(&bed.queue, MaintenanceTask::ReleaseExpired).await.runs, 2);
+        assert_eq!(task_view(&bed.queue, MaintenanceTask::Prune).await.runs, 1);
     }
 
-    async fn everyone_sees_what_was_done(bed) {
+    async fn task_result_is_visible_to_all_processes(bed) {
         let expires_at = after(bed.now(), secs(5));
         let event = publish_new(&bed.queue, NewEvent::new("t").expires_at(expires_at)).await.id;
         bed.advance(secs(5));
         bed.queue.maintain_once().await.unwrap();
         assert_eq!(status(&bed.queue, event).await, Status::Expired);
-        let seen = task(&bed.other().await, MaintenanceTask::Expire).await;
+        let seen = task_view(&bed.second_queue().await, MaintenanceTask::Expire).await;
         assert_eq!((seen.done, seen.last_run_at, seen.error), (Some(1), Some(bed.now()), None));
         assert!(seen.next_at > after(bed.now(), secs(8)) && seen.next_at < after(bed.now(), secs(12)));
         assert!(seen.took_ms.is_some() && seen.worker_id.contains(&std::process::id().to_string()));
     }
 
-    async fn of_several_processes_one_does_it(bed) {
-        let mut others = Vec::new();
+    async fn one_of_several_processes_runs_a_task(bed) {
+        let mut processes = Vec::new();
         for _ in 0..4 {
-            others.push(bed.other().await);
+            processes.push(bed.second_queue().await);
         }
         for round in 1..=5 {
             bed.advance(secs(600));
-            let all = all_at_once(&others).await;
+            let all = run_concurrently(&processes).await;
             assert_eq!(all.iter().filter(|task| **task == MaintenanceTask::ReleaseExpired).count(), 1, "{all:?}");
             assert_eq!(all.iter().filter(|task| **task == MaintenanceTask::Prune).count(), 1, "{all:?}");
-            assert_eq!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.runs, round);
+            assert_eq!(task_view(&bed.queue, MaintenanceTask::ReleaseExpired).await.runs, round);
         }
     }
 
-    async fn namespaces_are_seen_to_apart(bed) {
+    async fn namespaces_are_maintained_separately(bed) {
         let other = bed.namespace(Default::default()).await;
-        done(&bed.queue).await;
+        run_due_tasks(&bed.queue).await;
         assert!(other.maintenance_tasks().await.unwrap().is_empty());
-        assert!(done(&other).await.contains(&MaintenanceTask::ReleaseExpired));
+        assert!(run_due_tasks(&other).await.contains(&MaintenanceTask::ReleaseExpired));
     }
 
-    async fn whoever_died_over_a_duty_is_replaced(bed) {
-        done(&bed.queue).await;
-        let held = after(bed.now(), secs(60));
-        let (table, held) = match bed.database.kind {
-            Kind::Sqlite => ("tasks", held.timestamp_micros().to_string()),
-            Kind::Postgres => ("windlass.maintenance_tasks", format!("'{held}'")),
+    async fn task_of_dead_process_is_taken_over(bed) {
+        run_due_tasks(&bed.queue).await;
+        let held_until = after(bed.now(), secs(60));
+        let (table, held_until) = match bed.database.kind {
+            Kind::Sqlite => ("maintenance_tasks", held_until.timestamp_micros().to_string()),
+            Kind::Postgres => ("windlass.maintenance_tasks", format!("'{held_until}'")),
         };
-        let hold = format!("UPDATE {table} SET held_until = {held}, worker_id = 'dead' WHERE task = 'sweep'");
-        bed.database.execute(&hold).await;
+        let update = format!("UPDATE {table} SET held_until = {held_until}, worker_id = 'dead' WHERE task = 'release_expired'");
+        bed.database.execute(&update).await;
         bed.advance(secs(59));
-        let all = done(&bed.queue).await;
+        let all = run_due_tasks(&bed.queue).await;
         assert!(all.contains(&MaintenanceTask::Expire) && !all.contains(&MaintenanceTask::ReleaseExpired), "{all:?}");
-        assert_eq!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.worker_id, "dead");
+        assert_eq!(task_view(&bed.queue, MaintenanceTask::ReleaseExpired).await.worker_id, "dead");
         bed.advance(secs(1));
-        assert!(done(&bed.queue).await.contains(&MaintenanceTask::ReleaseExpired));
-        assert_ne!(task(&bed.queue, MaintenanceTask::ReleaseExpired).await.worker_id, "dead");
+        assert!(run_due_tasks(&bed.queue).await.contains(&MaintenanceTask::ReleaseExpired));
+        assert_ne!(task_view(&bed.queue, MaintenanceTask::ReleaseExpired).await.worker_id, "dead");
     }
 
-    async fn a_clock_that_was_put_back_stops_nothing(bed) {
+    async fn clock_set_back_stops_no_task(bed) {
         bed.advance(secs(365 * 24 * 3600));
-        done(&bed.queue).await;
-        bed.hand.set("2025-12-24T10:30:00Z".parse().unwrap());
-        let all = done(&bed.queue).await;
+        run_due_tasks(&bed.queue).await;
+        bed.test_clock.set("2025-12-24T10:30:00Z".parse().unwrap());
+        let all = run_due_tasks(&bed.queue).await;
         assert!(all.contains(&MaintenanceTask::ReleaseExpired) && all.contains(&MaintenanceTask::Prune), "{all:?}");
-        assert_eq!(done(&bed.queue).await, []);
+        assert_eq!(run_due_tasks(&bed.queue).await, []);
     }
 }
 
-async fn all_at_once(queues: &[Queue]) -> Vec<MaintenanceTask> {
+async fn run_concurrently(queues: &[Queue]) -> Vec<MaintenanceTask> {
     let mut running = tokio::task::JoinSet::new();
     for queue in queues {
         let queue = queue.clone();
-        running.spawn(async move { done(&queue).await });
+        running.spawn(async move { run_due_tasks(&queue).await });
     }
     running.join_all().await.into_iter().flatten().collect()
 }

@@ -1,13 +1,13 @@
-//! Nodes: registered, heard of, silent, stopped, forgotten.
+//! Nodes: registration, heartbeats, stale and stopped nodes, and their removal.
 
 use std::time::Duration;
 
 use serde_json::json;
 use windlass::{Error, HEARTBEAT, Limits, NewNode, NodeStatus, NodeView, Policy, Queue};
 
-use crate::bed::Kind;
-use crate::postgres as server;
 use crate::support::{MICRO, after, secs};
+use windlass_testkit::Kind;
+use windlass_testkit::postgres as server;
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -23,8 +23,8 @@ async fn statuses(queue: &Queue) -> Vec<NodeStatus> {
     queue.nodes().await.unwrap().iter().map(|node| node.status).collect()
 }
 
-/// The field that it is refused by.
-async fn refused(queue: &Queue, node: NewNode) -> &'static str {
+/// The field that the error names.
+async fn refused_field(queue: &Queue, node: NewNode) -> &'static str {
     match queue.register_node(node).await {
         Err(Error::Invalid { field, .. } | Error::TooLarge { field, .. }) => field,
         other => panic!("not refused: {other:?}"),
@@ -33,7 +33,7 @@ async fn refused(queue: &Queue, node: NewNode) -> &'static str {
 
 conformance! {
     // C2
-    async fn a_node_is_registered_with_what_it_says_of_itself(bed) {
+    async fn node_is_registered_with_all_its_fields(bed) {
         let node = NewNode::new("api-1").display_name("Shop API").description("Takes orders.");
         let node = node.metadata(&json!({ "zone": "b" })).unwrap().event_types(["order.paid", "a.*", "order.paid"]);
         let registered = register(&bed.queue, node).await;
@@ -45,11 +45,11 @@ conformance! {
         });
         assert_eq!(serde_json::to_value(&registered).unwrap(), expected);
         assert_eq!(serde_json::to_value(bed.queue.nodes().await.unwrap()).unwrap(), json!([expected]));
-        assert_eq!(serde_json::to_value(bed.other().await.node("api-1").await.unwrap()).unwrap(), expected);
+        assert_eq!(serde_json::to_value(bed.second_queue().await.node("api-1").await.unwrap()).unwrap(), expected);
     }
 
     // C2
-    async fn registering_again_refreshes_all_but_the_first_time(bed) {
+    async fn registering_again_replaces_all_but_registered_at(bed) {
         let first = NewNode::new("n").display_name("a").description("b").metadata(&json!({ "c": 1 })).unwrap();
         register(&bed.queue, first.event_types(["d"])).await;
         assert_eq!(bed.queue.stop_node("n").await, Ok(true));
@@ -65,18 +65,18 @@ conformance! {
     }
 
     // C2
-    async fn ids_are_made_fit_or_made_up(bed) {
+    async fn invalid_ids_are_normalized_or_generated(bed) {
         assert_eq!(register(&bed.queue, NewNode::new(" my node!")).await.node_id, "my-node");
         assert_eq!(bed.queue.touch_node("my node").await, Ok(true));
-        for nothing in ["", " ", "€", "\0"] {
-            let made_up = register(&bed.queue, NewNode::new(nothing)).await.node_id;
-            assert!(made_up.contains(&format!("-{}-", std::process::id())), "{made_up}");
+        for unusable in ["", " ", "€", "\0"] {
+            let generated = register(&bed.queue, NewNode::new(unusable)).await.node_id;
+            assert!(generated.contains(&format!("-{}-", std::process::id())), "{generated}");
         }
         assert_eq!(ids(&bed.queue).await.len(), 5);
     }
 
     // C2
-    async fn ids_are_unique_in_their_namespace_only(bed) {
+    async fn node_ids_are_unique_per_namespace(bed) {
         let other = bed.namespace(Policy::default()).await;
         register(&bed.queue, NewNode::new("n").display_name("here")).await;
         register(&other, NewNode::new("n").display_name("there")).await;
@@ -96,7 +96,7 @@ conformance! {
     }
 
     // C2
-    async fn a_silent_node_is_stale_until_it_is_heard_of(bed) {
+    async fn silent_node_is_stale_until_its_next_heartbeat(bed) {
         assert_eq!(HEARTBEAT, secs(30));
         register(&bed.queue, NewNode::new("n")).await;
         bed.advance(secs(90) - MICRO);
@@ -108,7 +108,7 @@ conformance! {
         assert_eq!((node.status, node.last_heartbeat), (NodeStatus::Alive, bed.now()));
     }
 
-    async fn a_stopped_node_stays_so_until_it_is_heard_of(bed) {
+    async fn stopped_node_stays_stopped_until_its_next_heartbeat(bed) {
         register(&bed.queue, NewNode::new("n")).await;
         let stopped_at = bed.now();
         assert_eq!(bed.queue.stop_node("n").await, Ok(true));
@@ -116,12 +116,12 @@ conformance! {
         assert_eq!(bed.queue.stop_node("n").await, Ok(true));
         let node = bed.queue.node("n").await.unwrap();
         assert_eq!((node.status, node.stopped_at), (NodeStatus::Stopped, Some(stopped_at)));
-        // The next process of that name may have begun before this one stopped.
+        // A heartbeat revives the node: the next process with this id may start before the previous one stops.
         assert_eq!(bed.queue.touch_node("n").await, Ok(true));
         assert_eq!(statuses(&bed.queue).await, [NodeStatus::Alive]);
     }
 
-    async fn who_is_not_registered_is_not_there(bed) {
+    async fn unregistered_node_is_not_found(bed) {
         for id in ["n", "", "\0", &"x".repeat(1_000)] {
             assert_eq!((bed.queue.touch_node(id).await, bed.queue.stop_node(id).await), (Ok(false), Ok(false)));
         }
@@ -130,21 +130,22 @@ conformance! {
         assert_eq!(ids(&bed.queue).await, Vec::<String>::new());
     }
 
-    async fn what_is_not_acceptable_is_refused_by_field(bed) {
+    async fn invalid_fields_are_refused(bed) {
         let node = || NewNode::new("n");
-        assert_eq!(refused(&bed.queue, node().display_name("x".repeat(1_001))).await, "display_name");
-        assert_eq!(refused(&bed.queue, node().display_name("\0")).await, "display_name");
-        assert_eq!(refused(&bed.queue, node().description("x".repeat(10_001))).await, "description");
-        assert_eq!(refused(&bed.queue, node().metadata(&[1]).unwrap()).await, "metadata");
-        assert_eq!(refused(&bed.queue, node().metadata(&json!({ "a": "x".repeat(16 << 10) })).unwrap()).await, "metadata");
+        assert_eq!(refused_field(&bed.queue, node().display_name("x".repeat(1_001))).await, "display_name");
+        assert_eq!(refused_field(&bed.queue, node().display_name("\0")).await, "display_name");
+        assert_eq!(refused_field(&bed.queue, node().description("x".repeat(10_001))).await, "description");
+        assert_eq!(refused_field(&bed.queue, node().metadata(&[1]).unwrap()).await, "metadata");
+        assert_eq!(refused_field(&bed.queue, node().metadata(&json!({ "a": "x".repeat(16 << 10) })).unwrap()).await, "metadata");
         for event_type in ["", "a*b", "a\n"] {
-            assert_eq!(refused(&bed.queue, node().event_types([event_type])).await, "event_types");
+            assert_eq!(refused_field(&bed.queue, node().event_types([event_type])).await, "event_types");
         }
-        assert_eq!(refused(&bed.queue, node().event_types((0..1_001).map(|n| n.to_string()))).await, "event_types");
+        let too_many = node().event_types((0..1_001).map(|n| n.to_string()));
+        assert_eq!(refused_field(&bed.queue, too_many).await, "event_types");
         assert_eq!(ids(&bed.queue).await, Vec::<String>::new());
     }
 
-    async fn a_namespace_has_so_many_nodes(bed) {
+    async fn number_of_nodes_is_limited(bed) {
         assert_eq!(bed.queue.limits().nodes_max, 10_000);
         let limits = Limits { nodes_max: 2, ..Limits::default() };
         let queue = Queue::options(&bed.database.url).limits(limits).open().await.unwrap();
@@ -152,14 +153,14 @@ conformance! {
             register(&queue, NewNode::new(id)).await;
         }
         let error = queue.register_node(NewNode::new("c")).await.unwrap_err().to_string();
-        assert_eq!(error, "node_id: a namespace has at most 2 nodes; one that is silent for a week is forgotten");
+        assert_eq!(error, "node_id: a namespace has at most 2 nodes; nodes without a heartbeat for a week are removed");
         register(&queue, NewNode::new("a")).await;
         assert_eq!(ids(&queue).await, ["a", "b"]);
         register(&bed.namespace(Policy::default()).await, NewNode::new("c")).await;
     }
 
     // C2
-    async fn who_is_silent_for_a_week_is_forgotten(bed) {
+    async fn node_silent_for_a_week_is_deleted(bed) {
         let other = bed.namespace(Policy::default()).await;
         for id in ["gone", "stopped", "lives"] {
             register(&bed.queue, NewNode::new(id)).await;
@@ -174,7 +175,7 @@ conformance! {
     }
 
     // C12
-    async fn a_heartbeat_can_come_from_sql(bed) {
+    async fn heartbeat_can_be_sent_in_sql(bed) {
         if bed.database.kind == Kind::Sqlite {
             return;
         }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use sqlx::{Connection, Executor, PgConnection};
 use windlass::{ClaimRequest, Delivery, Event, LeasedEvent, NewEvent, Outcome, Queue, Report, Timestamp};
+use windlass_testkit::Kind;
 
-use crate::bed::{Bed, Kind};
+use crate::bed::Bed;
 use crate::support::*;
 
-/// What decides when an event is claimed.
+/// The position of an event in the claim order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     without_deadline: bool,
@@ -65,8 +66,8 @@ async fn claims_in_order(bed: &Bed, queue: &Queue, tag_sets: usize, tags: &[&str
     let first = claim_batch(queue, tags, 80).await;
     let expected: Vec<i64> = ranks.iter().map(|rank| rank.id).collect();
     assert_eq!(ids(&first), expected[..80], "{tag_sets} tag sets, first claim");
-    bed.let_pass(millis(5)).await;
-    // Those that are retried become ready now, and those that are released keep their place.
+    bed.advance_without_jump(millis(5)).await;
+    // Retried deliveries become ready now; released deliveries keep their position.
     let (retried, released) = first.split_at(40);
     let retry = Report::new(Outcome::Retry { after: Some(millis(0)) });
     let reports = retried.iter().map(|delivery| (LeasedEvent::from(delivery), retry.clone()));
@@ -77,7 +78,7 @@ async fn claims_in_order(bed: &Bed, queue: &Queue, tag_sets: usize, tags: &[&str
             rank.ready_at = at;
         }
     }
-    bed.let_pass(DELAY).await;
+    bed.advance_without_jump(DELAY).await;
     if real_clock {
         tokio::time::sleep(DELAY).await;
     }
@@ -97,9 +98,9 @@ async fn claims_in_order(bed: &Bed, queue: &Queue, tag_sets: usize, tags: &[&str
     assert_eq!(got[1..], expected, "{tag_sets} tag sets");
 }
 
-/// With this many tag sets, under both clocks, for claims of everything and with a tag that all events have.
+/// Checks the order under both clocks, for claims without a filter and with a tag that all events have.
 async fn order_holds(bed: &Bed, tag_sets: usize) {
-    for (name, queue) in [("test", bed.queue.clone()), ("real", bed.real_time().await)] {
+    for (name, queue) in [("test", bed.queue.clone()), ("real", bed.real_time_queue().await)] {
         for tags in [&[][..], &["all"]] {
             let namespace = format!("{name}-{}", tags.len());
             let queue = queue.put_namespace(&namespace, None, None).await.unwrap();
@@ -115,10 +116,10 @@ fn lane_count(bed: &Bed) -> &'static str {
     }
 }
 
-/// More lanes than are left alone when they are empty.
+/// More empty lanes than pruning leaves in place.
 const LANES: usize = 600;
 
-/// Publishes and completes an event in each of `LANES` lanes, and lets them become old.
+/// Publishes and completes an event in each of `LANES` lanes, then advances the clock until they can be pruned.
 async fn use_lanes(bed: &Bed) {
     let events = (0..LANES).map(|n| NewEvent::new("t").tags([format!("tenant-{n}")]));
     bed.queue.publish_all(events.collect()).await.unwrap();
@@ -160,8 +161,8 @@ conformance! {
     }
 
     // O3
-    async fn a_near_deadline_is_in_the_next_claim(bed) {
-        let queue = bed.real_time().await;
+    async fn near_deadline_is_in_the_next_claim(bed) {
+        let queue = bed.real_time_queue().await;
         for chunk in 0..10 {
             let events = (0..1_000).map(|n| NewEvent::new("t").tags([format!("set-{}", (chunk * 1_000 + n) % 400)]));
             queue.publish_all(events.collect()).await.unwrap();
@@ -174,8 +175,8 @@ conformance! {
         }
     }
 
-    async fn a_released_delivery_is_in_the_next_claim(bed) {
-        for queue in [bed.queue.clone(), bed.real_time().await] {
+    async fn released_delivery_is_in_the_next_claim(bed) {
+        for queue in [bed.queue.clone(), bed.real_time_queue().await] {
             publish_mixed(&queue, 2_000, 50).await;
             let first = claim_batch(&queue, &[], 100).await;
             claim_batch(&queue, &[], 100).await;
@@ -186,14 +187,14 @@ conformance! {
         }
     }
 
-    async fn empty_lanes_are_removed_and_publishing_goes_on(bed) {
+    async fn empty_lanes_are_removed_and_publishing_continues(bed) {
         let (queue, tag_sets) = (&bed.queue, many_tag_sets());
         for start in (0..tag_sets).step_by(1_000) {
             let events = (start..tag_sets.min(start + 1_000)).map(|n| NewEvent::new("t").tags([format!("tenant-{n}")]));
             queue.publish_all(events.collect()).await.unwrap();
         }
-        assert_eq!(bed.database.ids(lane_count(bed)).await, [tag_sets as i64]);
-        let held = claim(queue, ClaimRequest::new("w").tags(["tenant-5"])).await;
+        assert_eq!(bed.database.select_numbers(lane_count(bed)).await, [tag_sets as i64]);
+        let in_progress = claim(queue, ClaimRequest::new("w").tags(["tenant-5"])).await;
         let mut handled = 0;
         loop {
             let batch = claim(queue, ClaimRequest::new("w").max(1_000)).await;
@@ -205,12 +206,12 @@ conformance! {
             queue.finish_all(done).await.unwrap();
         }
         assert_eq!(handled, tag_sets - 1);
-        assert_eq!(queue.prune_once().await, Ok(0), "they are new");
+        assert_eq!(queue.prune_once().await, Ok(0), "the lanes are new");
         bed.advance(secs(601));
-        queue.extend(&held[0], None).await.unwrap();
+        queue.extend(&in_progress[0], None).await.unwrap();
         queue.prune_once().await.unwrap();
-        assert_eq!(bed.database.ids(lane_count(bed)).await, [1], "one lane has a delivery in progress");
-        done(queue, &held[0]).await;
+        assert_eq!(bed.database.select_numbers(lane_count(bed)).await, [1], "one lane has a delivery in progress");
+        done(queue, &in_progress[0]).await;
         let tags = |tag: &str| ClaimRequest::new("w").tags([tag]);
         for tag in ["tenant-1", "new"] {
             let event = publish_new(queue, NewEvent::new("t").tags([tag])).await;
@@ -218,8 +219,8 @@ conformance! {
         }
     }
 
-    async fn a_lane_that_another_process_removed_is_not_used(bed) {
-        let other = bed.other().await;
+    async fn lane_removed_by_another_process_is_not_used(bed) {
+        let other = bed.second_queue().await;
         use_lanes(bed).await;
         assert_eq!(other.prune_once().await, Ok(LANES));
         // This process still has the lane in its cache.
@@ -228,16 +229,16 @@ conformance! {
         assert_eq!(ids(&got), [event.id]);
     }
 
-    async fn a_few_empty_lanes_are_kept(bed) {
+    async fn few_empty_lanes_are_kept(bed) {
         publish_new(&bed.queue, NewEvent::new("t").tags(["a"])).await;
-        done(&bed.queue, &take(&bed.queue).await).await;
+        done(&bed.queue, &claim_one(&bed.queue).await).await;
         bed.advance(secs(601));
         assert_eq!(bed.queue.prune_once().await, Ok(0));
-        assert_eq!(bed.database.ids(lane_count(bed)).await, [1]);
+        assert_eq!(bed.database.select_numbers(lane_count(bed)).await, [1]);
     }
 
-    async fn a_resume_by_another_process_is_noticed_by_a_poll(bed) {
-        let other = bed.other().await;
+    async fn poll_notices_resume_by_another_process(bed) {
+        let other = bed.second_queue().await;
         let event = publish(&bed.queue, "t").await.id;
         bed.queue.pause().await.unwrap();
         assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [0; 0]);
@@ -245,59 +246,59 @@ conformance! {
         assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [event]);
     }
 
-    async fn a_lease_expires_after_the_clock_was_set_back(bed) {
+    async fn lease_expires_after_the_clock_was_set_back(bed) {
         claim_batch(&bed.queue, &[], 1).await;
-        bed.hand.set(bed.now() - chrono::TimeDelta::seconds(7_200));
+        bed.test_clock.set(bed.now() - chrono::TimeDelta::seconds(7_200));
         let event = publish(&bed.queue, "t").await.id;
         assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [event]);
         bed.advance(LEASE + secs(30));
         assert_eq!(ids(&claim_batch(&bed.queue, &[], 1).await), [event]);
     }
 
-    async fn a_clock_that_jumps_loses_nothing(bed) {
+    async fn clock_jump_loses_no_event(bed) {
         let queue = &bed.queue;
         let first = publish_new(queue, NewEvent::new("t").tags(["a"])).await.id;
-        bed.hand.set(after(bed.now(), secs(3_600)));
+        bed.test_clock.set(after(bed.now(), secs(3_600)));
         let second = publish_new(queue, NewEvent::new("t").tags(["b"])).await.id;
         let delayed = publish_new(queue, NewEvent::new("t").tags(["b"]).delay(secs(60))).await.id;
-        bed.hand.set(bed.now() - chrono::TimeDelta::seconds(7_200));
+        bed.test_clock.set(bed.now() - chrono::TimeDelta::seconds(7_200));
         let third = publish_new(queue, NewEvent::new("t").tags(["c"])).await.id;
-        // What was published is ready, whatever the clock says now.
+        // Published events are ready even though the clock is now behind their timestamps.
         let got = ids(&claim_batch(queue, &[], 10).await);
         assert_eq!(sorted(got), [first, second, third]);
-        bed.hand.set(after(bed.now(), secs(7_200 + 61)));
+        bed.test_clock.set(after(bed.now(), secs(7_200 + 61)));
         let got = ids(&claim_batch(queue, &[], 10).await);
         assert_eq!(sorted(got), [first, second, delayed, third], "leases have expired, and the delayed event is ready");
     }
 }
 
 on_postgres! {
-    async fn lanes_stay_while_a_process_relies_on_them(bed) {
+    async fn lanes_are_kept_while_a_process_uses_them(bed) {
         use_lanes(bed).await;
         let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
         tx.execute("BEGIN; SELECT windlass._hold_topology('default', NULL)").await.unwrap();
-        assert_eq!(bed.queue.prune_once().await, Ok(0), "it may be publishing");
+        assert_eq!(bed.queue.prune_once().await, Ok(0), "the process may be publishing");
         tx.execute("COMMIT").await.unwrap();
         assert_eq!(bed.queue.prune_once().await, Ok(LANES));
     }
 
-    async fn an_open_transaction_that_published_keeps_no_lanes(bed) {
+    async fn open_transaction_that_published_keeps_no_lanes(bed) {
         use_lanes(bed).await;
         let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
         tx.execute("BEGIN; SELECT windlass.publish('t', tags => 'tenant-7')").await.unwrap();
         assert_eq!(bed.queue.prune_once().await, Ok(LANES));
         tx.execute("COMMIT").await.unwrap();
-        assert_eq!(claim_batch(&bed.real_time().await, &["tenant-7"], 1).await.len(), 1);
+        assert_eq!(claim_batch(&bed.real_time_queue().await, &["tenant-7"], 1).await.len(), 1);
     }
 
-    async fn a_publisher_that_commits_after_lanes_were_removed_loses_nothing(bed) {
+    async fn commit_after_lane_removal_loses_no_event(bed) {
         use_lanes(bed).await;
         let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();
         tx.execute("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT 1").await.unwrap();
         assert_eq!(bed.queue.prune_once().await, Ok(LANES));
         tx.execute("SELECT windlass.publish('t', tags => 'tenant-7')").await.unwrap();
         let filtered = tokio::spawn({
-            let queue = bed.real_time().await;
+            let queue = bed.real_time_queue().await;
             async move { claim(&queue, ClaimRequest::new("w").tags(["tenant-7"]).wait(secs(20))).await }
         });
         tokio::time::sleep(millis(20)).await;
@@ -305,8 +306,8 @@ on_postgres! {
         assert_eq!(filtered.await.unwrap().len(), 1);
     }
 
-    async fn a_lane_created_by_a_late_commit_is_claimed(bed) {
-        // More lanes than are read one by one.
+    async fn lane_created_by_late_commit_is_claimed(bed) {
+        // More lanes than a claim reads one by one.
         let events = (0..50).map(|n| NewEvent::new("t").tags(["all".to_owned(), format!("set-{n}")]));
         bed.queue.publish_all(events.collect()).await.unwrap();
         let mut tx = PgConnection::connect(&bed.database.url).await.unwrap();

@@ -1,11 +1,11 @@
-//! Pausing: nothing is handed out, and nothing is lost.
+//! Pausing namespaces, subscriptions and types: nothing is delivered, and nothing is lost.
 
 use windlass::{ClaimRequest, NewEvent, Queue, SubscriptionSpec};
 
 use crate::support::*;
 
-/// What another process, which knew the queue before, can take.
-async fn can_take(queue: &Queue) -> bool {
+/// Whether this queue can claim a delivery, which is then released.
+async fn can_claim(queue: &Queue) -> bool {
     match poll(queue).await {
         Some(delivery) => {
             finish(queue, &delivery, release()).await;
@@ -16,26 +16,26 @@ async fn can_take(queue: &Queue) -> bool {
 }
 
 conformance! {
-    async fn a_paused_namespace_hands_out_nothing(bed) {
-        let other = bed.other().await;
+    async fn paused_namespace_delivers_nothing(bed) {
+        let other = bed.second_queue().await;
         let before = publish(&bed.queue, "t").await;
-        assert!(can_take(&other).await);
+        assert!(can_claim(&other).await);
         bed.queue.pause().await.unwrap();
-        assert!(!can_take(&bed.queue).await && !can_take(&other).await);
-        let meanwhile = publish(&other, "t").await;
+        assert!(!can_claim(&bed.queue).await && !can_claim(&other).await);
+        let published_while_paused = publish(&other, "t").await;
         publish_new(&other, NewEvent::new("new").tags(["x"])).await;
-        assert!(!can_take(&bed.queue).await && !can_take(&other).await);
+        assert!(!can_claim(&bed.queue).await && !can_claim(&other).await);
         assert!(other.describe().await.unwrap().paused);
         other.resume().await.unwrap();
-        let first = take_soon(&bed.queue).await;
+        let first = claim_one_soon(&bed.queue).await;
         assert_eq!(first.event.id, before.id);
-        let got = take_all(&bed.queue).await;
-        assert_eq!((got.len(), got[0].event.id), (2, meanwhile.id));
+        let got = claim_all(&bed.queue).await;
+        assert_eq!((got.len(), got[0].event.id), (2, published_while_paused.id));
     }
 
-    async fn what_is_held_can_be_finished_while_paused(bed) {
+    async fn leased_delivery_can_be_finished_while_paused(bed) {
         publish_many(&bed.queue, "t", 2).await;
-        let got = take_all(&bed.queue).await;
+        let got = claim_all(&bed.queue).await;
         bed.queue.pause().await.unwrap();
         bed.queue.start(&got[0]).await.unwrap().unwrap();
         bed.queue.extend(&got[0], None).await.unwrap().unwrap();
@@ -43,30 +43,30 @@ conformance! {
         finish(&bed.queue, &got[1], release()).await;
         assert!(poll(&bed.queue).await.is_none());
         bed.queue.resume().await.unwrap();
-        assert_eq!(take(&bed.queue).await.event.id, got[1].event.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, got[1].event.id);
     }
 
-    async fn a_pause_outlives_a_restart(bed) {
+    async fn pause_survives_a_restart(bed) {
         publish(&bed.queue, "t").await;
         bed.queue.pause().await.unwrap();
-        let restarted = bed.other().await;
-        assert!(!can_take(&restarted).await);
+        let restarted = bed.second_queue().await;
+        assert!(!can_claim(&restarted).await);
         restarted.resume().await.unwrap();
-        assert!(can_take(&restarted).await);
+        assert!(can_claim(&restarted).await);
     }
 
-    async fn a_paused_namespace_does_not_stop_another(bed) {
+    async fn paused_namespace_does_not_affect_others(bed) {
         let ns = bed.namespace(Default::default()).await;
         publish(&bed.queue, "t").await;
         publish(&ns, "t").await;
         ns.pause().await.unwrap();
-        assert!(can_take(&bed.queue).await && !can_take(&ns).await);
+        assert!(can_claim(&bed.queue).await && !can_claim(&ns).await);
     }
 
-    async fn a_paused_subscription_gathers_its_deliveries(bed) {
+    async fn paused_subscription_accumulates_deliveries(bed) {
         let queue = &bed.queue;
         queue.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
-        let other = bed.other().await;
+        let other = bed.second_queue().await;
         let audit = |queue: &Queue| {
             let queue = queue.clone();
             async move { claim(&queue, ClaimRequest::new("w").subscription("audit").max(10)).await.len() }
@@ -75,7 +75,7 @@ conformance! {
         queue.pause_subscription("audit").await.unwrap();
         publish_many(queue, "t", 2).await;
         assert_eq!((audit(queue).await, audit(&other).await), (0, 0));
-        assert_eq!(take_all(&other).await.len(), 2);
+        assert_eq!(claim_all(&other).await.len(), 2);
         let paused: Vec<bool> = queue.subscriptions().await.unwrap().iter().map(|s| s.paused).collect();
         assert_eq!(paused, [true, false]);
         queue.resume_subscription("audit").await.unwrap();
@@ -84,27 +84,27 @@ conformance! {
         assert_eq!(audit(queue).await, 2);
     }
 
-    async fn main_can_be_paused_too(bed) {
+    async fn main_can_be_paused(bed) {
         publish(&bed.queue, "t").await;
         bed.queue.pause_subscription("main").await.unwrap();
-        assert!(!can_take(&bed.queue).await);
+        assert!(!can_claim(&bed.queue).await);
         bed.queue.resume_subscription("main").await.unwrap();
-        assert!(can_take(&bed.queue).await);
+        assert!(can_claim(&bed.queue).await);
     }
 
-    async fn a_paused_type_is_left_out(bed) {
-        let other = bed.other().await;
+    async fn paused_type_is_not_delivered(bed) {
+        let other = bed.second_queue().await;
         let (a, b) = (publish(&bed.queue, "mail.sent").await, publish(&bed.queue, "order").await);
-        assert!(can_take(&other).await);
+        assert!(can_claim(&other).await);
         bed.queue.pause_type("mail.sent").await.unwrap();
         for queue in [&bed.queue, &other] {
-            let got = take_all(queue).await;
+            let got = claim_all(queue).await;
             assert_eq!(ids(&got), [b.id]);
             finish(queue, &got[0], release()).await;
         }
         assert_eq!(other.describe().await.unwrap().paused_types, ["mail.sent"]);
         bed.queue.resume_type("mail.sent").await.unwrap();
-        assert_eq!(sorted(ids(&take_all(&bed.queue).await)), [a.id, b.id]);
+        assert_eq!(sorted(ids(&claim_all(&bed.queue).await)), [a.id, b.id]);
     }
 
     async fn types_are_paused_by_prefix(bed) {
@@ -114,11 +114,11 @@ conformance! {
         bed.queue.pause_type("mail.*").await.unwrap();
         bed.queue.pause_type("mail.*").await.unwrap();
         assert_eq!(bed.queue.describe().await.unwrap().paused_types, ["mail.*"]);
-        assert_eq!(ids(&take_all(&bed.queue).await), [other.id]);
+        assert_eq!(ids(&claim_all(&bed.queue).await), [other.id]);
         publish(&bed.queue, "mail.new").await;
         assert!(poll(&bed.queue).await.is_none());
         bed.queue.resume_type("mail.*").await.unwrap();
-        assert_eq!(take_all(&bed.queue).await.len(), 3);
+        assert_eq!(claim_all(&bed.queue).await.len(), 3);
     }
 
     async fn types_are_paused_and_resumed_one_by_one(bed) {
@@ -130,16 +130,16 @@ conformance! {
         bed.queue.resume_type("b").await.unwrap();
         assert!(poll(&bed.queue).await.is_none());
         bed.queue.resume().await.unwrap();
-        let got = take_all(&bed.queue).await;
+        let got = claim_all(&bed.queue).await;
         assert_eq!(got.iter().map(|delivery| delivery.event.event_type.as_str()).collect::<Vec<_>>(), ["b"]);
     }
 
-    async fn pausing_an_unknown_subscription_is_an_error(bed) {
+    async fn pausing_unknown_subscription_is_an_error(bed) {
         let error = bed.queue.pause_subscription("nope").await.unwrap_err();
         assert_eq!(error.code(), "subscription_not_found");
     }
 
-    async fn a_paused_queue_still_expires_and_sweeps(bed) {
+    async fn paused_queue_still_expires_events_and_leases(bed) {
         let at = after(bed.now(), secs(1));
         publish_new(&bed.queue, NewEvent::new("t").expires_at(at)).await;
         publish(&bed.queue, "t").await;

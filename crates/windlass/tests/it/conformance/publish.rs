@@ -1,11 +1,11 @@
-//! An event is stored once, whole, with a delivery that is ready when it should be.
+//! Publishing: an event is stored once with all its fields, and its delivery becomes ready on time.
 
 use serde_json::value::RawValue;
 use windlass::{DeliveryView, NewEvent, Status};
 
 use crate::support::*;
 
-/// An event whose fields all differ, so that no two can be mixed up; ready at once, and by itself.
+/// An ungrouped event that is ready immediately. All fields differ, so that no two can be mixed up.
 fn rich_event() -> NewEvent {
     NewEvent::new("order.paid")
         .title("Order paid")
@@ -20,7 +20,7 @@ fn rich_event() -> NewEvent {
         .producer("shop-1")
 }
 
-/// With all that there is.
+/// An event with every field.
 fn full_event(bed: &crate::bed::Bed) -> NewEvent {
     rich_event()
         .run_at(after(bed.now(), secs(7)))
@@ -31,7 +31,7 @@ fn full_event(bed: &crate::bed::Bed) -> NewEvent {
 
 conformance! {
     // Q1, C3, O1
-    async fn a_published_event_is_stored_as_pending(bed) {
+    async fn published_event_is_stored_as_pending(bed) {
         let event = publish(&bed.queue, "t").await;
         let view = bed.queue.get(event.id).await.unwrap();
         assert_eq!(json(&view.event), json(&event));
@@ -55,11 +55,11 @@ conformance! {
     }
 
     // Q1
-    async fn one_event_is_stored_as_it_is_among_others(bed) {
+    async fn single_publish_stores_the_same_as_a_batch(bed) {
         for event in [|| NewEvent::new("t"), rich_event as fn() -> NewEvent] {
-            let alone = publish_new(&bed.queue, event()).await;
-            let mut among = bed.queue.publish_all(vec![event(), event()]).await.unwrap();
-            let ids = [alone.id, among.remove(1).event.id];
+            let single = publish_new(&bed.queue, event()).await;
+            let mut batch = bed.queue.publish_all(vec![event(), event()]).await.unwrap();
+            let ids = [single.id, batch.remove(1).event.id];
             let mut views = Vec::new();
             for id in ids {
                 let mut view = bed.queue.get(id).await.unwrap();
@@ -68,13 +68,13 @@ conformance! {
                 views.push((json(&view.event), view.deliveries));
             }
             assert_eq!(views[0], views[1]);
-            let claimed: Vec<_> = take_all(&bed.queue).await.into_iter().filter(|d| ids.contains(&d.event.id)).collect();
+            let claimed: Vec<_> = claim_all(&bed.queue).await.into_iter().filter(|d| ids.contains(&d.event.id)).collect();
             assert_eq!(claimed.len(), 2);
         }
     }
 
     // Q1
-    async fn every_field_is_kept(bed) {
+    async fn every_field_is_stored(bed) {
         let event = publish_new(&bed.queue, full_event(bed)).await;
         assert_eq!(event.namespace, "default");
         assert_eq!(event.event_type, "order.paid");
@@ -96,12 +96,12 @@ conformance! {
         assert_eq!(view.deliveries[0].max_retries, Some(9));
         assert_eq!(view.deliveries[0].ready_at, event.run_at);
         bed.advance(secs(7));
-        let claimed = take(&bed.queue).await;
+        let claimed = claim_one(&bed.queue).await;
         assert_eq!(json(&claimed.event), json(&event));
         assert_eq!(claimed.max_retries, Some(9));
     }
 
-    async fn a_payload_is_carried_byte_for_byte(bed) {
+    async fn payload_is_stored_byte_for_byte(bed) {
         let payloads = [
             r#"{"a": 1.0, "b":1e5 , "ü":"\u00e4"}"#,
             "[ 1,\n 2 ]",
@@ -119,56 +119,56 @@ conformance! {
             let event = publish_new(&bed.queue, NewEvent::new("t").payload_raw(raw)).await;
             assert_eq!(event.payload.get(), payload);
             assert_eq!(bed.queue.get(event.id).await.unwrap().event.payload.get(), payload);
-            let delivery = take(&bed.queue).await;
+            let delivery = claim_one(&bed.queue).await;
             assert_eq!(delivery.event.payload.get(), payload);
             done(&bed.queue, &delivery).await;
         }
     }
 
-    async fn names_may_hold_any_printable_text(bed) {
-        let odd = r#"it's "ö" $1 \ % _ ; -- 🧵"#;
-        let event = NewEvent::new(odd).tags_text(odd).title("two\nlines\t").group(odd).key(odd).producer(odd);
+    async fn names_may_contain_any_printable_text(bed) {
+        let text = r#"it's "ö" $1 \ % _ ; -- 🧵"#;
+        let event = NewEvent::new(text).tags_text(text).title("two\nlines\t").group(text).key(text).producer(text);
         let event = publish_new(&bed.queue, event).await;
-        let request = windlass::ClaimRequest::new(odd).types([odd]).tags([odd]);
+        let request = windlass::ClaimRequest::new(text).types([text]).tags([text]);
         let delivery = claim(&bed.queue, request).await.remove(0);
         assert_eq!(json(&delivery.event), json(&event));
-        assert_eq!(delivery.worker_id, odd);
-        let attempt = finish(&bed.queue, &delivery, windlass::Report::failed(odd)).await;
-        assert_eq!(attempt.error_message.as_deref(), Some(odd));
-        assert_eq!(view(&bed.queue, event.id).await.error_message.as_deref(), Some(odd));
+        assert_eq!(delivery.worker_id, text);
+        let attempt = finish(&bed.queue, &delivery, windlass::Report::failed(text)).await;
+        assert_eq!(attempt.error_message.as_deref(), Some(text));
+        assert_eq!(view(&bed.queue, event.id).await.error_message.as_deref(), Some(text));
     }
 
-    async fn a_batch_is_stored_in_its_order(bed) {
+    async fn batch_is_stored_in_order(bed) {
         let events = (0..500).map(|n| NewEvent::new("t").payload(&n).unwrap()).collect();
         let published = bed.queue.publish_all(events).await.unwrap();
         assert!(published.is_sorted_by(|a, b| a.event.id < b.event.id));
-        let got = take_all(&bed.queue).await;
+        let got = claim_all(&bed.queue).await;
         let payloads: Vec<u32> = got.iter().map(|delivery| delivery.event.payload().unwrap()).collect();
         assert_eq!(payloads, (0..500).collect::<Vec<_>>());
     }
 
-    async fn a_batch_with_a_bad_event_stores_nothing(bed) {
+    async fn batch_with_invalid_event_stores_nothing(bed) {
         let good = || NewEvent::new("t").tags(["new"]);
         let bad = good().title("x".repeat(2_000));
         let error = bed.queue.publish_all(vec![good(), bad, good()]).await.unwrap_err();
         assert_eq!(error.to_string(), "events[1]: title is 2000 bytes; the limit is 1000 bytes");
-        assert_eq!(total(&bed.queue).await, 0);
-        assert!(take_all(&bed.queue).await.is_empty());
+        assert_eq!(count_events(&bed.queue).await, 0);
+        assert!(claim_all(&bed.queue).await.is_empty());
     }
 
-    async fn an_empty_batch_is_fine(bed) {
+    async fn empty_batch_is_accepted(bed) {
         assert!(bed.queue.publish_all(vec![]).await.unwrap().is_empty());
     }
 
-    async fn a_batch_may_mix_types_tags_and_priorities(bed) {
+    async fn batch_may_mix_types_tags_and_priorities(bed) {
         let kinds =
             (0..60).map(|n| NewEvent::new(format!("t{}", n % 5)).tags([format!("tag{}", n % 4)]).priority(n % 3));
         let published = bed.queue.publish_all(kinds.collect()).await.unwrap();
-        let got = take_all(&bed.queue).await;
+        let got = claim_all(&bed.queue).await;
         assert_eq!(sorted(ids(&got)), published.iter().map(|p| p.event.id).collect::<Vec<_>>());
     }
 
-    async fn concurrent_publishes_all_arrive(bed) {
+    async fn concurrent_publishes_are_all_delivered(bed) {
         let tasks = (0..100).map(|n| {
             let queue = bed.queue.clone();
             tokio::spawn(async move { publish(&queue, &format!("t{}", n % 10)).await.id })
@@ -177,41 +177,41 @@ conformance! {
         for task in tasks.collect::<Vec<_>>() {
             published.push(task.await.unwrap());
         }
-        assert_eq!(sorted(ids(&take_all(&bed.queue).await)), sorted(published));
+        assert_eq!(sorted(ids(&claim_all(&bed.queue).await)), sorted(published));
     }
 
-    async fn a_delayed_event_waits_for_its_time(bed) {
+    async fn delayed_event_is_delivered_at_its_run_at(bed) {
         let delayed = publish_new(&bed.queue, NewEvent::new("t").delay(secs(10))).await;
         assert_eq!(delayed.run_at, Some(after(bed.now(), secs(10))));
         assert_eq!(view(&bed.queue, delayed.id).await.ready_at, delayed.run_at);
         bed.advance(secs(10) - MICRO);
         assert!(poll(&bed.queue).await.is_none());
         bed.advance(MICRO);
-        assert_eq!(take(&bed.queue).await.event.id, delayed.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, delayed.id);
     }
 
-    async fn a_run_at_in_the_past_is_ready_at_once(bed) {
+    async fn event_with_past_run_at_is_ready_immediately(bed) {
         let past = bed.now() - chrono::TimeDelta::hours(1);
         let event = publish_new(&bed.queue, NewEvent::new("t").run_at(past)).await;
         assert_eq!(event.run_at, Some(past));
-        assert_eq!(take(&bed.queue).await.event.id, event.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, event.id);
     }
 
-    async fn an_event_for_the_far_future_can_be_stored(bed) {
+    async fn event_can_be_delayed_for_decades(bed) {
         let later = bed.now() + chrono::TimeDelta::days(36_000);
         let event = NewEvent::new("t").run_at(later).expires_at(later + chrono::TimeDelta::days(1));
         let event = publish_new(&bed.queue, event).await;
         assert_eq!(view(&bed.queue, event.id).await.ready_at, Some(later));
         assert!(poll(&bed.queue).await.is_none());
-        bed.hand.set(later);
-        assert_eq!(take(&bed.queue).await.event.id, event.id);
+        bed.test_clock.set(later);
+        assert_eq!(claim_one(&bed.queue).await.event.id, event.id);
     }
 
-    async fn an_event_of_the_largest_size_arrives(bed) {
+    async fn event_of_maximum_size_is_delivered(bed) {
         let text = "x".repeat((1 << 20) - 2);
         let event = NewEvent::new("t".repeat(200)).payload(&text).unwrap().title("y".repeat(1_000));
         let id = publish_new(&bed.queue, event).await.id;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         assert_eq!(delivery.event.id, id);
         assert_eq!(delivery.event.payload.get().len(), 1 << 20);
         assert_eq!(delivery.event.payload::<String>().unwrap(), text);

@@ -1,4 +1,4 @@
-//! An event that is published in somebody's own transaction commits and rolls back with it.
+//! Publishing in the application's own transaction: the events commit and roll back with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,16 +7,17 @@ use windlass::{
     ClaimRequest, DeadLetterFilter, Delivery, Error, GroupFailurePolicy, NewEvent, Policy, Queue, Report,
     SubscriptionSpec,
 };
+use windlass_testkit::Kind;
 
-use crate::bed::{Bed, Kind};
-use crate::own::{Own, number};
+use crate::bed::Bed;
+use crate::open_transaction::{OpenTransaction, query_number};
 use crate::support::*;
 
-async fn begin(bed: &Bed) -> Own {
-    Own::begin(&bed.database).await
+async fn begin(bed: &Bed) -> OpenTransaction {
+    OpenTransaction::begin(&bed.database).await
 }
 
-fn waiter(queue: &Queue) -> tokio::task::JoinHandle<Vec<Delivery>> {
+fn spawn_waiter(queue: &Queue) -> tokio::task::JoinHandle<Vec<Delivery>> {
     let queue = queue.clone();
     let request = ClaimRequest::new("waiter").wait(secs(30));
     tokio::spawn(async move { queue.claim(request).await.expect("a claim succeeds") })
@@ -28,7 +29,7 @@ fn assert_names_tx(error: Error) {
 
 conformance! {
     // O5
-    async fn what_is_committed_is_stored(bed) {
+    async fn committed_event_is_stored(bed) {
         let mut tx = begin(bed).await;
         let event = NewEvent::new("order.paid")
             .title("Order paid")
@@ -49,7 +50,7 @@ conformance! {
         assert_eq!((published.duplicate, published.max_retries), (false, Some(9)));
         let event = published.event;
         assert_eq!(event.run_at, Some(after(bed.now(), secs(7))));
-        assert_eq!(total(&bed.queue).await, 0);
+        assert_eq!(count_events(&bed.queue).await, 0);
         tx.commit().await;
 
         let view = bed.queue.get(event.id).await.unwrap();
@@ -57,23 +58,23 @@ conformance! {
         assert_eq!((view.deliveries[0].max_retries, view.deliveries[0].ready_at), (Some(9), event.run_at));
         assert!(poll(&bed.queue).await.is_none());
         bed.advance(secs(7));
-        assert_eq!(json(&take(&bed.queue).await.event), json(&event));
+        assert_eq!(json(&claim_one(&bed.queue).await.event), json(&event));
     }
 
     // O5
-    async fn what_is_rolled_back_never_was(bed) {
+    async fn rolled_back_event_leaves_no_trace(bed) {
         let mut tx = begin(bed).await;
         let event = || NewEvent::new("t").tags(["x"]).key("k").group("g");
         tx.publish(&bed.queue, event()).await.unwrap();
         tx.rollback().await;
-        assert_eq!(total(&bed.queue).await, 0);
+        assert_eq!(count_events(&bed.queue).await, 0);
         assert!(poll(&bed.queue).await.is_none());
-        // Neither its key nor its group is taken, and its lane can be made again.
+        // Its key and group are free, and its lane can be created again.
         let event = publish_new(&bed.queue, event()).await;
-        assert_eq!(take(&bed.queue).await.event.id, event.id);
+        assert_eq!(claim_one(&bed.queue).await.event.id, event.id);
     }
 
-    async fn nobody_relies_on_lanes_that_were_rolled_back(bed) {
+    async fn lanes_of_rolled_back_publish_are_not_used(bed) {
         for _ in 0..2 {
             let mut tx = begin(bed).await;
             tx.publish(&bed.queue, NewEvent::new("a")).await.unwrap();
@@ -93,27 +94,27 @@ conformance! {
     }
 
     // O5
-    async fn who_waits_gets_it_after_the_commit(bed) {
-        let other = bed.other().await;
-        for (waits, publishes) in [(&bed.queue, &bed.queue), (&other, &bed.queue), (&bed.queue, &other)] {
+    async fn waiting_claim_gets_event_after_commit(bed) {
+        let other = bed.second_queue().await;
+        for (claiming, publishing) in [(&bed.queue, &bed.queue), (&other, &bed.queue), (&bed.queue, &other)] {
             for event in [NewEvent::new("t"), NewEvent::new("t"), NewEvent::new("new").group("g")] {
-                let waiter = waiter(waits);
+                let waiter = spawn_waiter(claiming);
                 tokio::task::yield_now().await;
                 let mut tx = begin(bed).await;
-                let event = tx.publish(publishes, event).await.unwrap().event;
+                let event = tx.publish(publishing, event).await.unwrap().event;
                 assert!(!waiter.is_finished());
                 tx.commit().await;
                 let got = waiter.await.unwrap();
                 assert_eq!(ids(&got), [event.id]);
-                done(waits, &got[0]).await;
+                done(claiming, &got[0]).await;
             }
         }
     }
 
-    async fn who_waits_in_real_time_gets_it_too(bed) {
-        let queue = bed.real_time().await;
+    async fn waiting_claim_gets_event_after_commit_in_real_time(bed) {
+        let queue = bed.real_time_queue().await;
         for event_type in ["t", "t", "new"] {
-            let waiter = waiter(&queue);
+            let waiter = spawn_waiter(&queue);
             tokio::task::yield_now().await;
             let mut tx = begin(bed).await;
             let event = tx.publish(&queue, NewEvent::new(event_type)).await.unwrap().event;
@@ -124,7 +125,7 @@ conformance! {
         }
     }
 
-    async fn it_goes_with_the_data_it_is_about(bed) {
+    async fn event_commits_with_application_data(bed) {
         bed.database.execute("CREATE TABLE orders (id integer)").await;
         for (commits, expected) in [(false, 0), (true, 1)] {
             let mut tx = begin(bed).await;
@@ -132,18 +133,18 @@ conformance! {
             tx.publish(&bed.queue, NewEvent::new("order.placed")).await.unwrap();
             tx.execute("INSERT INTO orders VALUES (2)").await;
             if commits { tx.commit().await } else { tx.rollback().await }
-            assert_eq!(number(&bed.database, "SELECT count(*) / 2 FROM orders").await, expected);
-            assert_eq!(total(&bed.queue).await, expected as u64);
+            assert_eq!(query_number(&bed.database, "SELECT count(*) / 2 FROM orders").await, expected);
+            assert_eq!(count_events(&bed.queue).await, expected as u64);
         }
     }
 
-    async fn a_key_is_known_within_the_transaction_and_after_it(bed) {
+    async fn key_is_known_within_and_after_the_transaction(bed) {
         let event = |n: i32| NewEvent::new("t").key("k").title(n.to_string());
         let mut tx = begin(bed).await;
         let first = tx.publish(&bed.queue, event(1)).await.unwrap();
         let second = tx.publish(&bed.queue, event(2)).await.unwrap();
         assert_eq!((first.duplicate, second.duplicate), (false, true));
-        // The first one is shown, though it is not committed.
+        // The duplicate returns the first event, although it is not committed.
         assert_eq!(json(&second.event), json(&first.event));
         let both = tx.publish_all(&bed.queue, vec![event(3), NewEvent::new("u").key("l")]).await.unwrap();
         assert_eq!(both.iter().map(|published| published.duplicate).collect::<Vec<_>>(), [true, false]);
@@ -156,10 +157,10 @@ conformance! {
         let known = tx.publish(&bed.queue, event(5)).await.unwrap();
         assert_eq!((known.duplicate, known.event.id), (true, first.event.id));
         tx.commit().await;
-        assert_eq!(total(&bed.queue).await, 2);
+        assert_eq!(count_events(&bed.queue).await, 2);
     }
 
-    async fn a_group_keeps_its_order(bed) {
+    async fn group_keeps_its_order(bed) {
         let member = |n: i32| NewEvent::new("t").group("g").payload(&n).unwrap();
         publish_new(&bed.queue, member(0)).await;
         let mut tx = begin(bed).await;
@@ -168,49 +169,49 @@ conformance! {
         tx.commit().await;
         publish_new(&bed.queue, member(4)).await;
         for expected in 0..5 {
-            let mut got = take_all(&bed.queue).await;
+            let mut got = claim_all(&bed.queue).await;
             assert_eq!(got.len(), 1);
             let delivery = got.remove(0);
             assert_eq!(delivery.event.payload::<i32>().unwrap(), expected);
             done(&bed.queue, &delivery).await;
         }
-        assert_eq!(number(&bed.database, &count(bed, "event_groups")).await, 0);
+        assert_eq!(query_number(&bed.database, &count_sql(bed, "event_groups")).await, 0);
     }
 
     // O4
-    async fn a_redriven_member_goes_behind_what_was_committed(bed) {
-        let other = bed.other().await;
+    async fn redriven_member_goes_behind_committed_events(bed) {
+        let other = bed.second_queue().await;
         let redriven = publish_new(&other, NewEvent::new("t").group("g")).await.id;
-        finish(&other, &take(&other).await, Report::dead("x")).await;
-        // From here on no process claims, so nothing is routed.
+        finish(&other, &claim_one(&other).await, Report::dead("x")).await;
+        // No process claims from here on, so nothing is routed.
         other.close().await;
         let mut tx = begin(bed).await;
         let published = tx.publish(&bed.queue, NewEvent::new("t").group("g")).await.unwrap().event.id;
         tx.commit().await;
         assert_eq!(bed.queue.redrive(DeadLetterFilter::default()).await, Ok(1));
         for expected in [published, redriven] {
-            let delivery = take_soon(&bed.queue).await;
+            let delivery = claim_one_soon(&bed.queue).await;
             assert_eq!(delivery.event.id, expected);
             done(&bed.queue, &delivery).await;
         }
     }
 
-    async fn a_new_member_goes_before_those_that_wait_for_a_retry(bed) {
+    async fn new_member_goes_before_members_waiting_for_retry(bed) {
         let queue = bed.namespace(Policy { group_failure: GroupFailurePolicy::Continue, ..Policy::default() }).await;
         publish_new(&queue, NewEvent::new("t").group("g")).await;
-        fail(&queue, &take(&queue).await).await;
+        fail(&queue, &claim_one(&queue).await).await;
         assert!(poll(&queue).await.is_none());
         let mut tx = begin(bed).await;
         let event = tx.publish(&queue, NewEvent::new("t").group("g")).await.unwrap().event;
         tx.commit().await;
-        assert_eq!(take_soon(&queue).await.event.id, event.id);
+        assert_eq!(claim_one_soon(&queue).await.event.id, event.id);
     }
 
-    async fn a_subscription_that_was_added_elsewhere_gets_it(bed) {
+    async fn subscription_added_by_another_process_gets_event(bed) {
         publish(&bed.queue, "t").await;
         let mut tx = begin(bed).await;
-        // The publishing process does not know of it.
-        bed.other().await.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
+        // The publishing process has not read this subscription.
+        bed.second_queue().await.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
         let events = vec![NewEvent::new("t").key("k").group("g"), NewEvent::new("t")];
         let published = tx.publish_all(&bed.queue, events).await.unwrap();
         assert!(published.iter().all(|published| !published.duplicate));
@@ -219,18 +220,18 @@ conformance! {
         assert_eq!(ids(&got), published.iter().map(|published| published.event.id).collect::<Vec<_>>());
     }
 
-    async fn a_subscription_added_meanwhile_misses_nothing_that_commits_after_it(bed) {
+    async fn subscription_added_during_transaction_gets_its_events(bed) {
         let mut tx = begin(bed).await;
         let before = tx.publish(&bed.queue, NewEvent::new("before")).await.unwrap().event;
         if bed.database.kind == Kind::Sqlite {
-            // There is one transaction that writes at a time.
+            // SQLite allows one write transaction at a time.
             return;
         }
         let mut earlier = begin(bed).await;
         earlier.publish(&bed.queue, NewEvent::new("t")).await.unwrap();
         earlier.commit().await;
-        // It waits for no transaction.
-        bed.other().await.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
+        // Adding a subscription does not wait for open transactions.
+        bed.second_queue().await.add_subscription(SubscriptionSpec::new("audit")).await.unwrap();
         let event = tx.publish(&bed.queue, NewEvent::new("t")).await.unwrap().event;
         tx.commit().await;
         let later = publish(&bed.queue, "t").await;
@@ -238,13 +239,13 @@ conformance! {
         assert_eq!(sorted(ids(&got)), [before.id, event.id, later.id]);
     }
 
-    // Its time is before that of the subscription, but its commit is not.
-    async fn a_late_commit_is_delivered_once_beside_a_backfill(bed) {
+    // The event is older than the subscription, but commits after it was added.
+    async fn late_commit_is_delivered_once_during_a_backfill(bed) {
         let mut tx = begin(bed).await;
         let late = tx.publish(&bed.queue, NewEvent::new("t")).await.unwrap().event.id;
         bed.advance(secs(1));
         let past = SubscriptionSpec::new("past").since(bed.now() - secs(3_600));
-        // On SQLite, an open transaction keeps others from writing.
+        // On SQLite, an open write transaction blocks other writers.
         if bed.database.kind == Kind::Sqlite {
             tx.commit().await;
             bed.queue.add_subscription(past).await.unwrap();
@@ -260,7 +261,7 @@ conformance! {
         assert!(claim(&bed.queue, ClaimRequest::new("w").subscription("past")).await.is_empty());
     }
 
-    async fn what_cannot_be_stored_leaves_the_transaction_as_it_was(bed) {
+    async fn refused_event_leaves_transaction_unchanged(bed) {
         let mut tx = begin(bed).await;
         tx.publish(&bed.queue, NewEvent::new("t")).await.unwrap();
         let error = tx.publish(&bed.queue, NewEvent::new("")).await.unwrap_err();
@@ -273,37 +274,37 @@ conformance! {
         assert_eq!(error, Error::NamespaceNotFound { namespace: "nowhere".into() });
         assert!(tx.publish_all(&bed.queue, Vec::new()).await.unwrap().is_empty());
         tx.commit().await;
-        assert_eq!(total(&bed.queue).await, 1);
+        assert_eq!(count_events(&bed.queue).await, 1);
     }
 
-    async fn a_connection_without_a_transaction_is_refused(bed) {
+    async fn connection_without_transaction_is_refused(bed) {
         let error = match bed.database.kind {
             Kind::Sqlite => {
                 let connection = rusqlite::Connection::open(bed.database.file()).unwrap();
                 bed.queue.publish_in(&connection, NewEvent::new("t")).unwrap_err()
             }
             Kind::Postgres => {
-                let mut connection = crate::postgres::connect(&bed.database.url).await;
+                let mut connection = windlass_testkit::postgres::connect(&bed.database.url).await;
                 bed.queue.publish_in(&mut connection, NewEvent::new("t")).await.unwrap_err()
             }
         };
         assert_names_tx(error);
-        assert_eq!(total(&bed.queue).await, 0);
+        assert_eq!(count_events(&bed.queue).await, 0);
     }
 
-    async fn a_transaction_of_another_database_is_refused(bed) {
+    async fn transaction_of_another_database_is_refused(bed) {
         let elsewhere = bed.database.folder.path().join("elsewhere.db");
         let mut sqlite = rusqlite::Connection::open(elsewhere).unwrap();
         let tx = sqlite.transaction().unwrap();
         assert_names_tx(bed.queue.publish_in(&tx, NewEvent::new("t")).unwrap_err());
         if bed.database.kind == Kind::Sqlite {
-            let mut postgres = crate::postgres::connect(&crate::postgres::server_url()).await;
+            let mut postgres = windlass_testkit::postgres::connect(&windlass_testkit::postgres::server_url()).await;
             let mut tx = postgres.begin().await.unwrap();
             assert_names_tx(bed.queue.publish_in(&mut *tx, NewEvent::new("t")).await.unwrap_err());
         }
     }
 
-    async fn the_drivers_own_transactions_are_taken_as_they_are(bed) {
+    async fn driver_transactions_are_accepted(bed) {
         match bed.database.kind {
             Kind::Sqlite => {
                 let mut connection = rusqlite::Connection::open(bed.database.file()).unwrap();
@@ -313,53 +314,53 @@ conformance! {
                 tx.commit().unwrap();
             }
             Kind::Postgres => {
-                let mut connection = crate::postgres::connect(&bed.database.url).await;
+                let mut connection = windlass_testkit::postgres::connect(&bed.database.url).await;
                 let mut tx = connection.begin().await.unwrap();
                 bed.queue.publish_in(&mut *tx, NewEvent::new("t")).await.unwrap();
                 bed.queue.publish_all_in(&mut tx, vec![NewEvent::new("t")]).await.unwrap();
                 tx.commit().await.unwrap();
             }
         }
-        assert_eq!(total(&bed.queue).await, 2);
+        assert_eq!(count_events(&bed.queue).await, 2);
     }
 }
 
-fn count(bed: &Bed, table: &str) -> String {
+fn count_sql(bed: &Bed, table: &str) -> String {
     let schema = if bed.database.kind == Kind::Postgres { "windlass." } else { "" };
     format!("SELECT count(*) FROM {schema}{table}")
 }
 
-/// Whoever writes at this moment is waited for, though the transaction has not locked anything yet.
+/// Publishing in a deferred transaction waits for a concurrent writer.
 #[test]
-fn a_fresh_transaction_waits_for_others_who_write() {
-    static ASKED: AtomicBool = AtomicBool::new(false);
+fn new_transaction_waits_for_concurrent_writer() {
+    static BUSY_HANDLER_CALLED: AtomicBool = AtomicBool::new(false);
     fn give_up(_: i32) -> bool {
-        ASKED.store(true, Ordering::SeqCst);
+        BUSY_HANDLER_CALLED.store(true, Ordering::SeqCst);
         false
     }
     crate::bed::run(Kind::Sqlite, async |bed: &Bed| {
         publish(&bed.queue, "t").await;
-        let mut other = Own::begin(&bed.database).await;
+        let mut other = OpenTransaction::begin(&bed.database).await;
         other.publish(&bed.queue, NewEvent::new("t")).await.unwrap();
         let connection = rusqlite::Connection::open(bed.database.file()).unwrap();
         connection.busy_handler(Some(give_up)).unwrap();
         connection.execute_batch("BEGIN").unwrap();
         let error = bed.queue.publish_in(&connection, NewEvent::new("t")).unwrap_err();
         assert!(matches!(error, Error::DatabaseLocked { .. }), "{error}");
-        assert!(ASKED.load(Ordering::SeqCst));
-        // The transaction is as it was.
+        assert!(BUSY_HANDLER_CALLED.load(Ordering::SeqCst));
+        // The failed publish left the transaction usable.
         other.commit().await;
         bed.queue.publish_in(&connection, NewEvent::new("t")).unwrap();
         connection.execute_batch("COMMIT").unwrap();
-        assert_eq!(total(&bed.queue).await, 3);
+        assert_eq!(count_events(&bed.queue).await, 3);
     });
 }
 
-/// The answer can be awaited wherever a future has to be `Send`.
+/// The future of `publish_in` is `Send`.
 #[test]
-fn the_future_moves_between_threads() {
-    fn publishes(queue: Queue, mut tx: sqlx::PgConnection) -> impl Future + Send {
+fn publish_in_future_is_send() {
+    fn publishing(queue: Queue, mut tx: sqlx::PgConnection) -> impl Future + Send {
         async move { queue.publish_in(&mut tx, NewEvent::new("t")).await }
     }
-    let _ = publishes;
+    let _ = publishing;
 }

@@ -1,4 +1,4 @@
-//! Failures: when they are tried again, and when they are the last.
+//! Retries: backoff, retry limits, and failures that are final.
 
 use windlass::{
     Action, Backoff, Finished, NewEvent, Outcome, PRESETS, Policy, PolicyOverrides, Report, Status, SubscriptionSpec,
@@ -8,9 +8,9 @@ use crate::support::*;
 
 conformance! {
     // H4, H6
-    async fn a_failed_event_is_tried_again_after_its_backoff(bed) {
+    async fn failed_event_is_retried_after_its_backoff(bed) {
         let event = publish(&bed.queue, "t").await;
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         bed.advance(secs(1));
         let report = Report::failed("no luck").status_code(500).execution_time_ms(987);
         let attempt = finish(&bed.queue, &delivery, report).await;
@@ -30,18 +30,18 @@ conformance! {
         bed.advance(BACKOFF - MICRO);
         assert!(poll(&bed.queue).await.is_none());
         bed.advance(MICRO);
-        let again = take(&bed.queue).await;
+        let again = claim_one(&bed.queue).await;
         assert_eq!((again.attempts, again.retry_count), (2, 1));
     }
 
     // H5, H6, O2
-    async fn the_failure_that_reaches_max_retries_is_the_last(bed) {
+    async fn failure_that_reaches_max_retries_is_final(bed) {
         let event = publish(&bed.queue, "t").await;
         for _ in 0..2 {
-            fail(&bed.queue, &take(&bed.queue).await).await;
+            fail(&bed.queue, &claim_one(&bed.queue).await).await;
             bed.advance(BACKOFF);
         }
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         let last = finish(&bed.queue, &delivery, Report::failed("third")).await;
         assert_eq!((last.retry_count, last.max_retries, last.next_retry_at), (3, Some(3), None));
         let view = view(&bed.queue, event.id).await;
@@ -50,54 +50,54 @@ conformance! {
         assert_eq!((letter.event.id, letter.reason.as_str()), (event.id, "Max retries exceeded"));
         assert_eq!(letter.error.as_deref(), Some("third"));
 
-        let before = everything(&bed.queue, event.id).await;
+        let before = event_snapshot(&bed.queue, event.id).await;
         let again = bed.queue.finish(&delivery, Report::failed("third")).await.unwrap();
         assert_eq!(again, Finished::Repeated(last));
-        assert_eq!(everything(&bed.queue, event.id).await, before);
+        assert_eq!(event_snapshot(&bed.queue, event.id).await, before);
         bed.advance(BACKOFF * 100);
         assert!(poll(&bed.queue).await.is_none());
         use Action::*;
         assert_eq!(trail(&bed.queue, event.id).await, [Picked, Failed, Picked, Failed, Picked, Failed]);
     }
 
-    async fn an_event_may_bring_its_own_max_retries(bed) {
+    async fn event_can_set_its_own_max_retries(bed) {
         let once = publish_new(&bed.queue, NewEvent::new("t").max_retries(1)).await;
-        let usual = publish(&bed.queue, "t").await;
-        for delivery in take_all(&bed.queue).await {
+        let other = publish(&bed.queue, "t").await;
+        for delivery in claim_all(&bed.queue).await {
             fail(&bed.queue, &delivery).await;
         }
         assert_eq!(status(&bed.queue, once.id).await, Status::Failed);
-        assert_eq!(status(&bed.queue, usual.id).await, Status::Pending);
+        assert_eq!(status(&bed.queue, other.id).await, Status::Pending);
     }
 
-    async fn a_worker_may_say_when_to_try_again(bed) {
+    async fn worker_can_set_the_retry_delay(bed) {
         publish(&bed.queue, "t").await;
         let report = Report::new(Outcome::Retry { after: Some(secs(7)) });
-        let attempt = finish(&bed.queue, &take(&bed.queue).await, report).await;
+        let attempt = finish(&bed.queue, &claim_one(&bed.queue).await, report).await;
         assert_eq!(attempt.next_retry_at, Some(after(bed.now(), secs(7))));
         bed.advance(secs(7) - MICRO);
         assert!(poll(&bed.queue).await.is_none());
         bed.advance(MICRO);
-        assert_eq!(take(&bed.queue).await.retry_count, 1);
+        assert_eq!(claim_one(&bed.queue).await.retry_count, 1);
     }
 
-    async fn exponential_waits_double_up_to_their_bound(bed) {
+    async fn exponential_backoff_doubles_up_to_its_maximum(bed) {
         let backoff = Backoff::Exponential { initial_ms: 100, max_ms: 300, jitter: 0.0 };
         let queue = bed.namespace(Policy { backoff, max_retries: None, ..Policy::default() }).await;
         publish(&queue, "t").await;
         for wait in [100, 200, 300, 300] {
-            let attempt = fail(&queue, &take(&queue).await).await;
+            let attempt = fail(&queue, &claim_one(&queue).await).await;
             assert_eq!(attempt.next_retry_at, Some(after(bed.now(), millis(wait))));
             bed.advance(millis(wait));
         }
     }
 
-    async fn a_wait_left_to_chance_stays_within_its_bounds(bed) {
+    async fn backoff_with_jitter_stays_within_its_bounds(bed) {
         let backoff = Backoff::Exponential { initial_ms: 1_000, max_ms: 1_000, jitter: 0.5 };
         let queue = bed.namespace(Policy { backoff, max_retries: None, ..Policy::default() }).await;
         publish_many(&queue, "t", 50).await;
         let mut waits = Vec::new();
-        for delivery in take_all(&queue).await {
+        for delivery in claim_all(&queue).await {
             let attempt = fail(&queue, &delivery).await;
             waits.push(attempt.next_retry_at.unwrap().signed_duration_since(bed.now()).num_microseconds().unwrap());
         }
@@ -105,11 +105,11 @@ conformance! {
         assert!(waits.iter().any(|wait| *wait != waits[0]), "all the same: {waits:?}");
     }
 
-    // Each document's behaviour is reachable: what follows a failure, an unrecoverable error, no handler.
-    async fn every_preset_treats_failures_as_its_document_says(bed) {
+    // Each source document has a preset: it decides after failures, unrecoverable errors and missing handlers.
+    async fn every_preset_handles_failures_as_documented(bed) {
         use Status::*;
         let table = [
-            // preset, after a failure, ready again after, after an unrecoverable error, with no handler
+            // preset, status after a failure, backoff, status after an unrecoverable error, status without a handler
             ("default", Pending, Some(300), Failed, Pending),
             ("queue", Pending, Some(60), CompletedWithErrors, Pending),
             ("bus", Failed, None, Failed, Pending),
@@ -122,7 +122,7 @@ conformance! {
             let queue =
                 bed.queue.put_namespace(preset, Some(Policy::preset(preset).unwrap().into()), None).await.unwrap();
             let events = publish_many(&queue, "t", 3).await;
-            let got = take_all(&queue).await;
+            let got = claim_all(&queue).await;
             let attempt = fail(&queue, &got[0]).await;
             let again_at = wait.map(|wait| after(bed.now(), secs(wait)));
             assert_eq!((status(&queue, events[0]).await, attempt.next_retry_at), (failed, again_at), "{preset}");
@@ -133,10 +133,10 @@ conformance! {
         }
     }
 
-    async fn reasons_of_dead_letters_are_the_documents(bed) {
+    async fn dead_letter_reasons_match_the_document(bed) {
         let queue = bed.namespace(Policy::preset("core").unwrap()).await;
         publish_many(&queue, "user.created", 3).await;
-        let got = take_all(&queue).await;
+        let got = claim_all(&queue).await;
         for (delivery, report) in
             got.iter().zip([Report::failed("x"), Report::dead("y"), Report::new(Outcome::Unhandled)])
         {
@@ -148,22 +148,22 @@ conformance! {
         assert_eq!(reasons, ["Handler error", "Handler error", "No handler for event user.created"]);
     }
 
-    async fn an_unhandled_event_waits_a_lease_and_did_not_fail(bed) {
+    async fn unhandled_event_waits_one_lease_without_failure(bed) {
         let event = publish(&bed.queue, "t").await;
-        finish(&bed.queue, &take(&bed.queue).await, Report::new(Outcome::Unhandled)).await;
+        finish(&bed.queue, &claim_one(&bed.queue).await, Report::new(Outcome::Unhandled)).await;
         bed.advance(LEASE - MICRO);
         assert!(poll(&bed.queue).await.is_none());
         bed.advance(MICRO);
-        let again = take(&bed.queue).await;
+        let again = claim_one(&bed.queue).await;
         assert_eq!((again.event.id, again.attempts, again.retry_count), (event.id, 2, 0));
     }
 
     // Q16
-    async fn an_event_abandoned_too_often_is_poison(bed) {
+    async fn event_abandoned_too_often_becomes_dead_letter(bed) {
         let queue = bed.namespace(Policy { max_attempts: 3, max_retries: None, ..Policy::default() }).await;
         let event = publish(&queue, "t").await;
         for attempts in 1..=3 {
-            assert_eq!(take(&queue).await.attempts, attempts);
+            assert_eq!(claim_one(&queue).await.attempts, attempts);
             bed.advance(LEASE);
         }
         assert!(poll(&queue).await.is_none());
@@ -177,12 +177,12 @@ conformance! {
     }
 
     // Q16
-    async fn an_event_that_failed_too_often_is_poison(bed) {
+    async fn event_that_fails_too_often_becomes_dead_letter(bed) {
         let policy = Policy { max_attempts: 2, max_retries: None, backoff: Backoff::None, ..Policy::default() };
         let queue = bed.namespace(policy).await;
         let event = publish(&queue, "t").await;
-        fail(&queue, &take(&queue).await).await;
-        let last = finish(&queue, &take(&queue).await, Report::failed("last")).await;
+        fail(&queue, &claim_one(&queue).await).await;
+        let last = finish(&queue, &claim_one(&queue).await, Report::failed("last")).await;
         assert_eq!((last.attempt, last.retry_count, last.next_retry_at), (2, 2, None));
         assert!(poll(&queue).await.is_none());
         let letter = queue.dead_letters(Default::default()).await.unwrap().items.remove(0);
@@ -191,16 +191,16 @@ conformance! {
     }
 
     // Q16, O10
-    async fn snoozes_and_releases_do_not_count(bed) {
+    async fn snoozes_and_releases_do_not_count_toward_max_attempts(bed) {
         let queue = bed.namespace(Policy { max_attempts: 2, max_retries: Some(1), ..Policy::default() }).await;
         let event = publish(&queue, "t").await;
         for _ in 0..4 {
-            finish(&queue, &take(&queue).await, snooze(secs(1))).await;
+            finish(&queue, &claim_one(&queue).await, snooze(secs(1))).await;
             bed.advance(secs(1));
-            finish(&queue, &take(&queue).await, release()).await;
+            finish(&queue, &claim_one(&queue).await, release()).await;
         }
         for attempts in [9, 10] {
-            let delivery = take(&queue).await;
+            let delivery = claim_one(&queue).await;
             assert_eq!((delivery.attempts, delivery.retry_count), (attempts, 0));
             bed.advance(LEASE);
         }
@@ -208,12 +208,12 @@ conformance! {
         assert_eq!(status(&queue, event.id).await, Status::Failed);
     }
 
-    // Q16: what others do with it does not matter to a subscription of its own.
-    async fn each_subscription_counts_for_itself(bed) {
+    // Q16: attempts in one subscription do not count in another.
+    async fn each_subscription_counts_its_own_retries(bed) {
         let policy = PolicyOverrides { max_retries: Some(Some(1)), ..Default::default() };
         bed.queue.add_subscription(SubscriptionSpec::new("strict").policy(policy)).await.unwrap();
         let event = publish(&bed.queue, "t").await;
-        fail(&bed.queue, &take(&bed.queue).await).await;
+        fail(&bed.queue, &claim_one(&bed.queue).await).await;
         let strict = claim(&bed.queue, windlass::ClaimRequest::new("w").subscription("strict")).await.remove(0);
         assert_eq!((strict.retry_count, strict.max_retries), (0, Some(1)));
         fail(&bed.queue, &strict).await;
@@ -221,12 +221,12 @@ conformance! {
         assert_eq!(view(&bed.queue, event.id).await.status, Status::Pending);
     }
 
-    async fn what_is_decided_for_an_event_stays_when_the_policy_changes(bed) {
+    async fn policy_change_does_not_affect_published_events(bed) {
         let queue = bed.namespace(Policy { max_retries: Some(2), ..Policy::default() }).await;
         let old = publish(&queue, "t").await;
         let queue = bed.namespace(Policy { max_retries: Some(1), ..Policy::default() }).await;
         let new = publish(&queue, "t").await;
-        for delivery in take_all(&queue).await {
+        for delivery in claim_all(&queue).await {
             fail(&queue, &delivery).await;
         }
         assert_eq!(status(&queue, old.id).await, Status::Pending);

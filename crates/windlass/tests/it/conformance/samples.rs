@@ -1,4 +1,4 @@
-//! Samples: what is counted is what happened, whoever did it, and thinning changes no sum.
+//! Samples: outcomes of all processes are counted once, and thinning old samples changes no sum.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use windlass::{
     ClaimRequest, DeadLetterFilter, Error, ExhaustedPolicy, Handler, History, Limits, NewEvent, NewSchedule, Node,
     Policy, Queue, Report, Sample, SampleFilter, SubscriptionSpec,
 };
+use windlass_testkit::Kind;
 
-use crate::bed::{Bed, Kind};
-use crate::own::Own;
+use crate::bed::Bed;
+use crate::open_transaction::OpenTransaction;
 use crate::support::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -32,41 +33,41 @@ async fn samples(queue: &Queue, filter: SampleFilter) -> Vec<Sample> {
     queue.samples(filter).await.expect("samples can be read")
 }
 
-/// Of the last `back`, in days.
-async fn since(queue: &Queue, back: Duration) -> Vec<Sample> {
+/// The samples of the last `back`, one for each day.
+async fn samples_of_last(queue: &Queue, back: Duration) -> Vec<Sample> {
     let from = queue.clock().now() - chrono::TimeDelta::from_std(back).unwrap();
     samples(queue, SampleFilter { from: Some(from), step: DAY, ..SampleFilter::default() }).await
 }
 
-/// All that was counted within a day, what is not yet written included.
+/// The counts of the last day, including those that are not written yet.
 async fn counted(queue: &Queue) -> Counts {
-    counts(&since(queue, DAY).await)
+    counts(&samples_of_last(queue, DAY).await)
 }
 
-/// How many durations were measured: until the first claim, and until the end.
+/// The number of measured durations: queue latencies and processing times.
 async fn measured(queue: &Queue) -> (u64, u64) {
-    let samples = since(queue, DAY).await;
+    let samples = samples_of_last(queue, DAY).await;
     let sum = |of: fn(&Sample) -> Option<windlass::Quantiles>| {
         samples.iter().filter_map(of).map(|quantiles| quantiles.count).sum()
     };
     (sum(|sample| sample.wait_ms), sum(|sample| sample.run_ms))
 }
 
-/// As a process sees it that counted nothing itself.
-async fn written(bed: &Bed, namespace: &str) -> Counts {
-    counted(&bed.other().await.in_namespace(namespace).unwrap()).await
+/// The counts in the database, as another process reads them.
+async fn written_counts(bed: &Bed, namespace: &str) -> Counts {
+    counted(&bed.second_queue().await.in_namespace(namespace).unwrap()).await
 }
 
-fn table(bed: &Bed, name: &str) -> String {
+fn table_name(bed: &Bed, name: &str) -> String {
     match bed.database.kind {
         Kind::Sqlite => name.to_owned(),
         Kind::Postgres => format!("windlass.{name}"),
     }
 }
 
-async fn rows(bed: &Bed, span_s: u32) -> i64 {
-    let sql = format!("SELECT count(*) FROM {} WHERE span_s = {span_s}", table(bed, "samples"));
-    bed.database.ids(&sql).await[0]
+async fn count_rows(bed: &Bed, span_s: u32) -> i64 {
+    let sql = format!("SELECT count(*) FROM {} WHERE span_s = {span_s}", table_name(bed, "samples"));
+    bed.database.select_numbers(&sql).await[0]
 }
 
 async fn refused(queue: &Queue, filter: SampleFilter) -> (&'static str, String) {
@@ -77,7 +78,7 @@ async fn refused(queue: &Queue, filter: SampleFilter) -> (&'static str, String) 
 }
 
 conformance! {
-    async fn what_is_published_is_counted_once(bed) {
+    async fn published_events_are_counted_once(bed) {
         publish(&bed.queue, "a").await;
         publish_many(&bed.queue, "b", 700).await;
         let keyed = || NewEvent::new("a").key("k");
@@ -88,83 +89,83 @@ conformance! {
         assert_eq!(twice.iter().filter(|published| published.duplicate).count(), 1);
         assert!(bed.queue.publish(NewEvent::new("")).await.is_err());
         assert_eq!(counted(&bed.queue).await, [703, 0, 0, 0, 0, 0]);
-        // Nobody else knows of it before it is written, and then everybody.
-        assert_eq!(written(bed, "default").await, [0; 6]);
+        // Other processes see the counts only after they are written.
+        assert_eq!(written_counts(bed, "default").await, [0; 6]);
         assert_eq!(bed.queue.flush_samples_once().await, Ok(2));
-        assert_eq!((written(bed, "default").await, counted(&bed.queue).await), ([703, 0, 0, 0, 0, 0], [703, 0, 0, 0, 0, 0]));
+        assert_eq!((written_counts(bed, "default").await, counted(&bed.queue).await), ([703, 0, 0, 0, 0, 0], [703, 0, 0, 0, 0, 0]));
         assert_eq!(bed.queue.flush_samples_once().await, Ok(0));
         let by_type = SampleFilter { by_type: true, ..SampleFilter::default() };
         let shown: Vec<_> = samples(&bed.queue, by_type).await.into_iter().map(|s| (s.event_type, s.published)).collect();
         assert_eq!(shown, [(Some("a".to_owned()), 3), (Some("b".to_owned()), 700)]);
     }
 
-    async fn every_end_is_counted_for_what_it_is(bed) {
+    async fn every_outcome_is_counted(bed) {
         let queue = bed.namespace(Policy { max_retries: Some(2), ..Policy::default() }).await;
         publish_many(&queue, "t", 8).await;
-        let taken = take_all(&queue).await;
+        let claimed = claim_all(&queue).await;
         bed.advance(secs(3));
-        finish(&queue, &taken[0], Report::done()).await;
-        finish(&queue, &taken[1], Report::new(windlass::Outcome::DoneWithErrors)).await;
-        finish(&queue, &taken[2], Report::dead("never")).await;
-        finish(&queue, &taken[3], release()).await;
-        finish(&queue, &taken[4], snooze(secs(1))).await;
-        fail(&queue, &taken[5]).await;
-        // A repeated report, and one of somebody who lost its lease, count nothing.
-        assert!(!queue.finish(&taken[0], Report::done()).await.unwrap().is_lost());
-        queue.reset(taken[6].event.id, "main", "by hand").await.unwrap();
-        assert!(queue.finish(&taken[6], Report::done()).await.unwrap().is_lost());
+        finish(&queue, &claimed[0], Report::done()).await;
+        finish(&queue, &claimed[1], Report::new(windlass::Outcome::DoneWithErrors)).await;
+        finish(&queue, &claimed[2], Report::dead("never")).await;
+        finish(&queue, &claimed[3], release()).await;
+        finish(&queue, &claimed[4], snooze(secs(1))).await;
+        fail(&queue, &claimed[5]).await;
+        // Repeated reports and reports with a lost lease are not counted.
+        assert!(!queue.finish(&claimed[0], Report::done()).await.unwrap().is_lost());
+        queue.reset(claimed[6].event.id, "main", "by hand").await.unwrap();
+        assert!(queue.finish(&claimed[6], Report::done()).await.unwrap().is_lost());
         assert_eq!(counted(&queue).await, [8, 2, 1, 1, 0, 0]);
         assert_eq!(measured(&queue).await, (8, 4));
-        // Its last retry: the failure is no longer a retry but the end.
+        // A failure after the last retry counts as failed.
         bed.advance(BACKOFF * 2);
-        for delivery in take_all(&queue).await {
-            if delivery.event.id == taken[5].event.id {
+        for delivery in claim_all(&queue).await {
+            if delivery.event.id == claimed[5].event.id {
                 fail(&queue, &delivery).await;
             } else {
                 done(&queue, &delivery).await;
             }
         }
-        // All but the two that are dead; the abandoned one was swept, and taken again.
+        // All but the two dead letters are completed; the abandoned one was released and claimed again.
         assert_eq!((counted(&queue).await, measured(&queue).await), ([8, 6, 2, 1, 0, 0], (8, 9)));
         assert_eq!(queue.flush_samples_once().await.map(|rows| rows > 0), Ok(true));
-        assert_eq!(written(bed, "ns").await, [8, 6, 2, 1, 0, 0]);
+        assert_eq!(written_counts(bed, "ns").await, [8, 6, 2, 1, 0, 0]);
     }
 
-    async fn what_is_abandoned_too_often_has_failed(bed) {
+    async fn event_abandoned_too_often_counts_as_failed(bed) {
         let queue = bed.namespace(Policy { max_attempts: 1, ..Policy::default() }).await;
         publish(&queue, "t").await;
-        take(&queue).await;
+        claim_one(&queue).await;
         bed.advance(LEASE * 2);
         assert_eq!(queue.release_expired_once().await, Ok(1));
         assert_eq!((counted(&queue).await, measured(&queue).await), ([1, 0, 1, 0, 0, 0], (1, 0)));
     }
 
-    async fn a_policy_that_completes_with_errors_completes(bed) {
+    async fn complete_with_errors_policy_counts_as_completed(bed) {
         let policy = Policy { max_retries: Some(0), exhausted: ExhaustedPolicy::CompleteWithErrors, ..Policy::default() };
         let queue = bed.namespace(policy).await;
         publish(&queue, "t").await;
-        fail(&queue, &take(&queue).await).await;
+        fail(&queue, &claim_one(&queue).await).await;
         assert_eq!(counted(&queue).await, [1, 1, 0, 0, 0, 0]);
     }
 
-    async fn what_expires_or_is_called_off_is_counted(bed) {
-        let late = publish_new(&bed.queue, NewEvent::new("a").expires_at(after(bed.now(), secs(1)))).await;
-        let gone = publish(&bed.queue, "b").await;
-        bed.queue.cancel(gone.id, None).await.unwrap();
-        assert!(bed.queue.cancel(gone.id, None).await.is_err());
+    async fn expired_and_canceled_events_are_counted(bed) {
+        let expired = publish_new(&bed.queue, NewEvent::new("a").expires_at(after(bed.now(), secs(1)))).await;
+        let canceled = publish(&bed.queue, "b").await;
+        bed.queue.cancel(canceled.id, None).await.unwrap();
+        assert!(bed.queue.cancel(canceled.id, None).await.is_err());
         bed.advance(secs(2));
         assert_eq!(bed.queue.expire_once().await, Ok(1));
         assert_eq!(bed.queue.expire_once().await, Ok(0));
         assert_eq!(counted(&bed.queue).await, [2, 0, 0, 0, 1, 1]);
-        // Brought back, it is not published again; then it is completed.
-        let letters = DeadLetterFilter { event_ids: vec![late.id], ..DeadLetterFilter::default() };
+        // A redrive does not count as a publish; the completion counts.
+        let letters = DeadLetterFilter { event_ids: vec![expired.id], ..DeadLetterFilter::default() };
         assert_eq!(bed.queue.redrive(letters).await, Ok(1));
         assert_eq!(counted(&bed.queue).await, [2, 0, 0, 0, 1, 1]);
-        done(&bed.queue, &take(&bed.queue).await).await;
+        done(&bed.queue, &claim_one(&bed.queue).await).await;
         assert_eq!((counted(&bed.queue).await, measured(&bed.queue).await), ([2, 1, 0, 0, 1, 1], (1, 1)));
     }
 
-    async fn each_subscription_completes_for_itself(bed) {
+    async fn completions_are_counted_per_subscription(bed) {
         bed.queue.add_subscription(SubscriptionSpec::new("mail")).await.unwrap();
         publish_many(&bed.queue, "t", 3).await;
         for subscription in ["main", "mail"] {
@@ -175,41 +176,41 @@ conformance! {
         assert_eq!((counted(&bed.queue).await, measured(&bed.queue).await), ([3, 6, 0, 0, 0, 0], (6, 6)));
     }
 
-    async fn what_is_not_kept_is_counted(bed) {
+    async fn events_without_history_are_counted(bed) {
         let queue = bed.namespace(Policy { history: History::None, ..Policy::default() }).await;
         publish_many(&queue, "t", 3).await;
-        for delivery in take_all(&queue).await {
+        for delivery in claim_all(&queue).await {
             done(&queue, &delivery).await;
         }
-        assert_eq!((total(&queue).await, counted(&queue).await), (0, [3, 3, 0, 0, 0, 0]));
+        assert_eq!((count_events(&queue).await, counted(&queue).await), (0, [3, 3, 0, 0, 0, 0]));
     }
 
-    async fn who_reports_by_name_or_lease_is_counted_and_measured(bed) {
+    async fn reports_by_worker_or_lease_are_counted_and_timed(bed) {
         publish_many(&bed.queue, "t", 2).await;
-        let taken = take_all(&bed.queue).await;
+        let claimed = claim_all(&bed.queue).await;
         bed.advance(secs(4));
-        let by_lease = windlass::LeasedEvent::by_lease(taken[0].event.id, taken[0].lease);
-        let by_worker = windlass::LeasedEvent::by_worker(taken[1].event.id, "w");
-        let other = bed.other().await;
-        for held in [by_lease, by_worker] {
-            assert!(!other.finish(held, Report::done()).await.unwrap().is_lost());
+        let by_lease = windlass::LeasedEvent::by_lease(claimed[0].event.id, claimed[0].lease);
+        let by_worker = windlass::LeasedEvent::by_worker(claimed[1].event.id, "w");
+        let other = bed.second_queue().await;
+        for lease in [by_lease, by_worker] {
+            assert!(!other.finish(lease, Report::done()).await.unwrap().is_lost());
         }
-        let run = since(&other, DAY).await[0].run_ms.unwrap();
+        let run = samples_of_last(&other, DAY).await[0].run_ms.unwrap();
         assert_eq!((counted(&other).await, run.count), ([0, 2, 0, 0, 0, 0], 2));
         assert!(4_000.0 / 1.42 < run.p50 && run.p99 < 4_000.0 * 1.42, "{run:?}");
     }
 
-    async fn waits_begin_when_it_could_be_taken(bed) {
+    async fn queue_latency_starts_when_the_event_is_ready(bed) {
         publish_new(&bed.queue, NewEvent::new("now")).await;
         publish_new(&bed.queue, NewEvent::new("later").delay(secs(600))).await;
         bed.advance(secs(610));
-        for delivery in take_all(&bed.queue).await {
+        for delivery in claim_all(&bed.queue).await {
             bed.advance(secs(1));
             fail(&bed.queue, &delivery).await;
         }
         bed.advance(BACKOFF);
-        // Only the first claim counts: after a failure it waits because it has to.
-        for delivery in take_all(&bed.queue).await {
+        // Only the wait before the first claim counts, not the backoff.
+        for delivery in claim_all(&bed.queue).await {
             done(&bed.queue, &delivery).await;
         }
         let by_type = SampleFilter { step: DAY, by_type: true, ..SampleFilter::default() };
@@ -220,9 +221,9 @@ conformance! {
         }
     }
 
-    async fn a_publish_in_a_transaction_counts_if_it_is_committed(bed) {
+    async fn publish_in_transaction_counts_only_if_committed(bed) {
         let publish_in = async |commits: bool, events: Vec<NewEvent>| {
-            let mut tx = Own::begin(&bed.database).await;
+            let mut tx = OpenTransaction::begin(&bed.database).await;
             tx.publish_all(&bed.queue, events).await.unwrap();
             if commits { tx.commit().await } else { tx.rollback().await }
         };
@@ -238,13 +239,13 @@ conformance! {
             counts(&samples(queue, SampleFilter { from, step: DAY, types, ..now.clone() }).await)[0]
         };
         assert_eq!((published(&bed.queue, &["a"]).await, published(&bed.queue, &["b"]).await), (1, 2));
-        // Looking again counts nothing twice.
+        // Sampling again counts nothing twice.
         bed.queue.sample_once().await.unwrap();
         bed.queue.flush_samples_once().await.unwrap();
-        assert_eq!(published(&bed.other().await, &[]).await, 3);
+        assert_eq!(published(&bed.second_queue().await, &[]).await, 3);
     }
 
-    async fn what_a_schedule_publishes_is_counted(bed) {
+    async fn scheduled_events_are_counted(bed) {
         let every_minute = NewSchedule::new("s", "* * * * *", NewEvent::new("t"));
         let id = bed.queue.add_schedule(every_minute).await.unwrap().id;
         bed.advance(secs(60));
@@ -253,33 +254,33 @@ conformance! {
         assert_eq!(counted(&bed.queue).await[0], 2);
     }
 
-    async fn handlers_in_transactions_are_counted(bed) {
-        let queue = bed.real_time().await;
+    async fn transactional_handlers_are_counted(bed) {
+        let queue = bed.real_time_queue().await;
         let kind = bed.database.kind;
         let handler = |id: &'static str| match kind {
             Kind::Sqlite => Handler::in_sqlite_tx("t", |_, _| Ok(())).id(id),
             Kind::Postgres => Handler::in_pg_tx("t", |_, _tx| async { Ok(()) }).id(id),
         };
-        // Two, each in a transaction of its own: the event ends once.
+        // Two handlers, each in its own transaction: the delivery completes once.
         let node = Node::new(&queue, "n").handler(handler("a")).handler(handler("b")).start().await.unwrap();
         publish_many(&queue, "t", 20).await;
         eventually("all are completed", async || counted(&queue).await[1] == 20).await;
         node.stop().await;
         assert_eq!((counted(&queue).await, measured(&queue).await), ([20, 20, 0, 0, 0, 0], (20, 20)));
         queue.close().await;
-        assert_eq!(counted(&bed.real_time().await).await, [20, 20, 0, 0, 0, 0]);
+        assert_eq!(counted(&bed.real_time_queue().await).await, [20, 20, 0, 0, 0, 0]);
     }
 
-    async fn how_long_handlers_in_transactions_take_is_measured(bed) {
-        let queue = bed.real_time().await;
-        let takes = millis(300);
+    async fn duration_of_transactional_handlers_is_measured(bed) {
+        let queue = bed.real_time_queue().await;
+        let duration = millis(300);
         let handler = match bed.database.kind {
             Kind::Sqlite => Handler::in_sqlite_tx("t", move |_, _| {
-                std::thread::sleep(takes);
+                std::thread::sleep(duration);
                 Ok(())
             }),
             Kind::Postgres => Handler::in_pg_tx("t", move |_, _tx| async move {
-                tokio::time::sleep(takes).await;
+                tokio::time::sleep(duration).await;
                 Ok(())
             }),
         };
@@ -287,34 +288,34 @@ conformance! {
         publish(&queue, "t").await;
         eventually("it is completed", async || counted(&queue).await[1] == 1).await;
         node.stop().await;
-        let run = since(&queue, DAY).await.iter().find_map(|sample| sample.run_ms).unwrap();
+        let run = samples_of_last(&queue, DAY).await.iter().find_map(|sample| sample.run_ms).unwrap();
         assert!(run.p50 >= 200.0, "{run:?}");
     }
 
-    async fn depth_and_age_are_those_of_what_is_live(bed) {
+    async fn depth_and_age_cover_pending_and_processing_deliveries(bed) {
         publish_many(&bed.queue, "a", 3).await;
         publish_new(&bed.queue, NewEvent::new("a").delay(HOUR)).await;
         bed.advance(secs(5));
         publish_many(&bed.queue, "b", 2).await;
         publish_new(&bed.queue, NewEvent::new("g").group("g")).await;
-        let waits = publish_new(&bed.queue, NewEvent::new("g").group("g")).await;
-        let held = claim(&bed.queue, ClaimRequest::new("w").types(["b", "g"]).max(3)).await;
-        assert_eq!((held.len(), view(&bed.queue, waits.id).await.ready_at), (3, None));
+        let waiting = publish_new(&bed.queue, NewEvent::new("g").group("g")).await;
+        let claimed = claim(&bed.queue, ClaimRequest::new("w").types(["b", "g"]).max(3)).await;
+        assert_eq!((claimed.len(), view(&bed.queue, waiting.id).await.ready_at), (3, None));
         bed.advance(secs(2));
         let by_type = || SampleFilter { by_type: true, ..SampleFilter::default() };
         let seen = async || {
             let shown = |sample: Sample| (sample.event_type.unwrap(), sample.depth, sample.oldest_ms);
             samples(&bed.queue, by_type()).await.into_iter().map(shown).collect::<Vec<_>>()
         };
-        // Nobody has looked yet.
+        // Nothing has been sampled yet.
         assert!(seen().await.iter().all(|(_, depth, oldest_ms)| depth.is_none() && oldest_ms.is_none()));
         bed.queue.sample_once().await.unwrap();
         let seen_of = |event_type: &str, depth, oldest_ms| (event_type.to_owned(), Some(depth), Some(oldest_ms));
         let expected = [seen_of("a", 4, 7_000), seen_of("b", 2, 0), seen_of("g", 2, 0)];
         assert_eq!(seen().await, expected);
         assert_eq!(samples(&bed.queue, SampleFilter::default()).await[0].depth, Some(8));
-        // Another look within the minute keeps the most; the next minute begins anew.
-        for delivery in &held {
+        // A second sample within the minute keeps the maximum; the next minute starts a new sample.
+        for delivery in &claimed {
             done(&bed.queue, delivery).await;
         }
         bed.queue.sample_once().await.unwrap();
@@ -328,20 +329,20 @@ conformance! {
         assert_eq!(samples(&bed.queue, longer).await.iter().map(|sample| sample.depth).collect::<Vec<_>>(), [Some(8)]);
     }
 
-    async fn where_nobody_looked_there_is_no_depth(bed) {
+    async fn depth_is_absent_where_nothing_was_sampled(bed) {
         publish_many(&bed.queue, "t", 3).await;
         bed.queue.sample_once().await.unwrap();
         bed.advance(MINUTE);
         publish(&bed.queue, "t").await;
         bed.advance(MINUTE);
-        for delivery in take_all(&bed.queue).await {
+        for delivery in claim_all(&bed.queue).await {
             done(&bed.queue, &delivery).await;
         }
         bed.queue.flush_samples_once().await.unwrap();
-        let looked = [bed.queue.sample_once().await, bed.queue.sample_once().await];
-        assert_eq!(looked, [Ok(1), Ok(1)]);
+        let sampled = [bed.queue.sample_once().await, bed.queue.sample_once().await];
+        assert_eq!(sampled, [Ok(1), Ok(1)]);
         bed.advance(MINUTE);
-        // Once more to see that it is still empty; then there is nothing to look at.
+        // One more sample records that the queue is still empty; after that there is nothing to sample.
         bed.queue.sample_once().await.unwrap();
         bed.advance(MINUTE);
         assert_eq!(bed.queue.sample_once().await, Ok(0));
@@ -349,20 +350,21 @@ conformance! {
             samples(&bed.queue, SampleFilter::default()).await.iter().map(|s| (s.depth, s.oldest_ms)).collect();
         let (most, empty) = ((Some(3), Some(0)), (Some(0), Some(0)));
         assert_eq!(shown, [most, (None, None), empty, empty]);
-        // So it stays where it is put together with others.
+        // Thinning keeps the maximum and ignores absent depths.
         bed.advance(3 * DAY);
         bed.queue.thin_samples_once().await.unwrap();
-        assert_eq!(since(&bed.queue, 4 * DAY).await[0].depth, Some(3));
+        assert_eq!(samples_of_last(&bed.queue, 4 * DAY).await[0].depth, Some(3));
     }
 
-    async fn namespaces_are_counted_apart(bed) {
+    async fn namespaces_are_counted_separately(bed) {
         let other = bed.namespace(Policy::default()).await;
         publish_many(&bed.queue, "t", 2).await;
         publish_many(&other, "t", 3).await;
         other.sample_once().await.unwrap();
         assert_eq!(other.flush_samples_once().await, Ok(2));
-        assert_eq!((written(bed, "default").await[0], written(bed, "ns").await[0]), (2, 3));
-        assert_eq!((since(&bed.queue, DAY).await[0].depth, since(&other, DAY).await[0].depth), (None, Some(3)));
+        assert_eq!((written_counts(bed, "default").await[0], written_counts(bed, "ns").await[0]), (2, 3));
+        let depths = (samples_of_last(&bed.queue, DAY).await[0].depth, samples_of_last(&other, DAY).await[0].depth);
+        assert_eq!(depths, (None, Some(3)));
         let nowhere = bed.queue.in_namespace("nowhere").unwrap();
         let code = |error: Error| error.code();
         assert_eq!(nowhere.samples(SampleFilter::default()).await.map_err(code), Err("namespace_not_found"));
@@ -370,7 +372,7 @@ conformance! {
         assert_eq!(nowhere.thin_samples_once().await.map_err(code), Err("namespace_not_found"));
     }
 
-    async fn what_is_being_written_is_shown_once(bed) {
+    async fn samples_being_written_are_shown_once(bed) {
         let published = async || counted(&bed.queue).await[0];
         for so_far in 1..=60 {
             publish(&bed.queue, "t").await;
@@ -379,31 +381,32 @@ conformance! {
         }
     }
 
-    async fn who_subscribes_to_the_past_made_nobody_wait(bed) {
+    async fn backfilled_past_events_have_no_queue_latency(bed) {
         let queue = bed.namespace(Policy::default()).await;
         publish(&queue, "before").await;
         publish_new(&queue, NewEvent::new("due").delay(3 * MINUTE)).await;
         bed.advance(2 * MINUTE);
-        let began = queue.clock().now() - chrono::TimeDelta::hours(1);
-        queue.add_subscription(SubscriptionSpec::new("late").since(began)).await.unwrap();
+        let start = queue.clock().now() - chrono::TimeDelta::hours(1);
+        queue.add_subscription(SubscriptionSpec::new("late").since(start)).await.unwrap();
         publish(&queue, "after").await;
         bed.advance(2 * MINUTE);
-        let taken = claim(&queue, ClaimRequest::new("w").subscription("late").max(10)).await;
-        assert_eq!(taken.len(), 3);
+        let claimed = claim(&queue, ClaimRequest::new("w").subscription("late").max(10)).await;
+        assert_eq!(claimed.len(), 3);
         let by_type = SampleFilter { by_type: true, step: DAY, ..SampleFilter::default() };
-        let waits: Vec<(String, bool)> = samples(&queue, by_type)
+        let has_latency: Vec<(String, bool)> = samples(&queue, by_type)
             .await
             .into_iter()
             .map(|sample| (sample.event_type.unwrap(), sample.wait_ms.is_some()))
             .collect();
-        assert_eq!(waits, [("after".to_owned(), true), ("before".to_owned(), false), ("due".to_owned(), true)]);
+        assert_eq!(has_latency, [("after".to_owned(), true), ("before".to_owned(), false), ("due".to_owned(), true)]);
     }
 
-    async fn processes_add_up(bed) {
-        let queues = [bed.other().await, bed.other().await, bed.other().await, bed.other().await];
-        let mut working = JoinSet::new();
+    async fn counts_of_several_processes_add_up(bed) {
+        let queues =
+            [bed.second_queue().await, bed.second_queue().await, bed.second_queue().await, bed.second_queue().await];
+        let mut workers = JoinSet::new();
         for queue in queues.clone() {
-            working.spawn(async move {
+            workers.spawn(async move {
                 let mut ended = 0;
                 for round in 0..5 {
                     publish_many(&queue, "t", 10).await;
@@ -418,13 +421,13 @@ conformance! {
                 ended
             });
         }
-        // Who claims at the same time as others may get less than there is.
-        let ended: u64 = working.join_all().await.into_iter().sum();
+        // Concurrent claims may return fewer deliveries than are ready.
+        let ended: u64 = workers.join_all().await.into_iter().sum();
         let (mut published, mut completed) = (0, 0);
         for queue in &queues {
             queue.flush_samples_once().await.unwrap();
         }
-        for sample in since(&bed.queue, DAY).await {
+        for sample in samples_of_last(&bed.queue, DAY).await {
             (published, completed) = (published + sample.published, completed + sample.completed);
             let (wait, run) = (sample.wait_ms.unwrap().count, sample.run_ms.unwrap().count);
             assert_eq!((wait, run), (completed, completed));
@@ -432,13 +435,13 @@ conformance! {
         assert_eq!((published, completed), (200, ended));
     }
 
-    async fn each_minute_has_its_own(bed) {
+    async fn each_minute_has_its_own_sample(bed) {
         for minute in 0..8 {
             publish_many(&bed.queue, "t", minute + 1).await;
             bed.advance(MINUTE);
         }
         let shown: Vec<_> = samples(&bed.queue, SampleFilter::default()).await.iter().map(|s| s.published).collect();
-        // While nothing is written only the newest minutes are told apart.
+        // Unwritten counts are separate for the newest minutes only.
         assert_eq!(shown, [10, 5, 6, 7, 8]);
         bed.queue.flush_samples_once().await.unwrap();
         publish_many(&bed.queue, "t", 9).await;
@@ -448,31 +451,31 @@ conformance! {
         assert!(all.iter().all(|sample| sample.span_ms == 60_000 && sample.event_type.is_none()));
     }
 
-    async fn what_cannot_be_written_is_kept(bed) {
+    async fn samples_are_kept_if_writing_fails(bed) {
         publish_many(&bed.queue, "t", 3).await;
-        done(&bed.queue, &take(&bed.queue).await).await;
-        let (here, away) = (table(bed, "samples"), table(bed, "away"));
+        done(&bed.queue, &claim_one(&bed.queue).await).await;
+        let (here, away) = (table_name(bed, "samples"), table_name(bed, "away"));
         bed.database.execute(&format!("ALTER TABLE {here} RENAME TO away")).await;
         let error = bed.queue.flush_samples_once().await.unwrap_err();
         assert_eq!(error.code(), "database");
         publish_many(&bed.queue, "t", 2).await;
         bed.database.execute(&format!("ALTER TABLE {away} RENAME TO samples")).await;
         assert_eq!(bed.queue.flush_samples_once().await, Ok(1));
-        assert_eq!(written(bed, "default").await, [5, 1, 0, 0, 0, 0]);
+        assert_eq!(written_counts(bed, "default").await, [5, 1, 0, 0, 0, 0]);
         assert_eq!(bed.queue.flush_samples_once().await, Ok(0));
     }
 
-    async fn closing_writes_what_was_counted(bed) {
-        let queue = bed.other().await;
+    async fn closing_the_queue_writes_its_samples(bed) {
+        let queue = bed.second_queue().await;
         publish_many(&queue, "t", 3).await;
         queue.close().await;
         assert_eq!(counted(&bed.queue).await, [3, 0, 0, 0, 0, 0]);
         assert_eq!(queue.flush_samples_once().await, Ok(0));
     }
 
-    async fn thinning_changes_no_sum(bed) {
-        let began = bed.now();
-        // Over three hours, in two types; the last one is still live when it is looked at.
+    async fn thinning_preserves_sums(bed) {
+        let start = bed.now();
+        // Three hours of events of two types; some deliveries are always pending when a sample is taken.
         for minute in 0..180 {
             publish_many(&bed.queue, if minute % 2 == 0 { "a" } else { "b" }, 1 + minute % 3).await;
             for delivery in claim(&bed.queue, ClaimRequest::new("w").max(1)).await {
@@ -485,58 +488,58 @@ conformance! {
             bed.advance(MINUTE);
         }
         let of_all = async || {
-            let from = Some(began - chrono::TimeDelta::minutes(30));
+            let from = Some(start - chrono::TimeDelta::minutes(30));
             let all = samples(&bed.queue, SampleFilter { from, step: HOUR, ..SampleFilter::default() }).await;
             all.into_iter().map(|sample| Sample { depth: None, ..sample }).collect::<Vec<_>>()
         };
-        let (minutes, before) = (rows(bed, 60).await, of_all().await);
+        let (minutes, before) = (count_rows(bed, 60).await, of_all().await);
         assert!(minutes > 250 && counts(&before)[1] == 180, "{minutes} {before:?}");
-        let deepest = since(&bed.queue, DAY).await.iter().map(|sample| sample.depth).max().unwrap();
+        let deepest = samples_of_last(&bed.queue, DAY).await.iter().map(|sample| sample.depth).max().unwrap();
         assert_eq!(bed.queue.thin_samples_once().await, Ok(0));
 
-        // Two days later: those of the first hour and a half are old, to the last whole ten minutes.
-        bed.hand.set(after(began, 2 * DAY + secs(95 * 60)));
-        let other = bed.other().await;
+        // Two days later, the samples of the first 90 minutes are thinned to 10 minutes.
+        bed.test_clock.set(after(start, 2 * DAY + secs(95 * 60)));
+        let other = bed.second_queue().await;
         let (one, two) = tokio::join!(bed.queue.thin_samples_once(), other.thin_samples_once());
         assert!(one.unwrap() + two.unwrap() > 0);
         assert_eq!(of_all().await, before);
-        assert_eq!(rows(bed, 600).await, 18);
-        let left: i64 = rows(bed, 60).await;
-        assert!(left > 0 && left < minutes, "{left} of {minutes}");
+        assert_eq!(count_rows(bed, 600).await, 18);
+        let remaining: i64 = count_rows(bed, 60).await;
+        assert!(remaining > 0 && remaining < minutes, "{remaining} of {minutes}");
         assert_eq!(bed.queue.thin_samples_once().await, Ok(0));
 
-        bed.hand.set(after(began, 14 * DAY + 4 * HOUR));
+        bed.test_clock.set(after(start, 14 * DAY + 4 * HOUR));
         bed.queue.thin_samples_once().await.unwrap();
         assert_eq!(of_all().await, before);
-        assert_eq!((rows(bed, 60).await, rows(bed, 600).await, rows(bed, 3600).await), (0, 0, 8));
-        let depths = samples(&bed.queue, SampleFilter { from: Some(began), step: HOUR, by_type: true, ..SampleFilter::default() });
+        assert_eq!((count_rows(bed, 60).await, count_rows(bed, 600).await, count_rows(bed, 3600).await), (0, 0, 8));
+        let depths = samples(&bed.queue, SampleFilter { from: Some(start), step: HOUR, by_type: true, ..SampleFilter::default() });
         let most = depths.await.iter().map(|sample| sample.depth).max().unwrap();
         assert!(most > Some(0) && most <= deepest, "{most:?} of {deepest:?}");
-        // A step that is asked for more finely than they are kept says so.
-        let fine = SampleFilter { from: Some(began), until: Some(after(began, 4 * HOUR)), ..SampleFilter::default() };
+        // A step finer than the stored samples returns the stored span.
+        let fine = SampleFilter { from: Some(start), until: Some(after(start, 4 * HOUR)), ..SampleFilter::default() };
         assert!(samples(&bed.queue, fine).await.iter().all(|sample| sample.span_ms == 3_600_000));
 
-        bed.hand.set(after(began, 400 * DAY + 5 * HOUR));
+        bed.test_clock.set(after(start, 400 * DAY + 5 * HOUR));
         assert_eq!(bed.queue.thin_samples_once().await, Ok(8));
-        assert_eq!(rows(bed, 3600).await, 0);
+        assert_eq!(count_rows(bed, 3600).await, 0);
     }
 
-    async fn what_comes_late_is_added(bed) {
-        let began = bed.now();
+    async fn late_samples_are_added(bed) {
+        let start = bed.now();
         publish_many(&bed.queue, "t", 2).await;
         bed.queue.flush_samples_once().await.unwrap();
-        let slow = bed.other().await;
+        let slow = bed.second_queue().await;
         publish_many(&slow, "t", 3).await;
-        bed.hand.set(after(began, 3 * DAY));
+        bed.test_clock.set(after(start, 3 * DAY));
         assert_eq!(bed.queue.thin_samples_once().await, Ok(1));
-        // A process that could not write for days, and then does.
+        // A process writes samples that are days old.
         slow.flush_samples_once().await.unwrap();
-        assert_eq!(counts(&since(&bed.queue, 4 * DAY).await)[0], 5);
+        assert_eq!(counts(&samples_of_last(&bed.queue, 4 * DAY).await)[0], 5);
         assert_eq!(bed.queue.thin_samples_once().await, Ok(1));
-        assert_eq!((counts(&since(&bed.queue, 4 * DAY).await)[0], rows(bed, 600).await), (5, 1));
+        assert_eq!((counts(&samples_of_last(&bed.queue, 4 * DAY).await)[0], count_rows(bed, 600).await), (5, 1));
     }
 
-    async fn a_filter_picks_time_and_types(bed) {
+    async fn filter_selects_time_and_types(bed) {
         for event_type in ["order.paid", "order.sent", "mail"] {
             publish(&bed.queue, event_type).await;
             bed.advance(MINUTE);
@@ -548,8 +551,8 @@ conformance! {
             ..SampleFilter::default()
         };
         assert_eq!([of(types(&["order.*"])).await, of(types(&["mail", "x"])).await, of(types(&["*"])).await], [2, 1, 3]);
-        let began = bed.now() - chrono::TimeDelta::minutes(3);
-        let at = |minutes| Some(after(began, minutes * MINUTE));
+        let start = bed.now() - chrono::TimeDelta::minutes(3);
+        let at = |minutes| Some(after(start, minutes * MINUTE));
         let between = |from, until| SampleFilter { from: at(from), until: at(until), ..SampleFilter::default() };
         assert_eq!([of(between(0, 1)).await, of(between(1, 3)).await, of(between(0, 9)).await], [1, 2, 3]);
         assert_eq!(of(between(3, 9)).await, 0);
@@ -557,32 +560,33 @@ conformance! {
         assert_eq!(of(SampleFilter::default()).await, 0);
     }
 
-    async fn no_answer_is_too_long(bed) {
+    async fn answer_size_is_limited(bed) {
         assert_eq!((bed.queue.limits().samples_max, bed.queue.limits().sample_rows_max), (10_000, 100_000));
         let from = |minutes: i64| Some(bed.now() - chrono::TimeDelta::minutes(minutes));
         let until = Some(bed.now());
-        let asked = |minutes| SampleFilter { from: from(minutes), until, ..SampleFilter::default() };
-        assert_eq!(samples(&bed.queue, asked(10_000)).await, []);
-        let (field, problem) = refused(&bed.queue, asked(10_001)).await;
+        let filter_for = |minutes| SampleFilter { from: from(minutes), until, ..SampleFilter::default() };
+        assert_eq!(samples(&bed.queue, filter_for(10_000)).await, []);
+        let (field, problem) = refused(&bed.queue, filter_for(10_001)).await;
         assert_eq!(field, "step_ms");
-        assert_eq!(problem, "gives 10001 points or more; the limit is 10000: take longer steps, or ask for less time");
-        samples(&bed.queue, SampleFilter { step: HOUR, ..asked(500_000) }).await;
+        assert_eq!(problem, "results in 10001 points or more; the limit is 10000: use longer steps or a shorter range");
+        samples(&bed.queue, SampleFilter { step: HOUR, ..filter_for(500_000) }).await;
 
         for event_type in ["a", "b", "c"] {
             publish(&bed.queue, event_type).await;
         }
         bed.queue.flush_samples_once().await.unwrap();
         let limited = async |limits: Limits| Queue::options(&bed.database.url).limits(limits).open().await.unwrap();
-        let asked = |by_type| SampleFilter { from: until, until: Some(after(bed.now(), MINUTE)), by_type, ..SampleFilter::default() };
-        let few = limited(Limits { samples_max: 2, ..Limits::default() }).await;
-        assert_eq!((samples(&few, asked(false)).await.len(), refused(&few, asked(true)).await.0), (1, "step_ms"));
-        let few = limited(Limits { sample_rows_max: 2, ..Limits::default() }).await;
-        let (field, problem) = refused(&few, asked(false)).await;
-        let expected = "more than 2 stored samples would have to be read, whatever 'step_ms' is: ask for less time";
+        let filter_for = |by_type| SampleFilter { from: until, until: Some(after(bed.now(), MINUTE)), by_type, ..SampleFilter::default() };
+        let strict = limited(Limits { samples_max: 2, ..Limits::default() }).await;
+        let (total, by_type) = (samples(&strict, filter_for(false)).await, refused(&strict, filter_for(true)).await);
+        assert_eq!((total.len(), by_type.0), (1, "step_ms"));
+        let strict = limited(Limits { sample_rows_max: 2, ..Limits::default() }).await;
+        let (field, problem) = refused(&strict, filter_for(false)).await;
+        let expected = "more than 2 stored samples would have to be read, regardless of 'step_ms': use a shorter range";
         assert_eq!((field, problem.as_str()), ("from", expected));
     }
 
-    async fn what_makes_no_sense_is_refused_by_field(bed) {
+    async fn invalid_filters_are_refused(bed) {
         let now = Some(bed.now());
         let filter = SampleFilter::default;
         for step in [secs(1), secs(59), secs(90), millis(60_001), 401 * DAY, Duration::MAX] {
@@ -594,9 +598,9 @@ conformance! {
             assert_eq!(refused(&bed.queue, SampleFilter { types: vec![bad.into()], ..filter() }).await.0, "types");
         }
         let (first, last) = (chrono::DateTime::<chrono::Utc>::MIN_UTC, chrono::DateTime::<chrono::Utc>::MAX_UTC);
-        let ever = SampleFilter { from: Some(first), until: Some(last), step: 400 * DAY, ..filter() };
-        assert_eq!(samples(&bed.queue, ever.clone()).await, []);
-        assert_eq!(refused(&bed.queue, SampleFilter { step: DAY, ..ever }).await.0, "step_ms");
+        let all_time = SampleFilter { from: Some(first), until: Some(last), step: 400 * DAY, ..filter() };
+        assert_eq!(samples(&bed.queue, all_time.clone()).await, []);
+        assert_eq!(refused(&bed.queue, SampleFilter { step: DAY, ..all_time }).await.0, "step_ms");
         let long_ago = Some(first + chrono::TimeDelta::minutes(1));
         assert_eq!(samples(&bed.queue, SampleFilter { from: Some(first), until: long_ago, ..filter() }).await, []);
     }

@@ -1,4 +1,4 @@
-//! Schedules: made, changed, paused, run, removed; and what they publish.
+//! Schedules: added, edited, paused, run manually and removed, and the events they publish.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use windlass::{
 use crate::support::*;
 
 pub fn at(text: &str) -> Timestamp {
-    text.parse().unwrap_or_else(|_| panic!("{text} is not an instant"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is not a timestamp"))
 }
 
-/// Every minute, under this name, events of type `tick`.
+/// A schedule with this name that publishes an event of type `tick` every minute.
 pub fn every_minute(name: &str) -> NewSchedule {
     NewSchedule::new(name, "* * * * *", NewEvent::new("tick"))
 }
@@ -23,7 +23,7 @@ pub async fn add(queue: &Queue, new: NewSchedule) -> ScheduleView {
     queue.add_schedule(new).await.expect("the schedule can be added")
 }
 
-/// How many events firing published.
+/// Fires due schedules; returns the number of published events.
 pub async fn fire(queue: &Queue) -> usize {
     queue.fire_schedules_once().await.expect("schedules can be fired").fired
 }
@@ -37,8 +37,8 @@ async fn names(queue: &Queue, filter: ScheduleFilter) -> (Vec<String>, u64) {
     (page.items.into_iter().map(|view| view.name).collect(), page.total)
 }
 
-/// The field that it is refused by.
-async fn refused(queue: &Queue, new: NewSchedule) -> &'static str {
+/// The field that the error names.
+async fn refused_field(queue: &Queue, new: NewSchedule) -> &'static str {
     match queue.add_schedule(new).await {
         Err(Error::Invalid { field, .. } | Error::TooLarge { field, .. }) => field,
         other => panic!("not refused: {other:?}"),
@@ -49,7 +49,7 @@ const UNKNOWN: &str = "00000000-0000-4000-8000-000000000000";
 
 conformance! {
     // C11
-    async fn a_schedule_has_what_was_said_of_it(bed) {
+    async fn schedule_shows_all_its_fields(bed) {
         let event = NewEvent::new("report.due").payload(&json!({ "day": "{{tick.date}}" })).unwrap()
             .title("Report of {{tick.date}}").description("Daily.").tags(["b", "a"]).group("g").priority(3)
             .max_retries(7).metadata(&json!({ "m": 1 })).unwrap().expires_in(secs(90));
@@ -68,7 +68,7 @@ conformance! {
             "created_at": "2025-12-24T10:30:00Z", "updated_at": "2025-12-24T10:30:00Z",
         });
         assert_eq!(serde_json::to_value(&added).unwrap(), expected);
-        let other = bed.other().await;
+        let other = bed.second_queue().await;
         assert_eq!(serde_json::to_value(other.schedule(&added.id).await.unwrap()).unwrap(), expected);
         assert_eq!(serde_json::to_value(other.schedule(&added.id.to_uppercase()).await.unwrap()).unwrap(), expected);
         let listed = other.schedules(ScheduleFilter::default()).await.unwrap();
@@ -77,7 +77,7 @@ conformance! {
     }
 
     // C11
-    async fn it_publishes_its_event_at_its_tick(bed) {
+    async fn schedule_publishes_its_event_at_its_tick(bed) {
         let event = NewEvent::new("report.due").tags(["b", "a"]).group("g").priority(3).max_retries(7)
             .title("{{schedule.name}}").description("d").metadata(&json!({ "m": 1 })).unwrap()
             .payload(&json!({ "at": "{{tick.local}}", "id": "{{schedule.id}}", "before": "{{tick.previous}}" })).unwrap()
@@ -89,7 +89,7 @@ conformance! {
         bed.advance(secs(61));
         let fired = bed.queue.fire_schedules_once().await.unwrap();
         assert_eq!((fired.fired, fired.next_in), (1, Some(secs(3_599))));
-        let delivery = take(&bed.queue).await;
+        let delivery = claim_one(&bed.queue).await;
         let expected = json!({
             "id": delivery.event.id, "namespace": "default", "type": "report.due", "title": "a \"b\"",
             "description": "d", "tags": "b,a",
@@ -112,20 +112,20 @@ conformance! {
     }
 
     // C11
-    async fn every_subscription_gets_its_events(bed) {
+    async fn every_subscription_gets_scheduled_events(bed) {
         bed.queue.add_subscription(windlass::SubscriptionSpec::new("audit").types(["tick"])).await.unwrap();
         add(&bed.queue, every_minute("a")).await;
         bed.advance(MINUTE);
-        // Another process, which knows of no lanes yet.
-        assert_eq!(fire(&bed.other().await).await, 1);
+        // The other process has cached no lanes yet.
+        assert_eq!(fire(&bed.second_queue().await).await, 1);
         let audit = windlass::ClaimRequest::new("w").subscription("audit").max(9);
-        assert_eq!((take_all(&bed.queue).await.len(), claim(&bed.queue, audit).await.len()), (1, 1));
+        assert_eq!((claim_all(&bed.queue).await.len(), claim(&bed.queue, audit).await.len()), (1, 1));
     }
 
     // C11
-    async fn a_subscription_that_is_new_to_others_is_not_missed(bed) {
+    async fn subscription_added_by_another_process_gets_event(bed) {
         add(&bed.queue, every_minute("a")).await;
-        let other = bed.other().await;
+        let other = bed.second_queue().await;
         assert_eq!(fire(&other).await, 0);
         bed.queue.add_subscription(windlass::SubscriptionSpec::new("audit")).await.unwrap();
         bed.advance(MINUTE);
@@ -134,30 +134,30 @@ conformance! {
         assert_eq!(claim(&bed.queue, audit).await.len(), 1);
     }
 
-    async fn whoever_waits_is_told(bed) {
-        let queue = bed.real_time().await;
+    async fn firing_wakes_a_waiting_claim(bed) {
+        let queue = bed.real_time_queue().await;
         add(&queue, NewSchedule::new("a", "* * * * * *", NewEvent::new("tick"))).await;
         let waiting = tokio::spawn({
             let queue = queue.clone();
-            async move { take_soon(&queue).await }
+            async move { claim_one_soon(&queue).await }
         });
         eventually("it fires", async || fire(&queue).await > 0).await;
         assert_eq!(waiting.await.unwrap().event.event_type, "tick");
     }
 
     // C11
-    async fn names_are_unique_in_their_namespace(bed) {
+    async fn names_are_unique_per_namespace(bed) {
         let other = bed.namespace(Policy::default()).await;
         let first = add(&bed.queue, every_minute("a")).await;
-        let there = add(&other, every_minute("a")).await;
-        let taken = Error::Exists { what: "schedule", name: "a".into() };
-        assert_eq!(bed.queue.add_schedule(every_minute("a")).await.unwrap_err(), taken);
+        let in_other = add(&other, every_minute("a")).await;
+        let exists = Error::Exists { what: "schedule", name: "a".into() };
+        assert_eq!(bed.queue.add_schedule(every_minute("a")).await.unwrap_err(), exists);
         let second = add(&bed.queue, every_minute("b")).await;
-        assert_eq!(bed.queue.put_schedule(&second.id, every_minute("a")).await.unwrap_err(), taken);
+        assert_eq!(bed.queue.put_schedule(&second.id, every_minute("a")).await.unwrap_err(), exists);
         assert_eq!(bed.queue.put_schedule(&second.id, every_minute("b")).await.unwrap().id, second.id);
         assert_eq!(bed.queue.schedule(&second.id).await.unwrap().name, "b");
-        // What is there is not here.
-        for (queue, id) in [(&bed.queue, &there.id), (&other, &first.id), (&other, &UNKNOWN.to_owned())] {
+        // A schedule of one namespace does not exist in the other.
+        for (queue, id) in [(&bed.queue, &in_other.id), (&other, &first.id), (&other, &UNKNOWN.to_owned())] {
             let none = Error::ScheduleNotFound { namespace: queue.namespace().into(), schedule_id: id.clone() };
             assert_eq!(queue.schedule(id).await.unwrap_err(), none);
             assert_eq!(queue.put_schedule(id, every_minute("c")).await.unwrap_err(), none);
@@ -194,7 +194,7 @@ conformance! {
     }
 
     // C11
-    async fn a_paused_schedule_does_not_fire_and_misses_nothing(bed) {
+    async fn paused_schedule_neither_fires_nor_misses_ticks(bed) {
         let id = add(&bed.queue, every_minute("a").missed(MissedPolicy::All)).await.id;
         bed.advance(secs(30));
         let paused = bed.queue.pause_schedule(&id).await.unwrap();
@@ -206,7 +206,7 @@ conformance! {
         assert_eq!((resumed.active, resumed.next_at), (true, Some(at("2025-12-24T10:41:00Z"))));
         assert_eq!(fire(&bed.queue).await, 0);
         bed.advance(secs(30));
-        // One that is active goes on as it was, with what is due.
+        // Resuming an active schedule keeps its due tick.
         assert_eq!(bed.queue.resume_schedule(&id).await.unwrap().next_at, Some(at("2025-12-24T10:41:00Z")));
         assert_eq!(fire(&bed.queue).await, 1);
         let made_paused = add(&bed.queue, every_minute("b").paused()).await;
@@ -215,7 +215,7 @@ conformance! {
     }
 
     // C11
-    async fn an_edit_replaces_all_and_goes_on_from_now(bed) {
+    async fn edit_replaces_all_fields_and_continues_from_now(bed) {
         let event = NewEvent::new("old").title("t").description("d").tags(["a"]).group("g").priority(1).max_retries(1)
             .metadata(&json!({})).unwrap().payload(&1).unwrap().expires_in(secs(9));
         let new = NewSchedule::new("a", "* * * * *", event).timezone("Asia/Tokyo").missed(MissedPolicy::All);
@@ -241,31 +241,31 @@ conformance! {
         assert_eq!((paused.active, paused.next_at), (false, None));
     }
 
-    async fn an_edit_that_changes_no_tick_loses_none(bed) {
+    async fn edit_that_keeps_the_ticks_loses_none(bed) {
         let id = add(&bed.queue, every_minute("a")).await.id;
         bed.advance(MINUTE);
         let put = bed.queue.put_schedule(&id, every_minute("b").missed(MissedPolicy::All)).await.unwrap();
         assert_eq!((put.name.as_str(), put.next_at), ("b", Some(bed.now())));
         assert_eq!(bed.queue.declare_schedule(every_minute("b")).await.unwrap().next_at, Some(bed.now()));
         assert_eq!((fire(&bed.queue).await, fire(&bed.queue).await), (1, 0));
-        // In another zone they are other ticks.
+        // In another time zone the ticks differ.
         bed.advance(MINUTE);
         let put = bed.queue.put_schedule(&id, every_minute("b").timezone("Asia/Tokyo")).await.unwrap();
         assert_eq!(put.next_at, Some(at("2025-12-24T10:33:00Z")));
-        // What was paused missed nothing.
+        // A paused schedule misses no ticks.
         bed.queue.pause_schedule(&id).await.unwrap();
         bed.advance(MINUTE);
         let put = bed.queue.put_schedule(&id, every_minute("b").timezone("Asia/Tokyo")).await.unwrap();
         assert_eq!((put.active, put.next_at), (true, Some(at("2025-12-24T10:34:00Z"))));
     }
 
-    async fn a_program_declares_its_schedules_when_it_starts(bed) {
+    async fn declared_schedule_is_created_or_updated(bed) {
         let declared = bed.queue.declare_schedule(every_minute("a")).await.unwrap();
         assert_eq!((declared.active, declared.next_at), (true, Some(at("2025-12-24T10:31:00Z"))));
         let again = bed.queue.declare_schedule(NewSchedule::new("a", "@hourly", NewEvent::new("new"))).await.unwrap();
         assert_eq!((&again.id, again.event_type.as_str(), again.cron.as_str()), (&declared.id, "new", "@hourly"));
         assert_eq!((again.next_at, again.created_at), (Some(at("2025-12-24T11:00:00Z")), declared.created_at));
-        // Who pauses one does not want it back with the next start of the program.
+        // Declaring a paused schedule again does not resume it.
         bed.queue.pause_schedule(&again.id).await.unwrap();
         let paused = bed.queue.declare_schedule(every_minute("a")).await.unwrap();
         assert_eq!((paused.active, paused.next_at, paused.cron.as_str()), (false, None, "* * * * *"));
@@ -280,10 +280,10 @@ conformance! {
         assert_eq!(names(&bed.queue, ScheduleFilter::default()).await, (vec!["a".to_owned()], 1));
     }
 
-    async fn several_processes_declare_the_same_schedules_at_once(bed) {
+    async fn concurrent_processes_declare_the_same_schedules(bed) {
         let mut starting = Vec::new();
         for _ in 0..4 {
-            let queue = bed.other().await;
+            let queue = bed.second_queue().await;
             starting.push(tokio::spawn(async move {
                 let mut ids = Vec::new();
                 for n in 0..20 {
@@ -303,18 +303,18 @@ conformance! {
     }
 
     // C11
-    async fn a_removed_schedule_is_gone_and_its_events_stay(bed) {
+    async fn removed_schedule_is_gone_and_its_events_stay(bed) {
         let id = add(&bed.queue, every_minute("a")).await.id;
         bed.advance(MINUTE);
         assert_eq!(fire(&bed.queue).await, 1);
         bed.advance(MINUTE);
         bed.queue.remove_schedule(&id).await.unwrap();
-        assert_eq!((fire(&bed.queue).await, total(&bed.queue).await), (0, 1));
+        assert_eq!((fire(&bed.queue).await, count_events(&bed.queue).await), (0, 1));
         assert_eq!(bed.queue.schedule(&id).await.unwrap_err().code(), "schedule_not_found");
         assert_ne!(add(&bed.queue, every_minute("a")).await.id, id);
     }
 
-    async fn one_can_be_run_by_hand(bed) {
+    async fn schedule_can_be_run_manually(bed) {
         let event = NewEvent::new("tick").payload("{{tick.utc}} {{tick.next}}").unwrap();
         let id = add(&bed.queue, NewSchedule::new("a", "@hourly", event).paused()).await.id;
         let first = bed.queue.run_schedule(&id).await.unwrap().event;
@@ -322,13 +322,13 @@ conformance! {
         assert_eq!(first.payload.get(), r#""2025-12-24T10:30:00Z 2025-12-24T11:00:00Z""#);
         assert_eq!((first.producer.as_deref(), first.scheduled_task_id.as_ref()), (Some("scheduler"), Some(&id)));
         assert!(second.id > first.id);
-        assert_eq!(serde_json::to_value(&take(&bed.queue).await.event).unwrap(), serde_json::to_value(&first).unwrap());
+        assert_eq!(serde_json::to_value(&claim_one(&bed.queue).await.event).unwrap(), serde_json::to_value(&first).unwrap());
         let view = bed.queue.schedule(&id).await.unwrap();
         assert_eq!((view.active, view.next_at, view.last_event_id), (false, None, Some(second.id)));
         let fires = fires(&bed.queue, &id).await;
         assert_eq!(fires.iter().map(|fire| fire.event_id).collect::<Vec<_>>(), [Some(second.id), Some(first.id)]);
         assert!(fires.iter().all(|fire| fire.manual && fire.skipped == 0));
-        // Its ticks come as before.
+        // Manual runs do not change the ticks.
         let id = add(&bed.queue, every_minute("b")).await.id;
         bed.advance(secs(30));
         bed.queue.run_schedule(&id).await.unwrap();
@@ -338,16 +338,16 @@ conformance! {
         assert_eq!(fire(&bed.queue).await, 1);
         let kinds: Vec<bool> = self::fires(&bed.queue, &id).await.iter().map(|fire| fire.manual).collect();
         assert_eq!(kinds, [true, false, true]);
-        // A tick that was late does not make the last time an earlier one.
+        // A late tick does not replace a later manual run as the last run.
         bed.advance(secs(90));
-        let by_hand = bed.queue.run_schedule(&id).await.unwrap().event.id;
+        let manual_event = bed.queue.run_schedule(&id).await.unwrap().event.id;
         let last = at("2025-12-24T10:32:30Z");
         assert_eq!(fire(&bed.queue).await, 1);
         let view = bed.queue.schedule(&id).await.unwrap();
-        assert_eq!((view.last_at, view.last_event_id), (Some(last), Some(by_hand)));
+        assert_eq!((view.last_at, view.last_event_id), (Some(last), Some(manual_event)));
     }
 
-    async fn fires_are_shown_page_by_page(bed) {
+    async fn fires_are_listed_in_pages(bed) {
         let id = add(&bed.queue, every_minute("a").missed(MissedPolicy::All)).await.id;
         bed.advance(MINUTE * 30);
         assert_eq!(fire(&bed.queue).await, 30);
@@ -358,13 +358,13 @@ conformance! {
         assert_eq!(bed.queue.schedule_fires(&id, None, 1_001).await.unwrap_err().to_string(), "limit: must be from 1 to 1000");
     }
 
-    async fn ticks_can_be_seen_ahead(bed) {
+    async fn preview_lists_upcoming_ticks(bed) {
         let queue = &bed.queue;
         let ticks = queue.preview_schedule("30 2 * * *", "Europe/Berlin", Some(at("2026-03-28T12:00:00Z")), 2).await;
         assert_eq!(ticks, Ok(vec![at("2026-03-29T01:00:00Z"), at("2026-03-30T00:30:00Z")]));
         let ticks = queue.preview_schedule("0 * * * *", "UTC", None, PREVIEW_MAX).await.unwrap();
         assert_eq!((ticks.len(), ticks[0]), (100, at("2025-12-24T11:00:00Z")));
-        // Each 28 years, or 40.
+        // Every 28 years, or 40 years across 2100.
         let rare = queue.preview_schedule("0 0 29 2 +MON", "UTC", None, PREVIEW_MAX).await.unwrap();
         assert_eq!((rare.len(), rare[0], rare[2]), (3, at("2044-02-29T00:00:00Z"), at("2112-02-29T00:00:00Z")));
         let field = async |cron, zone, count| match queue.preview_schedule(cron, zone, None, count).await {
@@ -376,38 +376,38 @@ conformance! {
         assert_eq!(field("* * * * *", "Mars/Olympus", 1).await, "timezone");
     }
 
-    async fn what_is_not_acceptable_is_refused_by_field(bed) {
+    async fn invalid_fields_are_refused(bed) {
         let queue = &bed.queue;
         let with = |event: NewEvent| NewSchedule::new("a", "* * * * *", event);
         let event = || NewEvent::new("t");
         let text = |length: usize| "x".repeat(length);
         for name in ["", " a", "a\n", &text(201)] {
-            assert_eq!(refused(queue, NewSchedule::new(name, "* * * * *", event())).await, "name", "{name:?}");
+            assert_eq!(refused_field(queue, NewSchedule::new(name, "* * * * *", event())).await, "name", "{name:?}");
         }
-        assert_eq!(refused(queue, NewSchedule::new("a", "0 0 30 2 *", event())).await, "cron");
-        assert_eq!(refused(queue, every_minute("a").timezone("Berlin")).await, "timezone");
-        assert_eq!(refused(queue, with(event().expires_in(Duration::ZERO))).await, "expires_in_ms");
-        assert_eq!(refused(queue, with(event().expires_in(Duration::MAX))).await, "expires_in_ms");
-        assert_eq!(refused(queue, with(event().run_at(bed.now()))).await, "run_at");
-        assert_eq!(refused(queue, with(event().delay(secs(1)))).await, "delay_ms");
-        assert_eq!(refused(queue, with(event().expires_at(bed.now()))).await, "expires_at");
-        assert_eq!(refused(queue, with(event().key("k"))).await, "key");
-        assert_eq!(refused(queue, with(event().producer("p"))).await, "producer");
-        assert_eq!(refused(queue, with(NewEvent::new("a*"))).await, "type");
-        assert_eq!(refused(queue, with(event().title(text(1_001)))).await, "title");
-        assert_eq!(refused(queue, with(event().payload(&text(1 << 20)).unwrap())).await, "payload");
-        assert_eq!(refused(queue, with(event().payload("{{tick.day}}").unwrap())).await, "payload");
-        // What is filled in counts: here a name that is longer than its place.
+        assert_eq!(refused_field(queue, NewSchedule::new("a", "0 0 30 2 *", event())).await, "cron");
+        assert_eq!(refused_field(queue, every_minute("a").timezone("Berlin")).await, "timezone");
+        assert_eq!(refused_field(queue, with(event().expires_in(Duration::ZERO))).await, "expires_in_ms");
+        assert_eq!(refused_field(queue, with(event().expires_in(Duration::MAX))).await, "expires_in_ms");
+        assert_eq!(refused_field(queue, with(event().run_at(bed.now()))).await, "run_at");
+        assert_eq!(refused_field(queue, with(event().delay(secs(1)))).await, "delay_ms");
+        assert_eq!(refused_field(queue, with(event().expires_at(bed.now()))).await, "expires_at");
+        assert_eq!(refused_field(queue, with(event().key("k"))).await, "key");
+        assert_eq!(refused_field(queue, with(event().producer("p"))).await, "producer");
+        assert_eq!(refused_field(queue, with(NewEvent::new("a*"))).await, "type");
+        assert_eq!(refused_field(queue, with(event().title(text(1_001)))).await, "title");
+        assert_eq!(refused_field(queue, with(event().payload(&text(1 << 20)).unwrap())).await, "payload");
+        assert_eq!(refused_field(queue, with(event().payload("{{tick.day}}").unwrap())).await, "payload");
+        // The limit applies after substitution: the name is longer than its placeholder.
         let full = format!("{}{{{{schedule.name}}}}", text((1 << 20) - 50));
         let long = NewSchedule::new(text(200), "* * * * *", event().payload(&full).unwrap());
-        assert_eq!(refused(queue, long).await, "payload");
+        assert_eq!(refused_field(queue, long).await, "payload");
         assert_eq!(names(queue, ScheduleFilter::default()).await.1, 0);
         let id = add(queue, every_minute("a")).await.id;
         let bad = NewSchedule::new("a", "x", event());
         assert!(matches!(queue.put_schedule(&id, bad).await, Err(Error::Invalid { field: "cron", .. })));
     }
 
-    async fn a_namespace_has_so_many_schedules(bed) {
+    async fn number_of_schedules_is_limited(bed) {
         assert_eq!(bed.queue.limits().schedules_max, 1_000_000);
         let limits = Limits { schedules_max: 2, ..Limits::default() };
         let queue = Queue::options(&bed.database.url).limits(limits).open().await.unwrap();
@@ -425,9 +425,9 @@ conformance! {
         add(&bed.namespace(Policy::default()).await, every_minute("c")).await;
     }
 
-    async fn what_was_fired_is_forgotten_after_a_week(bed) {
+    async fn fires_are_deleted_after_a_week(bed) {
         let other = bed.namespace(Policy::default()).await;
-        let (id, there) = (add(&bed.queue, every_minute("a")).await.id, add(&other, every_minute("a")).await.id);
+        let (id, in_other) = (add(&bed.queue, every_minute("a")).await.id, add(&other, every_minute("a")).await.id);
         bed.advance(MINUTE);
         assert_eq!((fire(&bed.queue).await, fire(&other).await), (1, 1));
         bed.queue.pause_schedule(&id).await.unwrap();
@@ -435,6 +435,6 @@ conformance! {
         assert_eq!((bed.queue.prune_once().await, fires(&bed.queue, &id).await.len()), (Ok(0), 1));
         bed.advance(MICRO);
         assert_eq!((bed.queue.prune_once().await, fires(&bed.queue, &id).await.len()), (Ok(1), 0));
-        assert_eq!(fires(&other, &there).await.len(), 1);
+        assert_eq!(fires(&other, &in_other).await.len(), 1);
     }
 }

@@ -1,13 +1,14 @@
-//! API tokens: made, listed, revoked, and never stored in a form that could be used.
+//! API tokens: created, listed and revoked; only a hash of the secret is stored.
 
 use std::time::Duration;
 
 use rusqlite::types::ValueRef;
 use sha2::{Digest, Sha256};
 use windlass::{CreatedToken, Error, Limits, NewToken, Queue, Scope, Token};
+use windlass_testkit::Kind;
+use windlass_testkit::postgres as server;
 
-use crate::bed::{Bed, Kind};
-use crate::postgres as server;
+use crate::bed::Bed;
 use crate::support::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -16,10 +17,10 @@ async fn create(queue: &Queue, new: NewToken) -> CreatedToken {
     queue.create_token(new).await.expect("the token can be created")
 }
 
-/// The error, after which there are no more tokens than before.
+/// The error message of a call that must fail and create no token.
 async fn refused(queue: &Queue, new: NewToken) -> String {
     let before = queue.tokens().await.unwrap();
-    let error = queue.create_token(new).await.expect_err("it cannot be created");
+    let error = queue.create_token(new).await.expect_err("the token must be refused");
     assert_eq!(queue.tokens().await.unwrap(), before);
     error.to_string()
 }
@@ -58,7 +59,7 @@ fn dump_sqlite(bed: &Bed) -> String {
 }
 
 conformance! {
-    async fn a_token_is_created_and_listed_everywhere(bed) {
+    async fn token_is_created_and_listed_in_all_processes(bed) {
         bed.advance(secs(5));
         let new = NewToken::new([Scope::Consume, Scope::Publish]).name("web shop").namespaces(["orders", "billing"]);
         let CreatedToken { token, secret } = create(&bed.queue, new.expires_in(DAY)).await;
@@ -68,12 +69,12 @@ conformance! {
         assert_eq!(Token::id_of(&secret), Some(token.token_id.as_str()));
         assert_eq!(secret.len(), "wl_".len() + 12 + "_".len() + 64);
         assert!(token.matches(&secret));
-        let listed = bed.other().await.tokens().await.unwrap();
+        let listed = bed.second_queue().await.tokens().await.unwrap();
         assert_eq!(listed, [token]);
-        assert!(listed[0].matches(&secret), "the hash came back another");
+        assert!(listed[0].matches(&secret), "the stored hash differs");
     }
 
-    async fn a_token_with_nothing_said_is_for_everywhere_and_forever(bed) {
+    async fn token_by_default_covers_everything_and_never_expires(bed) {
         let token = create(&bed.queue, NewToken::new([Scope::Read, Scope::Publish, Scope::Read])).await.token;
         assert_eq!((token.name.as_str(), token.expires_at), ("publish,read", None));
         assert_eq!(bed.queue.tokens().await.unwrap(), std::slice::from_ref(&token));
@@ -89,39 +90,39 @@ conformance! {
         assert!(bed.queue.tokens().await.unwrap().is_empty());
     }
 
-    async fn the_oldest_is_listed_first(bed) {
-        let mut made = Vec::new();
+    async fn tokens_are_listed_oldest_first(bed) {
+        let mut created = Vec::new();
         for _ in 0..5 {
-            made.push(create(&bed.queue, NewToken::new([Scope::Read])).await.token);
+            created.push(create(&bed.queue, NewToken::new([Scope::Read])).await.token);
             bed.advance(MICRO);
         }
-        assert_eq!(bed.queue.tokens().await.unwrap(), made);
+        assert_eq!(bed.queue.tokens().await.unwrap(), created);
     }
 
-    async fn the_real_clock_is_the_databases(bed) {
-        let queue = bed.real_time().await;
+    async fn real_time_tokens_use_the_database_clock(bed) {
+        let queue = bed.real_time_queue().await;
         let token = create(&queue, NewToken::new([Scope::Read]).expires_in(DAY)).await.token;
         assert_eq!(token.expires_at, Some(after(token.created_at, DAY)));
         assert!((queue.clock().now() - token.created_at).abs() < chrono::TimeDelta::minutes(1));
         assert_eq!(queue.tokens().await.unwrap(), [token]);
     }
 
-    async fn a_revoked_token_is_gone_and_the_others_stay(bed) {
-        let gone = create(&bed.queue, NewToken::new([Scope::Read])).await.token;
+    async fn revoked_token_is_gone_and_the_others_stay(bed) {
+        let revoked = create(&bed.queue, NewToken::new([Scope::Read])).await.token;
         bed.advance(secs(1));
-        let stays = create(&bed.queue, NewToken::new([Scope::Read])).await.token;
-        bed.other().await.revoke_token(&gone.token_id).await.unwrap();
-        assert_eq!(bed.queue.tokens().await.unwrap(), [stays]);
-        let again = bed.queue.revoke_token(&gone.token_id).await.unwrap_err();
-        assert_eq!(again, Error::TokenNotFound { token_id: gone.token_id.clone() });
+        let kept = create(&bed.queue, NewToken::new([Scope::Read])).await.token;
+        bed.second_queue().await.revoke_token(&revoked.token_id).await.unwrap();
+        assert_eq!(bed.queue.tokens().await.unwrap(), [kept]);
+        let again = bed.queue.revoke_token(&revoked.token_id).await.unwrap_err();
+        assert_eq!(again, Error::TokenNotFound { token_id: revoked.token_id.clone() });
         assert_eq!(again.code(), "token_not_found");
-        assert_eq!(again.to_string(), format!("token '{}' does not exist", gone.token_id));
+        assert_eq!(again.to_string(), format!("token '{}' does not exist", revoked.token_id));
     }
 
-    async fn what_is_not_a_tokens_id_revokes_nothing(bed) {
+    async fn unknown_token_id_revokes_nothing(bed) {
         let CreatedToken { token, secret } = create(&bed.queue, NewToken::new([Scope::Read])).await;
         for unknown in ["", "0", "000000000000", "%", "a\0b", &token.token_id.to_uppercase(), &token.name, &secret] {
-            // An id may consist of digits alone, and then it has no other case.
+            // An id of digits only is equal to its upper-case form.
             if unknown != token.token_id {
                 let error = bed.queue.revoke_token(unknown).await.unwrap_err();
                 assert_eq!(error, Error::TokenNotFound { token_id: unknown.to_owned() });
@@ -130,7 +131,7 @@ conformance! {
         assert_eq!(ids(&bed.queue.tokens().await.unwrap()), [token.token_id]);
     }
 
-    async fn every_scope_comes_back_and_allows_what_it_includes(bed) {
+    async fn every_scope_is_stored_and_allows_what_it_includes(bed) {
         for scope in Scope::ALL {
             create(&bed.queue, NewToken::new([scope])).await;
             bed.advance(secs(1));
@@ -142,7 +143,7 @@ conformance! {
         assert_eq!(tokens.iter().map(allowed).collect::<Vec<_>>(), expected);
     }
 
-    async fn it_covers_its_namespaces_only(bed) {
+    async fn token_covers_only_its_namespaces(bed) {
         create(&bed.queue, NewToken::new([Scope::Admin]).namespaces(["orders", "a.b-c_1", "orders"])).await;
         let token = bed.queue.tokens().await.unwrap().remove(0);
         assert_eq!(token.namespaces, ["a.b-c_1", "orders"]);
@@ -152,7 +153,7 @@ conformance! {
         }
     }
 
-    async fn it_expires_at_its_instant_and_stays_listed(bed) {
+    async fn expired_token_stays_listed(bed) {
         let token = create(&bed.queue, NewToken::new([Scope::Read]).expires_in(MINUTE)).await.token;
         bed.advance(MINUTE - MICRO);
         assert!(!token.is_expired(bed.now()));
@@ -163,7 +164,7 @@ conformance! {
         bed.queue.revoke_token(&listed.token_id).await.unwrap();
     }
 
-    async fn the_secret_is_nowhere_in_the_database(bed) {
+    async fn secret_is_not_stored_in_the_database(bed) {
         let CreatedToken { token, secret: text } = create(&bed.queue, NewToken::new([Scope::Admin])).await;
         let secret = text.rsplit_once('_').unwrap().1;
         let row = dump(bed).await;
@@ -177,7 +178,7 @@ conformance! {
         }
     }
 
-    async fn another_secret_or_id_does_not_match(bed) {
+    async fn secret_of_another_token_does_not_match(bed) {
         let one = create(&bed.queue, NewToken::new([Scope::Read])).await;
         let two = create(&bed.queue, NewToken::new([Scope::Read])).await;
         assert_ne!(one.token.token_id, two.token.token_id);
@@ -191,7 +192,7 @@ conformance! {
         }
     }
 
-    async fn tampered_text_does_not_match(bed) {
+    async fn tampered_token_does_not_match(bed) {
         let CreatedToken { token, secret: text } = create(&bed.queue, NewToken::new([Scope::Read])).await;
         for at in 0..text.len() {
             let mut tampered = text.clone();
@@ -205,7 +206,7 @@ conformance! {
         }
     }
 
-    async fn what_cannot_be_a_token_is_refused(bed) {
+    async fn invalid_tokens_are_refused(bed) {
         let (queue, new) = (&bed.queue, || NewToken::new([Scope::Read]));
         let error = refused(queue, NewToken::new([])).await;
         assert_eq!(error, "scopes: must have at least one of publish, consume, read, admin");
@@ -228,7 +229,7 @@ conformance! {
         assert_eq!(queue.tokens().await.unwrap(), [longest.token]);
     }
 
-    async fn there_are_at_most_so_many(bed) {
+    async fn number_of_tokens_is_limited(bed) {
         assert_eq!(bed.queue.limits().tokens_max, 1_000);
         let limits = Limits { tokens_max: 2, ..Limits::default() };
         let queue = Queue::options(&bed.database.url).limits(limits).open().await.unwrap();
@@ -240,7 +241,7 @@ conformance! {
         create(&queue, NewToken::new([Scope::Read])).await;
     }
 
-    async fn json_has_no_hash(bed) {
+    async fn json_contains_no_hash(bed) {
         let token = create(&bed.queue, NewToken::new([Scope::Publish, Scope::Read]).expires_in(MINUTE)).await.token;
         let expected = serde_json::json!({
             "token_id": token.token_id,

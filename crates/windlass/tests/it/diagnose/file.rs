@@ -1,16 +1,17 @@
-//! SQLite.
+//! Diagnosis of SQLite files.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
 
 use windlass::{NewEvent, Report};
+use windlass_testkit::Kind;
 
 use super::*;
-use crate::bed::{self, Bed, Kind};
-use crate::support::{finish, publish, publish_many, take_all};
+use crate::bed::{self, Bed};
+use crate::support::{claim_all, finish, publish, publish_many};
 
-/// Runs a test on a file.
-macro_rules! on_a_file {
+/// Generates tests that run on SQLite only.
+macro_rules! on_sqlite {
     ($(async fn $name:ident($bed:ident) $body:block)*) => {
         $(#[test] fn $name() {
             async fn test($bed: &Bed) $body
@@ -26,8 +27,8 @@ async fn publish_large(queue: &Queue, mebibytes: usize) {
     }
 }
 
-on_a_file! {
-    async fn a_log_that_a_reader_keeps_from_being_copied_back_is_found(bed) {
+on_sqlite! {
+    async fn large_wal_and_free_pages_are_found(bed) {
         publish(&bed.queue, "t").await;
         assert_eq!(level(&bed.queue, "wal").await, FindingLevel::Ok);
         let reader = rusqlite::Connection::open(bed.database.file()).unwrap();
@@ -37,14 +38,14 @@ on_a_file! {
         assert_eq!(found.level, FindingLevel::Warning);
         assert!(found.summary.ends_with("it should stay below 64 MiB"), "{found:?}");
         reader.execute_batch("COMMIT").unwrap();
-        // The first write copies it back, the next one begins it anew.
+        // The first write checkpoints the WAL, the next one restarts it.
         publish_many(&bed.queue, "t", 1).await;
         publish_many(&bed.queue, "t", 1).await;
         assert_eq!(level(&bed.queue, "wal").await, FindingLevel::Ok);
 
-        // Most of the file is free when its events are gone, and given back by what the advice says.
+        // Most pages are free after the events are deleted. The command in the advice shrinks the file.
         assert_eq!(level(&bed.queue, "free_pages").await, FindingLevel::Ok);
-        for delivery in take_all(&bed.queue).await {
+        for delivery in claim_all(&bed.queue).await {
             finish(&bed.queue, &delivery, Report::done()).await;
         }
         bed.database.execute("DELETE FROM events").await;
@@ -56,7 +57,7 @@ on_a_file! {
         assert_eq!(level(&bed.queue, "free_pages").await, FindingLevel::Ok);
     }
 
-    async fn damage_is_found(bed) {
+    async fn damaged_file_is_found(bed) {
         publish_many(&bed.queue, "t", 2_000).await;
         assert_eq!(level(&bed.queue, "integrity").await, FindingLevel::Ok);
         assert_eq!(bed.queue.check_integrity().await.unwrap().unwrap().level, FindingLevel::Ok);
@@ -66,19 +67,19 @@ on_a_file! {
         std::fs::copy(bed.database.file(), &copy).unwrap();
         let length = std::fs::metadata(&copy).unwrap().len();
         let mut file = OpenOptions::new().write(true).open(&copy).unwrap();
-        // Pages in the middle, so that the schema at the beginning can still be read.
+        // Overwrites pages in the middle, so that the schema at the beginning can still be read.
         file.seek(SeekFrom::Start(length / 2 / 4096 * 4096)).unwrap();
         file.write_all(&[0xA5; 8 * 4096]).unwrap();
         file.sync_all().unwrap();
         let damaged = Queue::open(&format!("sqlite://{}", copy.display())).await.unwrap();
         for found in [finding(&damaged, "integrity").await, damaged.check_integrity().await.unwrap().unwrap()] {
-            assert_eq!((found.check, found.level), ("integrity", FindingLevel::Problem));
+            assert_eq!((&*found.check, found.level), ("integrity", FindingLevel::Problem));
             assert!(found.summary.starts_with("the file is damaged: "), "{found:?}");
             assert!(found.advice.unwrap().contains(".recover"));
         }
     }
 
-    async fn a_file_that_another_process_locks_is_found(bed) {
+    async fn locked_file_is_found(bed) {
         assert_eq!(level(&bed.queue, "writable").await, FindingLevel::Ok);
         let other = rusqlite::Connection::open(bed.database.file()).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -89,31 +90,31 @@ on_a_file! {
         assert_eq!(level(&bed.queue, "writable").await, FindingLevel::Ok);
     }
 
-    async fn who_has_the_file_open_is_told(bed) {
+    async fn processes_with_open_file_are_reported(bed) {
         let found = finding(&bed.queue, "processes").await;
         assert_eq!(found.level, FindingLevel::Ok);
-        let known = ["this process alone has the file open", "not known on this system"];
+        let known = ["only this process has the file open", "not known on this system"];
         assert!(known.contains(&&*found.summary), "{found:?}");
     }
 }
 
 #[tokio::test]
-async fn a_database_in_memory_is_told_to_be_one() {
+async fn in_memory_database_is_a_durability_notice() {
     let queue = Queue::open("sqlite::memory:").await.unwrap();
     let findings = queue.diagnose().await.unwrap();
-    let amiss: Vec<_> = findings.iter().filter(|finding| finding.level > FindingLevel::Ok).collect();
-    assert_eq!(amiss.len(), 1, "{amiss:?}");
-    assert_eq!((amiss[0].check, amiss[0].level), ("durability", FindingLevel::Notice));
+    let problems: Vec<_> = findings.iter().filter(|finding| finding.level > FindingLevel::Ok).collect();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!((&*problems[0].check, problems[0].level), ("durability", FindingLevel::Notice));
 }
 
 #[tokio::test]
-async fn what_cannot_be_opened_is_told_with_what_to_do() {
+async fn unavailable_database_is_reported_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let open = async |name: &str| {
         let url = format!("sqlite://{}", path(name).display());
         let error = Queue::options(&url).migrate(false).open().await.map(drop).unwrap_err();
-        Finding::unopened(&url, &error)
+        Finding::database_unavailable(&url, &error)
     };
     let missing = open("missing.db").await;
     assert!(missing.summary.starts_with("there is no file '"), "{missing:?}");
@@ -121,7 +122,7 @@ async fn what_cannot_be_opened_is_told_with_what_to_do() {
     std::fs::write(path("text.db"), "This is a letter, and no database at all.\n".repeat(100)).unwrap();
     let text = open("text.db").await;
     assert!(text.summary.contains("not a database"), "{text:?}");
-    assert!(text.advice.unwrap().contains("is something else"));
+    assert!(text.advice.unwrap().contains("is not an SQLite file"));
     std::fs::write(path("empty.db"), "").unwrap();
     let empty = open("empty.db").await;
     assert_eq!(empty.summary, "the database has no windlass schema");

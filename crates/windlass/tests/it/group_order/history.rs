@@ -1,7 +1,7 @@
 //! A recorded history of groups: what was published, and how it was handled.
 //!
-//! All times are those of one clock of the test, and no two of them are equal. A call is recorded with the time before it and
-//! the time after it: whatever the call did was done between the two.
+//! All times come from one clock of the test, and no two are equal. A call is recorded with the times before and after
+//! it; its effect lies between the two.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Microseconds since the test began.
 pub type Time = u64;
 
-/// Draws times for one history.
+/// The clock of a history.
 pub struct Stopwatch {
     begun: Instant,
     last: Mutex<Time>,
@@ -20,7 +20,7 @@ impl Stopwatch {
         Stopwatch { begun: Instant::now(), last: Mutex::new(0) }
     }
 
-    /// Later than every time that was drawn before.
+    /// Returns a time later than all earlier ones.
     pub fn now(&self) -> Time {
         let mut last = self.last.lock().unwrap();
         *last = micros(self.begun.elapsed()).max(*last + 1);
@@ -32,12 +32,12 @@ pub fn micros(duration: Duration) -> Time {
     duration.as_micros() as Time
 }
 
-/// An event that was published. Its place in [`History::events`] is its number.
+/// A published event. Its index in [`History::events`] is its number.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub group: usize,
     pub transaction: usize,
-    /// Its place in the transaction.
+    /// Its index in the transaction.
     pub position: usize,
     pub delay: Time,
     /// Before its transaction began.
@@ -58,57 +58,57 @@ pub struct Subscription {
     pub created: Time,
 }
 
-/// A delivery that a worker claimed.
+/// An attempt: a delivery that a worker claimed.
 #[derive(Debug, Clone)]
-pub struct Handling {
-    /// Its place in [`History::subscriptions`].
+pub struct Attempt {
+    /// The index in [`History::subscriptions`].
     pub subscription: usize,
     pub event: usize,
     /// The number of the claim. Deliveries of one claim have one lease.
     pub claim: usize,
-    /// Its place in the claim.
+    /// Its index in the claim.
     pub position: usize,
     /// Before the claim was called.
-    pub asked: Time,
+    pub claim_called: Time,
     /// After it returned.
     pub claimed: Time,
-    /// `None`: the worker stopped, and reported nothing.
-    pub end: Option<End>,
+    /// `None`: the worker crashed and reported nothing.
+    pub end: Option<AttemptEnd>,
 }
 
 /// A worker's report.
 #[derive(Debug, Clone, Copy)]
-pub struct End {
+pub struct AttemptEnd {
     pub called: Time,
     pub returned: Time,
-    pub result: Ended,
+    pub result: AttemptResult,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum AttemptResult {
     Completed,
     Dead,
-    /// It failed or was snoozed, and is due again after this time.
+    /// The event failed or was snoozed, and is due again after this time.
     Delayed(Time),
     Released,
     /// The lease was not valid, and the report changed nothing.
     Lost,
 }
 
-/// A dead letter that was put back into the queue.
+/// A redriven dead letter.
 #[derive(Debug, Clone)]
 pub struct Redrive {
     pub subscription: usize,
     pub event: usize,
-    /// The number of the call, which is one transaction.
+    /// The number of the call. A call is one transaction.
     pub call: usize,
-    /// Its place among the events of the call, by id.
+    /// Its index among the events of the call, by id.
     pub position: usize,
     pub called: Time,
     pub returned: Time,
 }
 
-/// An attempt to take an event from its worker.
+/// A call that resets an event, which may or may not be processing.
 #[derive(Debug, Clone)]
 pub struct Reset {
     pub subscription: usize,
@@ -119,23 +119,23 @@ pub struct Reset {
 
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// How long a lease lasts.
+    /// The lease duration.
     pub lease: Time,
-    /// The policy of the groups is `continue`: an event that waits for a retry is passed.
+    /// The group failure policy is `continue`: later events do not wait for a retry.
     pub continues: bool,
     pub events: Vec<Event>,
     pub subscriptions: Vec<Subscription>,
-    pub handlings: Vec<Handling>,
+    pub attempts: Vec<Attempt>,
     pub redrives: Vec<Redrive>,
     pub resets: Vec<Reset>,
 }
 
 impl History {
-    /// What was recorded of an event, one line for each.
+    /// All records of an event, one per line.
     pub fn of_event(&self, event: usize) -> String {
         let mut lines = vec![format!("  event {event}: {:?}", self.events.get(event))];
-        let handlings = self.handlings.iter().filter(|handling| handling.event == event);
-        lines.extend(handlings.map(|handling| format!("    {handling:?}")));
+        let attempts = self.attempts.iter().filter(|attempt| attempt.event == event);
+        lines.extend(attempts.map(|attempt| format!("    {attempt:?}")));
         lines.extend(self.redrives.iter().filter(|redrive| redrive.event == event).map(|it| format!("    {it:?}")));
         lines.extend(self.resets.iter().filter(|reset| reset.event == event).map(|it| format!("    {it:?}")));
         lines.join("\n")

@@ -1,4 +1,5 @@
-//! A random workload on four groups: publishers, workers that fail and crash, and an operator who interferes.
+//! A random workload on four groups: publishers, workers that fail and crash, and an operator who redrives, resets and
+//! pauses.
 
 mod publisher;
 mod worker;
@@ -15,20 +16,21 @@ use windlass::{Backoff, DeadLetterFilter, GroupFailurePolicy, Policy, Queue, Sub
 
 use self::publisher::Publisher;
 use self::worker::Worker;
-use super::history::{Event, Handling, History, Redrive, Reset, Stopwatch, Subscription, Time, micros};
-use crate::bed::{Bed, Database, Kind};
-use crate::own::number;
+use super::history::{Attempt, Event, History, Redrive, Reset, Stopwatch, Subscription, Time, micros};
+use crate::bed::Bed;
+use crate::open_transaction::query_number;
 use crate::support::millis;
+use windlass_testkit::{Database, Kind};
 
 const NAMESPACE: &str = "ns";
 const LEASE: Duration = millis_of(400);
 const GROUPS: usize = 4;
 const PUBLISHERS: usize = 4;
-/// Of the subscription that is there from the start, and of the one that is created under way.
+/// The number of workers for the first subscription, and for the one that is created during the run.
 const WORKERS: [usize; 2] = [3, 2];
 const SUBSCRIPTIONS: [&str; 2] = ["main", "late"];
-/// Longer than the rest of the events takes.
-const DRAINS: Duration = Duration::from_secs(25);
+/// Longer than it takes to handle the remaining events.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
 const fn millis_of(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -37,9 +39,9 @@ const fn millis_of(millis: u64) -> Duration {
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub events: usize,
-    /// Groups go on while an event waits for its retry.
+    /// Groups continue while an event waits for its retry.
     pub continues: bool,
-    /// Workers complete the events of a run in the wrong order, and do nothing else.
+    /// Workers complete the events of each run in reverse order, and never fail.
     pub reverses_runs: bool,
 }
 
@@ -49,30 +51,30 @@ impl Default for Settings {
     }
 }
 
-/// A delivery by the numbers of its subscription and its event, and the id of the event.
+/// A delivery: the numbers of its subscription and event, and the event id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct DeliveryOf {
+struct DeliveryKey {
     subscription: usize,
     event: usize,
     event_id: i64,
 }
 
-/// What all tasks share.
+/// State shared by all tasks.
 struct Shared {
     settings: Settings,
     database: Arc<Database>,
-    /// Several on the same database, like several processes.
+    /// Several queues on one database stand for several processes.
     queues: Vec<Queue>,
     stopwatch: Stopwatch,
-    /// How many events have been given to publishers.
+    /// The number of events assigned to publishers.
     events: AtomicUsize,
     transactions: AtomicUsize,
     claims: AtomicUsize,
-    /// From here on, all that is claimed is completed.
-    calm: AtomicBool,
+    /// Publishing has ended: workers now complete every claim.
+    draining: AtomicBool,
     stopped: AtomicBool,
-    held: Mutex<Vec<DeliveryOf>>,
-    dead: Mutex<Vec<DeliveryOf>>,
+    leased: Mutex<Vec<DeliveryKey>>,
+    dead: Mutex<Vec<DeliveryKey>>,
 }
 
 impl Shared {
@@ -80,22 +82,22 @@ impl Shared {
         self.stopwatch.now()
     }
 
-    fn is_calm(&self) -> bool {
-        self.calm.load(Ordering::SeqCst)
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
     }
 
     fn queue(&self, rng: &mut Rng) -> &Queue {
         &self.queues[rng.usize(..self.queues.len())]
     }
 
-    /// Whether everything that is committed is handled.
+    /// Whether all committed events are finished.
     async fn is_drained(&self) -> bool {
         let schema = if self.database.kind == Kind::Postgres { "windlass." } else { "" };
         let rows = format!(
             "SELECT (SELECT count(*) FROM {schema}event_queue WHERE namespace = '{NAMESPACE}') +
                     (SELECT count(*) FROM {schema}arrivals WHERE namespace = '{NAMESPACE}')"
         );
-        number(&self.database, &rows).await == 0
+        query_number(&self.database, &rows).await == 0
     }
 }
 
@@ -111,7 +113,7 @@ pub struct Workload {
 impl Workload {
     pub async fn start(bed: &Bed, settings: Settings, seed: u64) -> Workload {
         let group_failure = if settings.continues { GroupFailurePolicy::Continue } else { GroupFailurePolicy::Block };
-        // Crashes make many attempts, and only workers decide what becomes a dead letter.
+        // Crashes cost many attempts. Only workers decide which events become dead letters.
         let policy = Policy {
             lease_ms: LEASE.as_millis() as u64,
             max_retries: None,
@@ -120,9 +122,10 @@ impl Workload {
             group_failure,
             ..Policy::default()
         };
-        let mut queues = vec![bed.real_time().await.put_namespace(NAMESPACE, Some(policy.into()), None).await.unwrap()];
+        let mut queues =
+            vec![bed.real_time_queue().await.put_namespace(NAMESPACE, Some(policy.into()), None).await.unwrap()];
         for _ in 1..if bed.database.kind == Kind::Postgres { 3 } else { 2 } {
-            queues.push(bed.real_time().await.in_namespace(NAMESPACE).unwrap());
+            queues.push(bed.real_time_queue().await.in_namespace(NAMESPACE).unwrap());
         }
         let shared = Shared {
             settings,
@@ -132,15 +135,15 @@ impl Workload {
             events: AtomicUsize::new(0),
             transactions: AtomicUsize::new(0),
             claims: AtomicUsize::new(0),
-            calm: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            held: Mutex::default(),
+            leased: Mutex::default(),
             dead: Mutex::default(),
         };
         Workload { shared: Arc::new(shared), rng: Rng::with_seed(seed) }
     }
 
-    /// Publishes and handles all events: their history.
+    /// Publishes and handles all events, and returns their history.
     pub async fn run(mut self) -> History {
         let shared = self.shared.clone();
         let publishers: Vec<JoinHandle<_>> = (0..PUBLISHERS).map(|_| self.publisher()).collect();
@@ -157,36 +160,36 @@ impl Workload {
         for publisher in publishers {
             events.extend(publisher.await.unwrap());
         }
-        shared.calm.store(true, Ordering::SeqCst);
+        shared.draining.store(true, Ordering::SeqCst);
         let operator = operator.await.unwrap();
-        let drains = Instant::now();
-        while !shared.is_drained().await && drains.elapsed() < DRAINS {
+        let draining_since = Instant::now();
+        while !shared.is_drained().await && draining_since.elapsed() < DRAIN_TIMEOUT {
             tokio::time::sleep(millis(20)).await;
         }
         shared.stopped.store(true, Ordering::SeqCst);
-        let mut handlings: Vec<Handling> = Vec::new();
+        let mut attempts: Vec<Attempt> = Vec::new();
         for worker in workers {
-            handlings.extend(worker.await.unwrap());
+            attempts.extend(worker.await.unwrap());
         }
         History {
             lease: micros(LEASE),
             continues: shared.settings.continues,
             events: events.into_values().collect(),
             subscriptions,
-            handlings,
+            attempts,
             redrives: operator.redrives,
             resets: operator.resets,
         }
     }
 
-    /// On a thread of its own: a transaction on SQLite blocks the thread that waits for another one.
+    /// Runs on its own thread, because on SQLite waiting for another transaction blocks the thread.
     fn publisher(&mut self) -> JoinHandle<BTreeMap<usize, Event>> {
         let publisher = Publisher::new(self.shared.clone(), self.rng.fork());
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || runtime.block_on(publisher.run()))
     }
 
-    fn workers(&mut self, subscription: usize) -> Vec<JoinHandle<Vec<Handling>>> {
+    fn workers(&mut self, subscription: usize) -> Vec<JoinHandle<Vec<Attempt>>> {
         let worker = |n| {
             let name = format!("{}-{n}", SUBSCRIPTIONS[subscription]);
             tokio::spawn(Worker::new(self.shared.clone(), self.rng.fork(), subscription, name).run())
@@ -202,7 +205,7 @@ impl Workload {
     }
 }
 
-/// Redrives dead letters, resets events in progress, and pauses the subscription `main`.
+/// Redrives dead letters, resets leased events, and pauses the subscription `main`.
 struct Operator {
     shared: Arc<Shared>,
     rng: Rng,
@@ -217,7 +220,7 @@ impl Operator {
     }
 
     async fn run(mut self) -> Operator {
-        while !self.shared.is_calm() && !self.shared.settings.reverses_runs {
+        while !self.shared.is_draining() && !self.shared.settings.reverses_runs {
             pause(&mut self.rng, 5..40).await;
             match self.rng.usize(..8) {
                 0 => self.pause_subscription().await,
@@ -237,17 +240,17 @@ impl Operator {
 
     async fn redrive(&mut self) {
         let shared = self.shared.clone();
-        let mut letters: Vec<DeliveryOf> = {
+        let mut letters: Vec<DeliveryKey> = {
             let mut dead = shared.dead.lock().unwrap();
-            let Some(DeliveryOf { subscription, .. }) = dead.first().copied() else { return };
+            let Some(DeliveryKey { subscription, .. }) = dead.first().copied() else { return };
             let max = self.rng.usize(1..=4);
-            let (mut taken, mut left) = (Vec::new(), Vec::new());
+            let (mut selected, mut remaining) = (Vec::new(), Vec::new());
             for letter in dead.drain(..) {
-                let takes = letter.subscription == subscription && taken.len() < max;
-                if takes { taken.push(letter) } else { left.push(letter) }
+                let is_selected = letter.subscription == subscription && selected.len() < max;
+                if is_selected { selected.push(letter) } else { remaining.push(letter) }
             }
-            *dead = left;
-            taken
+            *dead = remaining;
+            selected
         };
         letters.sort_by_key(|letter| letter.event_id);
         let subscription = letters[0].subscription;
@@ -260,7 +263,7 @@ impl Operator {
         assert_eq!(shared.queue(&mut self.rng).redrive(filter).await, Ok(letters.len()), "{letters:?}");
         let (returned, call) = (shared.now(), self.calls);
         self.calls += 1;
-        for (position, DeliveryOf { subscription, event, .. }) in letters.into_iter().enumerate() {
+        for (position, DeliveryKey { subscription, event, .. }) in letters.into_iter().enumerate() {
             self.redrives.push(Redrive { subscription, event, call, position, called, returned });
         }
     }
@@ -268,15 +271,16 @@ impl Operator {
     async fn reset(&mut self) {
         let shared = self.shared.clone();
         let found = {
-            let held = shared.held.lock().unwrap();
+            let leased = shared.leased.lock().unwrap();
             // A reset of a dead letter is a redrive.
-            let held: Vec<&DeliveryOf> = held.iter().filter(|held| !worker::may_die(held.event)).collect();
-            self.rng.choice(held).copied()
+            let leased: Vec<&DeliveryKey> =
+                leased.iter().filter(|leased| !worker::may_become_dead_letter(leased.event)).collect();
+            self.rng.choice(leased).copied()
         };
-        let Some(DeliveryOf { subscription, event, event_id }) = found else { return };
+        let Some(DeliveryKey { subscription, event, event_id }) = found else { return };
         let called = shared.now();
-        // It may have ended meanwhile.
-        let _ = shared.queue(&mut self.rng).reset(event_id, SUBSCRIPTIONS[subscription], "by hand").await;
+        // The attempt may have ended meanwhile.
+        let _ = shared.queue(&mut self.rng).reset(event_id, SUBSCRIPTIONS[subscription], "test").await;
         self.resets.push(Reset { subscription, event, called, returned: shared.now() });
     }
 }

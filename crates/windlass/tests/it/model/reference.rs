@@ -1,4 +1,4 @@
-//! A queue in a few hundred lines: what the real one has to do, without a database.
+//! An in-memory reference of the queue: the expected states and results, without a database.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use windlass::{
 
 use crate::support::after;
 
-/// What was published, as far as it matters here.
+/// The fields of a published event that affect its delivery.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub id: i64,
@@ -42,70 +42,70 @@ impl fmt::Display for Event {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
-    Free,
-    Held {
+    Pending,
+    Processing {
         lease: Lease,
         worker: &'static str,
         picked: Timestamp,
         started: Option<Timestamp>,
         end: Timestamp,
     },
-    Ended(Status),
+    Finished(Status),
     /// Completed and not kept.
-    Forgotten,
+    Deleted,
 }
 
-/// One event for one subscription.
+/// A delivery: one event for one subscription.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub event: Event,
     pub subscription: &'static str,
     pub state: State,
-    /// When it may be taken, but for its group.
+    /// When it may be claimed, apart from its group.
     pub due: Timestamp,
-    /// When it is due in its group. A retry that blocks its group keeps it.
-    place: Timestamp,
-    /// It is its turn in its group; without a group, always.
-    pub front: bool,
+    /// Its due time within its group. A retry that blocks its group does not change it.
+    group_due: Timestamp,
+    /// Whether it is the next delivery of its group. Always true without a group.
+    pub is_front: bool,
     pub expires: Option<Timestamp>,
     pub attempts: u32,
     limit: u32,
     pub retry_count: u32,
     pub max_retries: Option<u32>,
-    /// There is a dead letter of it.
-    pub dead: bool,
+    /// Whether it has a dead letter.
+    pub is_dead: bool,
     pub trail: Vec<Action>,
-    /// Ended attempts: whose, and what is on record.
+    /// Finished attempts: lease, worker and record.
     records: Vec<(Lease, &'static str, AttemptRecord)>,
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Debug, Clone)]
 pub struct AttemptRecord {
     pub action: Action,
-    /// What the queue answered; only for reports of workers.
-    pub answer: Option<Attempt>,
+    /// The result that the queue returned to the worker, if it reported.
+    pub result: Option<Attempt>,
 }
 
-/// Who reports.
+/// How a worker identifies itself in a report.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum By {
+pub enum Reporter {
     Lease(Lease),
     Worker(&'static str),
 }
 
-/// What a report must be answered with.
+/// The expected result of a report.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Expected {
+pub enum ExpectedFinish {
     Applied { action: Action, retry_count: u32, next_retry_at: Option<Timestamp> },
     Repeated(Option<Attempt>),
     Lost,
     NotFound,
 }
 
-/// What is claimed.
+/// The filter of a claim.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct ClaimFilter {
     pub subscription: &'static str,
     pub types: &'static [&'static str],
     pub tags: &'static [&'static str],
@@ -115,7 +115,7 @@ fn type_matches(pattern: &str, event_type: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == event_type, |prefix| event_type.starts_with(prefix))
 }
 
-impl Wish {
+impl ClaimFilter {
     fn matches(&self, entry: &Entry) -> bool {
         let event = &entry.event;
         entry.subscription == self.subscription
@@ -128,10 +128,10 @@ impl Wish {
 pub struct Reference {
     pub now: Timestamp,
     pub policy: Policy,
-    /// Subscriptions, each with the type pattern it wants.
+    /// Each subscription with its type pattern.
     pub subscriptions: &'static [(&'static str, &'static str)],
     /// The type whose completed events are not kept.
-    pub forgotten_type: &'static str,
+    pub unkept_type: &'static str,
     pub entries: Vec<Entry>,
     keys: HashMap<&'static str, (i64, Timestamp)>,
 }
@@ -141,12 +141,12 @@ impl Reference {
         now: Timestamp,
         policy: Policy,
         subscriptions: &'static [(&'static str, &'static str)],
-        forgotten_type: &'static str,
+        unkept_type: &'static str,
     ) -> Reference {
-        Reference { now, policy, subscriptions, forgotten_type, entries: Vec::new(), keys: HashMap::new() }
+        Reference { now, policy, subscriptions, unkept_type, entries: Vec::new(), keys: HashMap::new() }
     }
 
-    /// The event that a key stands for just now.
+    /// The event that currently has this key.
     pub fn of_key(&self, key: &str) -> Option<i64> {
         self.keys.get(key).filter(|(_, until)| *until > self.now).map(|(id, _)| *id)
     }
@@ -159,142 +159,144 @@ impl Reference {
             if type_matches(pattern, event.event_type) {
                 let entry = Entry {
                     subscription,
-                    state: State::Free,
+                    state: State::Pending,
                     due: event.due.max(self.now),
-                    place: event.due.max(self.now),
-                    front: false,
+                    group_due: event.due.max(self.now),
+                    is_front: false,
                     expires: event.expires,
                     attempts: 0,
                     limit: self.policy.max_attempts,
                     retry_count: 0,
                     max_retries: event.max_retries.or(self.policy.max_retries),
-                    dead: false,
+                    is_dead: false,
                     trail: Vec::new(),
                     records: Vec::new(),
                     event: event.clone(),
                 };
                 self.entries.push(entry);
-                self.join(self.entries.len() - 1);
+                self.join_group(self.entries.len() - 1);
             }
         }
     }
 
     // -- groups
 
-    fn live_members(&self, of: usize) -> Vec<usize> {
+    fn unfinished_members(&self, of: usize) -> Vec<usize> {
         let (subscription, group) = (self.entries[of].subscription, self.entries[of].event.group);
         let same = |entry: &Entry| entry.subscription == subscription && entry.event.group == group;
-        let live = |entry: &Entry| matches!(entry.state, State::Free | State::Held { .. });
-        let mut members: Vec<usize> =
-            (0..self.entries.len()).filter(|at| same(&self.entries[*at]) && live(&self.entries[*at])).collect();
+        let is_unfinished = |entry: &Entry| matches!(entry.state, State::Pending | State::Processing { .. });
+        let mut members: Vec<usize> = (0..self.entries.len())
+            .filter(|at| same(&self.entries[*at]) && is_unfinished(&self.entries[*at]))
+            .collect();
         members.sort_by_key(|at| self.entries[*at].event.id);
         members
     }
 
-    fn passes(&self) -> bool {
+    fn group_continues(&self) -> bool {
         self.policy.group_failure == GroupFailurePolicy::Continue
     }
 
-    fn join(&mut self, at: usize) {
-        let members = if self.entries[at].event.group.is_some() { self.live_members(at) } else { Vec::new() };
+    fn join_group(&mut self, at: usize) {
+        let members = if self.entries[at].event.group.is_some() { self.unfinished_members(at) } else { Vec::new() };
         let alone = members.len() <= 1;
-        self.entries[at].front = alone;
-        let delayed = |entry: &Entry| entry.front && entry.place > self.now;
+        self.entries[at].is_front = alone;
+        let delayed = |entry: &Entry| entry.is_front && entry.group_due > self.now;
         if !alone && members.iter().any(|member| delayed(&self.entries[*member])) {
-            self.choose(at);
+            self.choose_front(at);
         }
     }
 
-    /// Chooses the front of a group, unless a delivery is at work: one that waits for its retry, or the first by due time.
-    fn choose(&mut self, of: usize) {
+    /// Chooses the front of a group unless one of its deliveries is processing: the one that waits for its retry, or
+    /// else the first by due time.
+    fn choose_front(&mut self, of: usize) {
         if self.entries[of].event.group.is_none() {
             return;
         }
-        let members = self.live_members(of);
-        if members.iter().any(|at| self.entries[*at].state != State::Free) {
+        let members = self.unfinished_members(of);
+        if members.iter().any(|at| self.entries[*at].state != State::Pending) {
             return;
         }
         let order = |at: &&usize| {
             let entry = &self.entries[**at];
-            (!(entry.front && entry.due > entry.place), entry.place, entry.event.id)
+            (!(entry.is_front && entry.due > entry.group_due), entry.group_due, entry.event.id)
         };
         let Some(front) = members.iter().min_by_key(order).copied() else { return };
         for at in members {
             let entry = &mut self.entries[at];
-            if at == front && !entry.front {
-                entry.due = entry.place;
+            if at == front && !entry.is_front {
+                entry.due = entry.group_due;
             }
-            entry.front = at == front;
+            entry.is_front = at == front;
         }
     }
 
-    // -- the ways a delivery goes
+    // -- transitions of a delivery
 
-    fn leave(&mut self, at: usize, status: Status, action: Action) {
+    fn finish_delivery(&mut self, at: usize, status: Status, action: Action) {
         let entry = &mut self.entries[at];
-        entry.state = State::Ended(status);
+        entry.state = State::Finished(status);
         entry.trail.push(action);
-        entry.dead = matches!(status, Status::Failed | Status::Expired);
-        self.choose(at);
+        entry.is_dead = matches!(status, Status::Failed | Status::Expired);
+        self.choose_front(at);
     }
 
-    fn stay(&mut self, at: usize, due: Timestamp, action: Action, passed: bool) {
+    fn return_to_queue(&mut self, at: usize, due: Timestamp, action: Action, yields: bool) {
         let entry = &mut self.entries[at];
-        entry.state = State::Free;
+        entry.state = State::Pending;
         entry.due = due;
         entry.trail.push(action);
-        if passed {
-            entry.place = due;
-            // It is chosen again if no other is due before.
-            entry.front = entry.event.group.is_none();
+        if yields {
+            entry.group_due = due;
+            // It becomes the front again if no other delivery is due before.
+            entry.is_front = entry.event.group.is_none();
         }
-        self.choose(at);
+        self.choose_front(at);
     }
 
     fn record(&mut self, at: usize, action: Action) {
-        if let State::Held { lease, worker, .. } = self.entries[at].state {
-            self.entries[at].records.push((lease, worker, AttemptRecord { action, answer: None }));
+        if let State::Processing { lease, worker, .. } = self.entries[at].state {
+            self.entries[at].records.push((lease, worker, AttemptRecord { action, result: None }));
         }
     }
 
     // -- claiming
 
-    fn ran_out(&self, at: usize) -> bool {
-        matches!(self.entries[at].state, State::Held { end, .. } if end <= self.now)
+    fn lease_is_expired(&self, at: usize) -> bool {
+        matches!(self.entries[at].state, State::Processing { end, .. } if end <= self.now)
     }
 
-    /// Those whose lease has run out and that such a claim may bring back.
-    pub fn run_out(&self, wish: Option<&Wish>) -> Vec<usize> {
-        let concerned = |entry: &Entry| wish.is_none_or(|wish| wish.matches(entry));
-        (0..self.entries.len()).filter(|at| self.ran_out(*at) && concerned(&self.entries[*at])).collect()
+    /// The deliveries with an expired lease that match the filter.
+    pub fn expired_leases(&self, filter: Option<&ClaimFilter>) -> Vec<usize> {
+        let matches = |entry: &Entry| filter.is_none_or(|filter| filter.matches(entry));
+        (0..self.entries.len()).filter(|at| self.lease_is_expired(*at) && matches(&self.entries[*at])).collect()
     }
 
-    pub fn sweep(&mut self, wish: Option<&Wish>) -> usize {
-        let run_out = self.run_out(wish);
-        run_out.iter().for_each(|at| self.abandon(*at));
-        run_out.len()
+    pub fn release_expired(&mut self, filter: Option<&ClaimFilter>) -> usize {
+        let expired = self.expired_leases(filter);
+        expired.iter().for_each(|at| self.abandon(*at));
+        expired.len()
     }
 
     pub fn abandon(&mut self, at: usize) {
         self.record(at, Action::Abandoned);
         let entry = &self.entries[at];
         if entry.attempts >= entry.limit {
-            self.leave(at, Status::Failed, Action::Abandoned);
+            self.finish_delivery(at, Status::Failed, Action::Abandoned);
         } else {
-            self.stay(at, entry.due, Action::Abandoned, false);
+            self.return_to_queue(at, entry.due, Action::Abandoned, false);
         }
     }
 
-    /// What a claim may take, in the order it should.
-    pub fn claimable(&self, wish: &Wish) -> Vec<usize> {
+    /// The deliveries that a claim may return, in order.
+    pub fn claimable(&self, filter: &ClaimFilter) -> Vec<usize> {
         let now = self.now;
         let horizon = after(now, Duration::from_millis(self.policy.deadline_horizon_ms.unwrap_or(u64::from(u32::MAX))));
-        let free = |entry: &Entry| entry.state == State::Free && entry.front && entry.due <= now;
+        let is_ready = |entry: &Entry| entry.state == State::Pending && entry.is_front && entry.due <= now;
         let in_time = |entry: &Entry| entry.expires.is_none_or(|expires| expires > now);
         let mut found: Vec<usize> = (0..self.entries.len())
             .filter(|at| {
                 let entry = &self.entries[*at];
-                wish.matches(entry) && free(entry) && in_time(entry)
+                filter.matches(entry) && is_ready(entry) && in_time(entry)
             })
             .collect();
         found.sort_by_key(|at| {
@@ -311,45 +313,45 @@ impl Reference {
         let now = self.now;
         let entry = &mut self.entries[at];
         entry.attempts += 1;
-        entry.state = State::Held { lease: delivery.lease, worker, picked: now, started: None, end };
+        entry.state = State::Processing { lease: delivery.lease, worker, picked: now, started: None, end };
         entry.trail.push(Action::Picked);
     }
 
     // -- reports
 
-    pub fn holds(&self, at: usize, by: By) -> bool {
+    pub fn holds(&self, at: usize, by: Reporter) -> bool {
         match (&self.entries[at].state, by) {
-            (State::Held { lease, .. }, By::Lease(wanted)) => *lease == wanted,
-            (State::Held { worker, .. }, By::Worker(wanted)) => *worker == wanted,
+            (State::Processing { lease, .. }, Reporter::Lease(wanted)) => *lease == wanted,
+            (State::Processing { worker, .. }, Reporter::Worker(wanted)) => *worker == wanted,
             _ => false,
         }
     }
 
-    pub fn finish(&mut self, at: usize, by: By, outcome: &Outcome) -> Expected {
-        if self.entries[at].state == State::Forgotten {
-            return Expected::NotFound;
+    pub fn finish(&mut self, at: usize, by: Reporter, outcome: &Outcome) -> ExpectedFinish {
+        if self.entries[at].state == State::Deleted {
+            return ExpectedFinish::NotFound;
         }
         if !self.holds(at, by) {
-            return self.look_up(at, by, outcome);
+            return self.find_repeated(at, by, outcome);
         }
         let before = self.entries[at].clone();
-        let (action, next_retry_at) = self.end(at, outcome);
-        if let State::Held { lease, worker, .. } = before.state {
-            self.entries[at].records.push((lease, worker, AttemptRecord { action, answer: None }));
+        let (action, next_retry_at) = self.apply_outcome(at, outcome);
+        if let State::Processing { lease, worker, .. } = before.state {
+            self.entries[at].records.push((lease, worker, AttemptRecord { action, result: None }));
         }
-        Expected::Applied { action, retry_count: self.entries[at].retry_count, next_retry_at }
+        ExpectedFinish::Applied { action, retry_count: self.entries[at].retry_count, next_retry_at }
     }
 
-    /// Keeps what the queue answered, to compare it with what it answers later.
-    pub fn keep_answer(&mut self, at: usize, answer: Attempt) {
-        self.entries[at].records.last_mut().expect("it was just recorded").2.answer = Some(answer);
+    /// Stores the result that the queue returned, to compare it with repeated results.
+    pub fn store_result(&mut self, at: usize, result: Attempt) {
+        self.entries[at].records.last_mut().expect("it was just recorded").2.result = Some(result);
     }
 
-    fn look_up(&self, at: usize, by: By, outcome: &Outcome) -> Expected {
+    fn find_repeated(&self, at: usize, by: Reporter, outcome: &Outcome) -> ExpectedFinish {
         let mut records = self.entries[at].records.iter().rev();
         let own = records.find(|(lease, worker, _)| match by {
-            By::Lease(wanted) => *lease == wanted,
-            By::Worker(wanted) => *worker == wanted,
+            Reporter::Lease(wanted) => *lease == wanted,
+            Reporter::Worker(wanted) => *worker == wanted,
         });
         let same = |action: Action| match outcome {
             Outcome::Done => action == Action::Completed,
@@ -363,37 +365,37 @@ impl Reference {
             _ => unreachable!("no other outcome is reported"),
         };
         match own {
-            Some((_, _, record)) if same(record.action) => Expected::Repeated(record.answer.clone()),
-            _ => Expected::Lost,
+            Some((_, _, record)) if same(record.action) => ExpectedFinish::Repeated(record.result.clone()),
+            _ => ExpectedFinish::Lost,
         }
     }
 
-    /// Ends the attempt of a delivery that is held: what is logged, and when it is tried again.
-    fn end(&mut self, at: usize, outcome: &Outcome) -> (Action, Option<Timestamp>) {
+    /// Finishes the attempt of a processing delivery. Returns the logged action and the time of the next attempt.
+    fn apply_outcome(&mut self, at: usize, outcome: &Outcome) -> (Action, Option<Timestamp>) {
         match outcome {
             Outcome::Done => {
-                self.leave(at, Status::Completed, Action::Completed);
-                if self.entries[at].event.event_type == self.forgotten_type {
-                    self.entries[at].state = State::Forgotten;
+                self.finish_delivery(at, Status::Completed, Action::Completed);
+                if self.entries[at].event.event_type == self.unkept_type {
+                    self.entries[at].state = State::Deleted;
                 }
                 (Action::Completed, None)
             }
             Outcome::DoneWithErrors => {
-                self.leave(at, Status::CompletedWithErrors, Action::CompletedWithErrors);
+                self.finish_delivery(at, Status::CompletedWithErrors, Action::CompletedWithErrors);
                 (Action::CompletedWithErrors, None)
             }
             Outcome::Retry { after: delay } => self.fail(at, *delay),
-            Outcome::Dead { .. } => self.give_up(at),
+            Outcome::Dead { .. } => self.exhaust(at),
             Outcome::Snooze { delay } => {
                 let due = after(self.now, *delay);
                 self.entries[at].limit += 1;
-                self.stay(at, due, Action::Snoozed, self.passes());
+                self.return_to_queue(at, due, Action::Snoozed, self.group_continues());
                 (Action::Snoozed, Some(due))
             }
             Outcome::Release => {
                 let due = self.entries[at].due;
                 self.entries[at].limit += 1;
-                self.stay(at, due, Action::Released, false);
+                self.return_to_queue(at, due, Action::Released, false);
                 (Action::Released, Some(due))
             }
             Outcome::Unhandled => self.unhandled(at),
@@ -404,10 +406,10 @@ impl Reference {
     fn fail(&mut self, at: usize, delay: Option<Duration>) -> (Action, Option<Timestamp>) {
         let entry = &self.entries[at];
         if entry.max_retries.is_some_and(|max| entry.retry_count + 1 >= max) {
-            return self.give_up(at);
+            return self.exhaust(at);
         }
         if entry.attempts >= entry.limit {
-            return self.bury_failed(at);
+            return self.dead_letter(at);
         }
         let lease = self.policy.lease();
         let wait = delay.unwrap_or(match self.policy.backoff {
@@ -418,39 +420,39 @@ impl Reference {
         });
         let due = after(self.now, wait);
         self.entries[at].retry_count += 1;
-        self.stay(at, due, Action::Failed, self.passes());
+        self.return_to_queue(at, due, Action::Failed, self.group_continues());
         (Action::Failed, Some(due))
     }
 
-    fn give_up(&mut self, at: usize) -> (Action, Option<Timestamp>) {
+    fn exhaust(&mut self, at: usize) -> (Action, Option<Timestamp>) {
         if self.policy.exhausted == ExhaustedPolicy::DeadLetter {
-            return self.bury_failed(at);
+            return self.dead_letter(at);
         }
-        self.leave(at, Status::CompletedWithErrors, Action::CompletedWithErrors);
+        self.finish_delivery(at, Status::CompletedWithErrors, Action::CompletedWithErrors);
         (Action::CompletedWithErrors, None)
     }
 
-    fn bury_failed(&mut self, at: usize) -> (Action, Option<Timestamp>) {
+    fn dead_letter(&mut self, at: usize) -> (Action, Option<Timestamp>) {
         self.entries[at].retry_count += 1;
-        self.leave(at, Status::Failed, Action::Failed);
+        self.finish_delivery(at, Status::Failed, Action::Failed);
         (Action::Failed, None)
     }
 
     fn unhandled(&mut self, at: usize) -> (Action, Option<Timestamp>) {
         let entry = &self.entries[at];
         if self.policy.unhandled == UnhandledPolicy::DeadLetter || entry.attempts >= entry.limit {
-            self.leave(at, Status::Failed, Action::Failed);
+            self.finish_delivery(at, Status::Failed, Action::Failed);
             return (Action::Failed, None);
         }
         let due = after(self.now, self.policy.lease());
-        self.stay(at, due, Action::Released, false);
+        self.return_to_queue(at, due, Action::Released, false);
         (Action::Released, Some(due))
     }
 
     pub fn start(&mut self, at: usize) -> Timestamp {
         let now = self.now;
         let entry = &mut self.entries[at];
-        let State::Held { started, .. } = &mut entry.state else { unreachable!("it is held") };
+        let State::Processing { started, .. } = &mut entry.state else { unreachable!("it is processing") };
         if started.is_none() {
             entry.trail.push(Action::Started);
         }
@@ -459,33 +461,33 @@ impl Reference {
 
     pub fn extend(&mut self, at: usize, lease: Duration) -> Timestamp {
         let until = after(self.now, lease);
-        if let State::Held { end, .. } = &mut self.entries[at].state {
+        if let State::Processing { end, .. } = &mut self.entries[at].state {
             *end = until;
         }
         until
     }
 
-    // -- by hand and by time
+    // -- administration and maintenance
 
-    /// Cancels what waits of an event; how many.
+    /// Cancels the pending deliveries of an event, and returns their number.
     pub fn cancel(&mut self, event_id: i64) -> usize {
-        let waits = |entry: &Entry| entry.event.id == event_id && entry.state == State::Free;
-        let waiting: Vec<usize> = (0..self.entries.len()).filter(|at| waits(&self.entries[*at])).collect();
+        let is_pending = |entry: &Entry| entry.event.id == event_id && entry.state == State::Pending;
+        let waiting: Vec<usize> = (0..self.entries.len()).filter(|at| is_pending(&self.entries[*at])).collect();
         for at in &waiting {
-            self.leave(*at, Status::Cancelled, Action::Cancelled);
+            self.finish_delivery(*at, Status::Cancelled, Action::Cancelled);
         }
         waiting.len()
     }
 
-    /// Whether it could be reset.
+    /// Returns whether the delivery could be reset.
     pub fn reset(&mut self, at: usize) -> bool {
-        if let State::Held { .. } = self.entries[at].state {
+        if let State::Processing { .. } = self.entries[at].state {
             self.record(at, Action::Reset);
             let due = self.entries[at].due;
-            self.stay(at, due, Action::Reset, false);
+            self.return_to_queue(at, due, Action::Reset, false);
             return true;
         }
-        let dead = self.entries[at].dead;
+        let dead = self.entries[at].is_dead;
         if dead {
             self.redrive(at);
         }
@@ -495,20 +497,20 @@ impl Reference {
     fn redrive(&mut self, at: usize) {
         let now = self.now;
         let entry = &mut self.entries[at];
-        entry.dead = false;
-        entry.state = State::Free;
-        (entry.due, entry.place) = (now, now);
+        entry.is_dead = false;
+        entry.state = State::Pending;
+        (entry.due, entry.group_due) = (now, now);
         entry.expires = entry.expires.filter(|expires| *expires > now);
         entry.limit = entry.attempts + self.policy.max_attempts;
         entry.retry_count = 0;
         entry.trail.push(Action::Redriven);
-        self.join(at);
+        self.join_group(at);
     }
 
     pub fn redrive_all(&mut self, event_id: Option<i64>) -> usize {
-        let wanted = |entry: &Entry| entry.dead && event_id.is_none_or(|id| id == entry.event.id);
+        let wanted = |entry: &Entry| entry.is_dead && event_id.is_none_or(|id| id == entry.event.id);
         let mut letters: Vec<usize> = (0..self.entries.len()).filter(|at| wanted(&self.entries[*at])).collect();
-        // The order matters only to groups, where it must not: see `model.rs`.
+        // The order matters only within groups.
         letters.sort_by_key(|at| self.entries[*at].event.id);
         for at in &letters {
             self.redrive(*at);
@@ -517,41 +519,41 @@ impl Reference {
     }
 
     pub fn purge_all(&mut self) -> usize {
-        let letters = self.entries.iter_mut().filter(|entry| entry.dead);
-        letters.map(|entry| entry.dead = false).count()
+        let letters = self.entries.iter_mut().filter(|entry| entry.is_dead);
+        letters.map(|entry| entry.is_dead = false).count()
     }
 
     pub fn expire(&mut self) -> usize {
         let now = self.now;
-        let late = |entry: &Entry| entry.state == State::Free && entry.expires.is_some_and(|expires| expires <= now);
+        let late = |entry: &Entry| entry.state == State::Pending && entry.expires.is_some_and(|expires| expires <= now);
         let expired: Vec<usize> = (0..self.entries.len()).filter(|at| late(&self.entries[*at])).collect();
         for at in &expired {
-            self.leave(*at, Status::Expired, Action::Expired);
+            self.finish_delivery(*at, Status::Expired, Action::Expired);
         }
         expired.len()
     }
 
-    // -- what is shown
+    // -- views
 
     pub fn at(&self, event_id: i64, subscription: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.event.id == event_id && entry.subscription == subscription)
     }
 
-    /// Compares a view with what it should show.
-    pub fn assert_shown(&self, at: usize, view: &DeliveryView, done: &[String]) {
+    /// Compares a view with the expected one.
+    pub fn assert_shown(&self, at: usize, view: &DeliveryView, steps: &[String]) {
         let entry = &self.entries[at];
         let (mut status, mut worker_id, mut picked_at, mut started_at, mut lease_expires_at) =
             (Status::Pending, None, None, None, None);
         match &entry.state {
-            State::Held { worker, picked, started, end, .. } => {
+            State::Processing { worker, picked, started, end, .. } => {
                 status = Status::Processing;
                 (worker_id, picked_at) = (Some((*worker).to_owned()), Some(*picked));
                 (started_at, lease_expires_at) = (*started, Some(*end));
             }
-            State::Ended(ended) => status = *ended,
-            State::Free | State::Forgotten => {}
+            State::Finished(finished) => status = *finished,
+            State::Pending | State::Deleted => {}
         }
-        let ready_at = (entry.state == State::Free && entry.front).then_some(entry.due);
+        let ready_at = (entry.state == State::Pending && entry.is_front).then_some(entry.due);
         let expected = DeliveryView {
             subscription: entry.subscription.to_owned(),
             status,
@@ -564,10 +566,10 @@ impl Reference {
             picked_at,
             started_at,
             lease_expires_at,
-            // Not modelled.
+            // Not modeled.
             error_message: view.error_message.clone(),
             updated_at: view.updated_at,
         };
-        assert_eq!(*view, expected, "{entry:#?}\n{}", done.join("\n"));
+        assert_eq!(*view, expected, "{entry:#?}\n{}", steps.join("\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! Who handles what, and what they see.
+//! Which handlers an event reaches, and what they receive.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -17,8 +17,8 @@ impl EventType for OrderPaid {
 
 conformance! {
     // Q10, C5
-    async fn an_event_reaches_every_handler_of_its_type_and_no_other(bed) {
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+    async fn event_reaches_every_handler_of_its_type_and_no_other(bed) {
+        let (queue, ledger) = (real_time_namespace(bed, immediate_retries()).await, Ledger::default());
         let note = |name: &'static str| {
             let ledger = ledger.clone();
             move |event: windlass::Envelope, _cx| {
@@ -40,7 +40,7 @@ conformance! {
         .await;
         for event_type in ["order.paid", "order.sent", "user.created", "unknown"] {
             let event = publish(&queue, event_type).await;
-            until(&queue, event.id, Status::Completed).await;
+            wait_for_status(&queue, event.id, Status::Completed).await;
         }
         let lines = sorted(ledger.lines());
         assert_eq!(
@@ -51,8 +51,8 @@ conformance! {
     }
 
     // C4
-    async fn a_handler_sees_the_envelope(bed) {
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+    async fn handler_receives_the_envelope(bed) {
+        let (queue, ledger) = (real_time_namespace(bed, immediate_retries()).await, Ledger::default());
         let written = ledger.clone();
         let node = start(Node::new(&queue, "consumer").on("t", move |event, cx| {
             let ledger = written.clone();
@@ -66,7 +66,7 @@ conformance! {
         }))
         .await;
         let event = publish_new(&queue, NewEvent::new("t").payload(&json!({ "n": 1 })).unwrap().producer("api")).await;
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         let envelope = |redelivery_count| {
             json!({
                 "namespace": "ns", "eventType": "t", "payload": { "n": 1 }, "emittedAt": event.created_at,
@@ -79,8 +79,8 @@ conformance! {
         node.stop().await;
     }
 
-    async fn typed_events_arrive_as_their_type(bed) {
-        let (queue, ledger) = (real(bed, Policy { max_retries: Some(1), ..brisk() }).await, Ledger::default());
+    async fn typed_handler_receives_decoded_payload(bed) {
+        let (queue, ledger) = (real_time_namespace(bed, Policy { max_retries: Some(1), ..immediate_retries() }).await, Ledger::default());
         let written = ledger.clone();
         let node = start(Node::new(&queue, "n").on_type(move |order: OrderPaid, cx| {
             let ledger = written.clone();
@@ -91,11 +91,11 @@ conformance! {
         }))
         .await;
         let paid = queue.publish_as(&OrderPaid { order_id: 7 }).await.unwrap().event;
-        until(&queue, paid.id, Status::Completed).await;
+        wait_for_status(&queue, paid.id, Status::Completed).await;
         assert_eq!(ledger.lines(), ["7 order.paid"]);
-        // Something else under that name is a failure that says what is missing.
+        // A payload that does not fit the type is a failure that names the missing field.
         let odd = publish_new(&queue, NewEvent::new("order.paid").payload(&json!({})).unwrap()).await;
-        until(&queue, odd.id, Status::Failed).await;
+        wait_for_status(&queue, odd.id, Status::Failed).await;
         let log = queue.log(odd.id).await.unwrap();
         let error = log.last().unwrap().error_message.clone().unwrap();
         assert!(error.contains("missing field `order_id`"), "{error}");
@@ -103,10 +103,10 @@ conformance! {
     }
 
     // C5
-    async fn a_handler_added_to_a_running_node_is_used(bed) {
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+    async fn handler_added_to_a_running_node_is_used(bed) {
+        let (queue, ledger) = (real_time_namespace(bed, immediate_retries()).await, Ledger::default());
         let event = publish(&queue, "late").await;
-        // Without a handler a node takes nothing.
+        // A node without handlers claims nothing.
         let node = start(Node::new(&queue, "n")).await;
         let written = ledger.clone();
         node.on("late", move |_, _| {
@@ -118,22 +118,22 @@ conformance! {
         })
         .await
         .unwrap();
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         assert_eq!(trail(&queue, event.id).await.len(), 2);
         let again = node.on("late", |_, _| async { Ok(()) }).await.unwrap_err();
-        assert_eq!(again.to_string(), "handler: 'late' is there already; give this one an id of its own");
+        assert_eq!(again.to_string(), "handler: 'late' is already registered; set a different id");
         node.stop().await;
     }
 
     // C3, C4
-    async fn what_a_node_publishes_names_it_as_the_producer(bed) {
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+    async fn node_is_the_producer_of_events_it_publishes(bed) {
+        let (queue, ledger) = (real_time_namespace(bed, immediate_retries()).await, Ledger::default());
         let written = ledger.clone();
         let node = start(
             Node::new(&queue, "api-1")
                 .on("first", |_, cx| async move {
                     cx.emit("second", &json!({ "n": 2 })).await?;
-                    cx.publish(NewEvent::new("second").producer("somebody else")).await?;
+                    cx.publish(NewEvent::new("second").producer("another-producer")).await?;
                     Ok(())
                 })
                 .on("second", move |event, _| {
@@ -148,13 +148,13 @@ conformance! {
         let id = node.emit("first", &json!(1)).await.unwrap();
         assert_eq!(queue.get(id).await.unwrap().event.producer.as_deref(), Some("api-1"));
         ledger.wait(2).await;
-        assert_eq!(sorted(ledger.lines()), ["api-1", "somebody else"]);
+        assert_eq!(sorted(ledger.lines()), ["another-producer", "api-1"]);
         node.stop().await;
     }
 
     // Fan-out: each subscription gets its own delivery.
     async fn handlers_of_other_subscriptions_get_their_own_delivery(bed) {
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+        let (queue, ledger) = (real_time_namespace(bed, immediate_retries()).await, Ledger::default());
         queue.add_subscription(SubscriptionSpec::new("audit").types(["order.*"])).await.unwrap();
         queue.add_subscription(SubscriptionSpec::new("search")).await.unwrap();
         let note = |name: &'static str| {
@@ -175,7 +175,7 @@ conformance! {
         let event = publish(&queue, "order.paid").await;
         ledger.wait(3).await;
         assert_eq!(sorted(ledger.lines()), ["audit", "main", "search"]);
-        eventually("all three are done", async || {
+        eventually("all three deliveries are completed", async || {
             queue.get(event.id).await.unwrap().deliveries.iter().all(|delivery| delivery.status == Status::Completed)
         })
         .await;
@@ -183,10 +183,10 @@ conformance! {
         other.stop().await;
     }
 
-    async fn a_handler_for_a_subscription_that_is_not_there_is_refused(bed) {
-        let queue = real(bed, brisk()).await;
-        let handler = Handler::new("t", |_, _| async { Ok(()) }).subscription("nobody");
+    async fn handler_for_unknown_subscription_is_refused(bed) {
+        let queue = real_time_namespace(bed, immediate_retries()).await;
+        let handler = Handler::new("t", |_, _| async { Ok(()) }).subscription("missing");
         let refused = Node::new(&queue, "n").handler(handler).start().await.err().unwrap();
-        assert_eq!(refused.to_string(), "subscription 'nobody' does not exist in namespace 'ns'");
+        assert_eq!(refused.to_string(), "subscription 'missing' does not exist in namespace 'ns'");
     }
 }

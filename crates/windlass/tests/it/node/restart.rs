@@ -1,25 +1,26 @@
-//! The database crashes and comes back under a busy node.
+//! The database server crashes and restarts while a node works.
 
 use sqlx::PgConnection;
 use tokio::sync::Semaphore;
 use windlass::{ClaimRequest, Handler, NewEvent, Node, Policy, Status};
+use windlass_testkit::{Database, Kind, postgres};
 
 use super::*;
-use crate::bed::{Database, Kind, run_on_empty};
-use crate::postgres;
+use crate::bed::run_on_empty;
 use crate::server::Server;
 
 const EVENTS: usize = 150;
 const CRASHES: usize = 3;
 
 async fn namespace(server: &Server, name: &str, lease_ms: u64) -> Queue {
-    // The first failure of a handler would be the last.
-    let policy = Policy { lease_ms, max_retries: Some(0), max_attempts: 1_000, ..brisk() };
+    // Without retries, the first failure of a handler is final.
+    let policy = Policy { lease_ms, max_retries: Some(0), max_attempts: 1_000, ..immediate_retries() };
     let queue = Queue::open(&server.url()).await.unwrap();
     queue.put_namespace(name, Some(policy.into()), None).await.unwrap()
 }
 
-/// Publishes until it works: what was told to be stored, and what may have been, is stored once.
+/// Publishes events with keys, and repeats failed calls. Each event is stored once, also if a failed call had stored
+/// it.
 async fn publish_all(queue: Queue, publisher: usize) -> Vec<i64> {
     let mut stored = Vec::new();
     for n in 0..EVENTS {
@@ -51,7 +52,7 @@ async fn count(queue: &Queue, status: Status) -> u64 {
 
 // C10, C7
 #[test]
-fn postgres_a_node_outlives_crashes_of_the_database() {
+fn postgres_node_survives_database_crashes() {
     run_on_empty(Kind::Postgres, async |_: &Database| {
         let Some(mut server) = Server::start_new().await else { return };
         let (queue, ledger) = (namespace(&server, "ns", 1_000).await, Ledger::default());
@@ -65,7 +66,7 @@ fn postgres_a_node_outlives_crashes_of_the_database() {
         let publishers: Vec<_> = (0..2).map(|n| tokio::spawn(publish_all(queue.clone(), n))).collect();
         for _ in 0..CRASHES {
             let begun = ledger.lines().len();
-            eventually("the node is at work", async || ledger.lines().len() > begun + 20).await;
+            eventually("the node handles events", async || ledger.lines().len() > begun + 20).await;
             server.crash();
             server.start().await;
         }
@@ -74,8 +75,8 @@ fn postgres_a_node_outlives_crashes_of_the_database() {
             stored.extend(publisher.await.unwrap());
         }
         let done = async || count(&queue, Status::Completed).await == stored.len() as u64;
-        eventually("all that was published is completed", done).await;
-        assert_eq!(total(&queue).await, stored.len() as u64);
+        eventually("all published events are completed", done).await;
+        assert_eq!(count_events(&queue).await, stored.len() as u64);
         let effects = postgres::lines(&server.url(), "SELECT event_id::text FROM effects").await;
         assert_eq!(sorted(effects), sorted(stored.iter().map(i64::to_string).collect()));
         node.stop().await;
@@ -85,9 +86,9 @@ fn postgres_a_node_outlives_crashes_of_the_database() {
 
 // C10
 #[test]
-fn postgres_deliveries_whose_claim_a_crash_undid_are_claimed_again() {
+fn postgres_claims_undone_by_a_crash_are_repeated() {
     run_on_empty(Kind::Postgres, async |_: &Database| {
-        // Claims are not synced. Nothing else writes the log for this long.
+        // Claims are not synced, and the WAL writer does not flush them for this long.
         let Some(mut server) = Server::start_new_with(&["wal_writer_delay=10s"]).await else { return };
         let queue = namespace(&server, "ns", 1_000).await;
         let events = publish_many(&queue, "t", 5).await;
@@ -98,8 +99,8 @@ fn postgres_deliveries_whose_claim_a_crash_undid_are_claimed_again() {
         server.start().await;
         let again = Mutex::new(Vec::new());
         eventually("all are claimed again", async || {
-            let got = ids(&claim().await);
-            again.lock().unwrap().extend(got);
+            let claimed = ids(&claim().await);
+            again.lock().unwrap().extend(claimed);
             again.lock().unwrap().len() == 5
         })
         .await;
@@ -110,7 +111,7 @@ fn postgres_deliveries_whose_claim_a_crash_undid_are_claimed_again() {
 
 // C10
 #[test]
-fn postgres_what_was_done_while_the_database_was_away_is_reported() {
+fn postgres_results_from_an_outage_are_reported_afterwards() {
     run_on_empty(Kind::Postgres, async |_: &Database| {
         let Some(mut server) = Server::start_new().await else { return };
         let queue = namespace(&server, "ns", 60_000).await;
@@ -128,14 +129,14 @@ fn postgres_what_was_done_while_the_database_was_away_is_reported() {
         .await;
         let events = publish_many(&queue, "t", 5).await;
         ledger.wait(5).await;
-        // Claims are not synced, and a crash may undo the last ones; what is synced after them keeps them.
+        // Claims are not synced, and a crash may undo the last ones. This synced write makes them durable.
         queue.publish(NewEvent::new("later").run_at(queue.clock().now() + chrono::TimeDelta::hours(1))).await.unwrap();
         server.crash();
         gate.add_permits(5);
         ledger.wait(10).await;
         server.start().await;
         for event in &events {
-            until(&queue, *event, Status::Completed).await;
+            wait_for_status(&queue, *event, Status::Completed).await;
             assert_eq!(view(&queue, *event).await.attempts, 1);
         }
         assert_eq!((ledger.count("began"), ledger.count("ended")), (5, 5));

@@ -1,4 +1,4 @@
-//! Settings that cannot be, and the registration of a node.
+//! Validation of settings, and the registration of a node.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ fn handler(event_type: &str) -> Handler {
 }
 
 conformance! {
-    async fn settings_that_cannot_be_are_refused_by_name(bed) {
+    async fn invalid_settings_are_refused_by_name(bed) {
         let queue = &bed.queue;
         let node = || Node::new(queue, "n");
         let cases = [
-            ("handler: 'a' is there already; give this one an id of its own", node().handler(handler("a")).handler(handler("a"))),
+            ("handler: 'a' is already registered; set a different id", node().handler(handler("a")).handler(handler("a"))),
             ("handler: must not be empty", node().handler(handler("a").id(""))),
             ("type: must not be empty", node().handler(handler("").id("a"))),
             ("type: 'a*b': '*' is allowed only at the end", node().handler(handler("a*b"))),
@@ -34,7 +34,7 @@ conformance! {
     }
 
     // C2, C14
-    async fn a_node_registers_itself_and_says_when_it_stops(bed) {
+    async fn node_registers_itself_and_records_its_stop(bed) {
         let node = Node::new(&bed.queue, "api server #1")
             .display_name("API")
             .description("takes orders")

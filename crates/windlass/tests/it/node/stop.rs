@@ -1,4 +1,4 @@
-//! The end of a node: nothing is lost, and nobody waits for a lease.
+//! Stopping a node: no event is lost, and no other node waits for a lease to expire.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use windlass::{Action, Node, Policy, Status};
 
 use super::*;
 
-/// Leases so long that no test can wait for them.
-fn patient() -> Policy {
-    Policy { lease_ms: 600_000, ..brisk() }
+/// A policy with leases that do not expire during a test.
+fn long_leases() -> Policy {
+    Policy { lease_ms: 600_000, ..immediate_retries() }
 }
 
-/// A handler that notes that it began, waits for the gate, and notes that it ended.
-fn gated(ledger: &Ledger, gate: &Arc<Semaphore>) -> windlass::Handler {
+/// A handler that records that it began, waits for a permit, and records that it ended.
+fn gated_handler(ledger: &Ledger, gate: &Arc<Semaphore>) -> windlass::Handler {
     let (ledger, gate) = (ledger.clone(), gate.clone());
     windlass::Handler::new("t", move |_, _| {
         let (ledger, gate) = (ledger.clone(), gate.clone());
@@ -28,9 +28,9 @@ fn gated(ledger: &Ledger, gate: &Arc<Semaphore>) -> windlass::Handler {
 
 conformance! {
     // C14
-    async fn a_stopping_node_finishes_what_runs_and_takes_no_more(bed) {
-        let (queue, ledger, gate) = (real(bed, patient()).await, Ledger::default(), Arc::new(Semaphore::new(0)));
-        let node = start(Node::new(&queue, "n").concurrency(2).handler(gated(&ledger, &gate))).await;
+    async fn stopping_node_finishes_running_events_and_claims_no_more(bed) {
+        let (queue, ledger, gate) = (real_time_namespace(bed, long_leases()).await, Ledger::default(), Arc::new(Semaphore::new(0)));
+        let node = start(Node::new(&queue, "n").concurrency(2).handler(gated_handler(&ledger, &gate))).await;
         let events = publish_many(&queue, "t", 5).await;
         ledger.wait(2).await;
         let stopping = tokio::spawn(node.stop());
@@ -42,41 +42,41 @@ conformance! {
         for event in events.iter().chain([&late.id]) {
             match status(&queue, *event).await {
                 Status::Completed => completed += 1,
-                // Whatever it had taken besides is free again.
+                // Other claimed events were released.
                 other => assert_eq!(other, Status::Pending),
             }
         }
         assert_eq!(completed, 2);
-        assert_eq!(take_all(&queue).await.len(), 4);
+        assert_eq!(claim_all(&queue).await.len(), 4);
     }
 
     // C14
-    async fn what_does_not_end_within_the_grace_time_is_given_back(bed) {
-        let (queue, ledger, gate) = (real(bed, patient()).await, Ledger::default(), Arc::new(Semaphore::new(0)));
-        let node = Node::new(&queue, "n").grace(Duration::from_millis(50)).handler(gated(&ledger, &gate));
+    async fn events_running_after_the_grace_period_are_released(bed) {
+        let (queue, ledger, gate) = (real_time_namespace(bed, long_leases()).await, Ledger::default(), Arc::new(Semaphore::new(0)));
+        let node = Node::new(&queue, "n").grace(Duration::from_millis(50)).handler(gated_handler(&ledger, &gate));
         let node = start(node).await;
         let event = publish(&queue, "t").await;
         ledger.wait(1).await;
         node.stop().await;
         use Action::*;
         assert_eq!(trail(&queue, event.id).await, [Picked, Released]);
-        // Another one has it at once, and that attempt does not count.
-        let next = start(Node::new(&queue, "next").handler(gated(&ledger, &gate))).await;
+        // Another node can claim the event immediately, and the released attempt does not count.
+        let next = start(Node::new(&queue, "next").handler(gated_handler(&ledger, &gate))).await;
         gate.add_permits(1);
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         assert_eq!(ledger.lines(), ["began", "began", "ended"]);
         next.stop().await;
     }
 
-    async fn a_handler_is_told_that_its_node_stops(bed) {
-        let (queue, ledger) = (real(bed, patient()).await, Ledger::default());
+    async fn handler_is_notified_that_its_node_stops(bed) {
+        let (queue, ledger) = (real_time_namespace(bed, long_leases()).await, Ledger::default());
         let written = ledger.clone();
         let node = start(Node::new(&queue, "n").on("t", move |_, cx| {
             let ledger = written.clone();
             async move {
                 ledger.write("began");
                 cx.cancelled().await;
-                ledger.write("wound up");
+                ledger.write("stopped");
                 Ok(())
             }
         }))
@@ -84,43 +84,43 @@ conformance! {
         let event = publish(&queue, "t").await;
         ledger.wait(1).await;
         node.stop().await;
-        assert_eq!(ledger.lines(), ["began", "wound up"]);
+        assert_eq!(ledger.lines(), ["began", "stopped"]);
         assert_eq!(status(&queue, event.id).await, Status::Completed);
     }
 
-    async fn a_node_that_is_dropped_gives_back_what_it_holds(bed) {
-        let (queue, ledger, gate) = (real(bed, patient()).await, Ledger::default(), Arc::new(Semaphore::new(0)));
-        let node = start(Node::new(&queue, "n").handler(gated(&ledger, &gate))).await;
+    async fn dropped_node_releases_its_leases(bed) {
+        let (queue, ledger, gate) = (real_time_namespace(bed, long_leases()).await, Ledger::default(), Arc::new(Semaphore::new(0)));
+        let node = start(Node::new(&queue, "n").handler(gated_handler(&ledger, &gate))).await;
         let event = publish(&queue, "t").await;
         ledger.wait(1).await;
         drop(node);
-        until(&queue, event.id, Status::Pending).await;
+        wait_for_status(&queue, event.id, Status::Pending).await;
         assert_eq!(ledger.lines(), ["began"]);
     }
 
     // C14
-    async fn run_until_runs_until_then(bed) {
-        let (queue, ledger, gate) = (real(bed, patient()).await, Ledger::default(), Arc::new(Semaphore::new(9)));
+    async fn run_until_stops_when_its_future_completes(bed) {
+        let (queue, ledger, gate) = (real_time_namespace(bed, long_leases()).await, Ledger::default(), Arc::new(Semaphore::new(9)));
         let event = publish(&queue, "t").await;
         let done = async { ledger.wait(2).await };
-        Node::new(&queue, "n").handler(gated(&ledger, &gate)).run_until(done).await.unwrap();
+        Node::new(&queue, "n").handler(gated_handler(&ledger, &gate)).run_until(done).await.unwrap();
         assert_eq!(status(&queue, event.id).await, Status::Completed);
         publish(&queue, "t").await;
         queue.close().await;
         assert_eq!(ledger.lines().len(), 2);
     }
 
-    async fn a_node_that_shall_stop_before_it_started_takes_nothing(bed) {
-        let (queue, ledger, gate) = (real(bed, patient()).await, Ledger::default(), Arc::new(Semaphore::new(9)));
+    async fn node_stopped_before_start_claims_nothing(bed) {
+        let (queue, ledger, gate) = (real_time_namespace(bed, long_leases()).await, Ledger::default(), Arc::new(Semaphore::new(9)));
         let event = publish(&queue, "t").await;
-        Node::new(&queue, "n").handler(gated(&ledger, &gate)).run_until(async {}).await.unwrap();
+        Node::new(&queue, "n").handler(gated_handler(&ledger, &gate)).run_until(async {}).await.unwrap();
         assert_eq!(status(&queue, event.id).await, Status::Pending);
         assert!(queue.nodes().await.unwrap().is_empty());
     }
 
-    // A rolling deploy: nodes come and go, and nothing is lost, done twice, or waits for a lease.
+    // A rolling deploy: no event is lost, handled twice, or delayed until a lease expires.
     async fn nodes_can_be_replaced_under_load(bed) {
-        let (queue, ledger) = (real(bed, patient()).await, Ledger::default());
+        let (queue, ledger) = (real_time_namespace(bed, long_leases()).await, Ledger::default());
         let node = |n: usize| {
             let ledger = ledger.clone();
             Node::new(&queue, format!("n{n}")).on("t", move |event, _| {

@@ -1,23 +1,23 @@
-//! Handlers in transactions: what they write and the end of the event are one.
+//! Handlers in transactions: their writes are committed together with the completion of the event.
 
 use windlass::{Handler, HandlerError, Node, Policy, Status};
 
 use super::*;
-use crate::bed::Kind;
+use windlass_testkit::Kind;
 
-/// A table of the user's, in the queue's own database.
-async fn effects(bed: &Bed) {
+/// Creates a table of the application in the queue's database.
+async fn create_effects_table(bed: &Bed) {
     bed.database.execute("CREATE TABLE effects (event_id BIGINT, handler TEXT)").await;
 }
 
-/// What handlers wrote, by handler.
+/// The events for which a handler wrote a row.
 async fn written(bed: &Bed, handler: &str) -> Vec<i64> {
     let sql = format!("SELECT event_id FROM effects WHERE handler = '{handler}' ORDER BY event_id");
-    bed.database.ids(&sql).await
+    bed.database.select_numbers(&sql).await
 }
 
-/// A handler for `t` in a transaction, which writes into the table and then does what it is told on each attempt.
-fn writing(bed: &Bed, id: &'static str, then: impl Fn(u32) -> Handled + Send + Sync + 'static) -> Handler {
+/// A transactional handler for `t` that writes a row. `then` decides the outcome of each attempt.
+fn writing_handler(bed: &Bed, id: &'static str, then: impl Fn(u32) -> Handled + Send + Sync + 'static) -> Handler {
     let then = Arc::new(then);
     let handler = match bed.database.kind {
         Kind::Sqlite => Handler::in_sqlite_tx("t", move |event, tx| {
@@ -37,8 +37,8 @@ fn writing(bed: &Bed, id: &'static str, then: impl Fn(u32) -> Handled + Send + S
 }
 
 on_postgres! {
-    // Its connection goes to another handler, with the transaction that begins with the commit.
-    async fn an_isolation_level_ends_with_its_handler(bed) {
+    // The connection goes to the next handler, with a transaction that begins at the commit.
+    async fn isolation_level_does_not_leak_to_next_handler(bed) {
         let options = windlass::Queue::options(&bed.database.url).handler_connections(1);
         let (queue, ledger) = (options.open().await.unwrap(), Ledger::default());
         let strict = Handler::in_pg_tx("strict", |_, mut tx| async move {
@@ -73,45 +73,45 @@ impl windlass::EventType for Numbered {
 
 conformance! {
     // C7
-    async fn what_a_handler_writes_is_committed_with_the_completion(bed) {
-        effects(bed).await;
-        let queue = real(bed, brisk()).await;
-        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", |_| Ok(())))).await;
+    async fn handler_writes_commit_with_the_completion(bed) {
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, immediate_retries()).await;
+        let node = start(Node::new(&queue, "n").handler(writing_handler(bed, "a", |_| Ok(())))).await;
         let events = publish_many(&queue, "t", 50).await;
         for event in &events {
-            until(&queue, *event, Status::Completed).await;
+            wait_for_status(&queue, *event, Status::Completed).await;
         }
         assert_eq!(written(bed, "a").await, events);
         node.stop().await;
     }
 
     // C7
-    async fn what_a_failing_handler_wrote_is_rolled_back(bed) {
-        effects(bed).await;
-        let queue = real(bed, Policy { max_retries: Some(4), ..brisk() }).await;
+    async fn writes_of_failed_handler_are_rolled_back(bed) {
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, Policy { max_retries: Some(4), ..immediate_retries() }).await;
         let work = |attempt| match attempt {
             1 => fail(),
             2 => panic!("oh"),
             3 => Err(HandlerError::snooze(millis(1))),
             _ => Ok(()),
         };
-        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", work))).await;
+        let node = start(Node::new(&queue, "n").handler(writing_handler(bed, "a", work))).await;
         let event = publish(&queue, "t").await;
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         assert_eq!(written(bed, "a").await, [event.id]);
         assert_eq!(view(&queue, event.id).await.attempts, 4);
         let never = |_| Err(HandlerError::unrecoverable("never"));
-        node.handler(writing(bed, "never", never)).await.unwrap();
+        node.handler(writing_handler(bed, "never", never)).await.unwrap();
         let dead = publish(&queue, "t").await;
-        until(&queue, dead.id, Status::Failed).await;
+        wait_for_status(&queue, dead.id, Status::Failed).await;
         assert!(written(bed, "never").await.is_empty());
         node.stop().await;
     }
 
-    // C7: each has its own transaction unless the policy says otherwise.
-    async fn handlers_with_transactions_of_their_own_are_each_done_once(bed) {
-        effects(bed).await;
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+    // C7: each handler has its own transaction unless the policy says otherwise.
+    async fn handlers_with_separate_transactions_each_commit_once(bed) {
+        create_effects_table(bed).await;
+        let (queue, ledger) = (real_time_namespace(bed, immediate_retries()).await, Ledger::default());
         let plain = {
             let ledger = ledger.clone();
             Handler::new("t", move |_, _| {
@@ -126,66 +126,67 @@ conformance! {
         let node = start(
             Node::new(&queue, "n")
                 .handler(plain.id("plain"))
-                .handler(writing(bed, "first", |_| Ok(())))
-                .handler(writing(bed, "second", second)),
+                .handler(writing_handler(bed, "first", |_| Ok(())))
+                .handler(writing_handler(bed, "second", second)),
         )
         .await;
         let events = publish_many(&queue, "t", 5).await;
         for event in &events {
-            until(&queue, *event, Status::Completed).await;
+            wait_for_status(&queue, *event, Status::Completed).await;
         }
         assert_eq!((written(bed, "first").await, written(bed, "second").await), (events.clone(), events));
         assert_eq!(ledger.lines().len(), 5);
-        // What was noted of them is cleared away.
-        assert!(bed.database.ids(&format!("SELECT event_id FROM {}handler_results", schema(bed))).await.is_empty());
+        // Stored handler results are deleted.
+        assert!(bed.database.select_numbers(&format!("SELECT event_id FROM {}handler_results", schema(bed))).await.is_empty());
         node.stop().await;
     }
 
-    async fn nothing_noted_is_left_after_a_first_attempt(bed) {
-        effects(bed).await;
-        let queue = real(bed, brisk()).await;
-        let node = Node::new(&queue, "n").handler(writing(bed, "first", |_| Ok(()))).handler(writing(bed, "second", |_| Ok(())));
+    async fn no_handler_results_remain_after_a_first_attempt(bed) {
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, immediate_retries()).await;
+        let node = Node::new(&queue, "n").handler(writing_handler(bed, "first", |_| Ok(()))).handler(writing_handler(bed, "second", |_| Ok(())));
         let node = start(node).await;
         let event = publish(&queue, "t").await;
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         assert_eq!(view(&queue, event.id).await.attempts, 1);
-        assert!(bed.database.ids(&format!("SELECT event_id FROM {}handler_results", schema(bed))).await.is_empty());
+        assert!(bed.database.select_numbers(&format!("SELECT event_id FROM {}handler_results", schema(bed))).await.is_empty());
         node.stop().await;
     }
 
     // C7, under the preset `core`
     async fn handlers_that_share_a_transaction_succeed_or_fail_together(bed) {
-        effects(bed).await;
-        let queue = real(bed, Policy { max_retries: Some(3), ..Policy::preset("core").unwrap() }).await;
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, Policy { max_retries: Some(3), ..Policy::preset("core").unwrap() }).await;
         let second = |attempt| if attempt == 1 { fail() } else { Ok(()) };
         let node = start(
-            Node::new(&queue, "n").handler(writing(bed, "first", |_| Ok(()))).handler(writing(bed, "second", second)),
+            Node::new(&queue, "n").handler(writing_handler(bed, "first", |_| Ok(()))).handler(writing_handler(bed, "second", second)),
         )
         .await;
         let event = publish(&queue, "t").await;
-        until(&queue, event.id, Status::Completed).await;
-        // The first one ran twice, and its first write went away with the failure of the second.
+        wait_for_status(&queue, event.id, Status::Completed).await;
+        // The first handler ran twice. The failure of the second one rolled its first write back.
         assert_eq!((written(bed, "first").await, written(bed, "second").await), (vec![event.id], vec![event.id]));
         node.stop().await;
     }
 
     // C7
-    async fn under_core_a_plain_handler_that_fails_keeps_the_others_from_writing(bed) {
-        effects(bed).await;
-        let queue = real(bed, Policy::preset("core").unwrap()).await;
+    async fn preset_core_rolls_back_all_writes_if_a_handler_fails(bed) {
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, Policy::preset("core").unwrap()).await;
         let plain = Handler::new("t", |_, _| async { fail() }).id("plain");
-        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", |_| Ok(()))).handler(plain)).await;
+        let node = start(Node::new(&queue, "n").handler(writing_handler(bed, "a", |_| Ok(()))).handler(plain)).await;
         let event = publish(&queue, "t").await;
-        until(&queue, event.id, Status::Failed).await;
+        wait_for_status(&queue, event.id, Status::Failed).await;
         assert!(written(bed, "a").await.is_empty());
         node.stop().await;
     }
 
-    async fn what_was_written_under_a_lost_lease_is_rolled_back(bed) {
-        effects(bed).await;
-        // Nobody renews a lease while the only thread that writes is at work on SQLite: take it away beforehand.
-        let queue = real(bed, Policy { lease_ms: 60_000, ..brisk() }).await;
-        let (other, once) = (bed.real_time().await.in_namespace("ns").unwrap(), Arc::new(tokio::sync::Notify::new()));
+    async fn writes_under_a_lost_lease_are_rolled_back(bed) {
+        create_effects_table(bed).await;
+        // On SQLite no lease is renewed while the writer thread runs the handler. So the test resets the event before
+        // that.
+        let queue = real_time_namespace(bed, Policy { lease_ms: 60_000, ..immediate_retries() }).await;
+        let (other, once) = (bed.real_time_queue().await.in_namespace("ns").unwrap(), Arc::new(tokio::sync::Notify::new()));
         let waiting = {
             let once = once.clone();
             Handler::new("t", move |event, _| {
@@ -199,35 +200,35 @@ conformance! {
             })
         };
         let node = Node::new(&queue, "n").concurrency(1).handler(waiting.id("waits"));
-        let node = start(node.handler(writing(bed, "a", |_| Ok(())))).await;
+        let node = start(node.handler(writing_handler(bed, "a", |_| Ok(())))).await;
         let event = publish(&queue, "t").await;
-        eventually("it is taken", async || status(&queue, event.id).await == Status::Processing).await;
-        other.reset(event.id, "main", "by hand").await.unwrap();
+        eventually("the event is claimed", async || status(&queue, event.id).await == Status::Processing).await;
+        other.reset(event.id, "main", "test").await.unwrap();
         let second = claim_soon(&other, windlass::ClaimRequest::new("other")).await;
         once.notify_one();
-        eventually("the first one has ended", async || queue.workers(secs(60)).await.unwrap().iter().all(|w| w.worker_id != "n" || w.held == 0)).await;
+        eventually("the first attempt has ended", async || queue.workers(secs(60)).await.unwrap().iter().all(|w| w.worker_id != "n" || w.held == 0)).await;
         node.stop().await;
         assert!(written(bed, "a").await.is_empty());
         done(&other, &second).await;
     }
 
     // O4, C7
-    async fn a_group_goes_on_when_a_transaction_completes(bed) {
-        effects(bed).await;
-        let queue = real(bed, Policy { lease_ms: 60_000, ..brisk() }).await;
-        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", |_| Ok(())))).await;
+    async fn group_continues_when_a_handler_transaction_commits(bed) {
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, Policy { lease_ms: 60_000, ..immediate_retries() }).await;
+        let node = start(Node::new(&queue, "n").handler(writing_handler(bed, "a", |_| Ok(())))).await;
         let events = (0..20).map(|n| numbered("t", n).group("g")).collect();
         let events: Vec<i64> = queue.publish_all(events).await.unwrap().iter().map(|p| p.event.id).collect();
-        until(&queue, *events.last().unwrap(), Status::Completed).await;
+        wait_for_status(&queue, *events.last().unwrap(), Status::Completed).await;
         assert_eq!(written(bed, "a").await, events);
         node.stop().await;
     }
 
     // O4, C7
     async fn order_is_kept_when_a_member_of_a_run_is_rolled_back(bed) {
-        effects(bed).await;
-        let queue = real(bed, Policy { lease_ms: 60_000, max_retries: Some(9), ..brisk() }).await;
-        // Fails at the first attempt of some, in the middle of a run.
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, Policy { lease_ms: 60_000, max_retries: Some(9), ..immediate_retries() }).await;
+        // Fails the first attempt of some events in the middle of a run.
         let failed = Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
         let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let work = move |attempt: u32| {
@@ -237,23 +238,23 @@ conformance! {
                 false => Ok(()),
             }
         };
-        let node = start(Node::new(&queue, "n").handler(writing(bed, "a", work))).await;
+        let node = start(Node::new(&queue, "n").handler(writing_handler(bed, "a", work))).await;
         let events = (0..60).map(|n| numbered("t", n).group("g")).collect();
         let events: Vec<i64> = queue.publish_all(events).await.unwrap().iter().map(|p| p.event.id).collect();
-        until(&queue, *events.last().unwrap(), Status::Completed).await;
+        wait_for_status(&queue, *events.last().unwrap(), Status::Completed).await;
         let order = match bed.database.kind {
             Kind::Sqlite => "rowid",
             Kind::Postgres => "xmin::text::bigint",
         };
-        let written = bed.database.ids(&format!("SELECT event_id FROM effects ORDER BY {order}")).await;
+        let written = bed.database.select_numbers(&format!("SELECT event_id FROM effects ORDER BY {order}")).await;
         assert_eq!(written, events);
         node.stop().await;
     }
 
     // C7, O5
-    async fn a_typed_handler_publishes_in_its_transaction(bed) {
-        effects(bed).await;
-        let (queue, ledger) = (real(bed, brisk()).await, Ledger::default());
+    async fn typed_handler_publishes_in_its_transaction(bed) {
+        create_effects_table(bed).await;
+        let (queue, ledger) = (real_time_namespace(bed, immediate_retries()).await, Ledger::default());
         let first = match bed.database.kind {
             Kind::Sqlite => Handler::typed_in_sqlite_tx(|numbered: Numbered, tx| {
                 let event = tx.context().event();
@@ -278,7 +279,7 @@ conformance! {
         }))
         .await;
         let event = queue.publish(numbered("numbered", 40)).await.unwrap().event;
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         ledger.wait(1).await;
         assert_eq!(ledger.lines(), [r#"42 Some("n")"#]);
         assert_eq!(written(bed, "a").await, [event.id]);
@@ -286,8 +287,8 @@ conformance! {
     }
 
     // C7, O5
-    async fn what_a_handler_publishes_in_its_transaction_is_committed_with_it(bed) {
-        let (queue, ledger) = (real(bed, Policy { lease_ms: 60_000, ..brisk() }).await, Ledger::default());
+    async fn events_published_in_a_handler_transaction_commit_with_it(bed) {
+        let (queue, ledger) = (real_time_namespace(bed, Policy { lease_ms: 60_000, ..immediate_retries() }).await, Ledger::default());
         let publisher = queue.clone();
         let first = match bed.database.kind {
             Kind::Sqlite => Handler::in_sqlite_tx("first", move |event, tx| {
@@ -313,15 +314,15 @@ conformance! {
         .await;
         for n in 1..=20 {
             let event = publish(&queue, "first").await;
-            until(&queue, event.id, Status::Completed).await;
+            wait_for_status(&queue, event.id, Status::Completed).await;
             ledger.wait(n).await;
         }
         assert_eq!(ledger.lines(), vec!["2"; 20]);
         node.stop().await;
     }
 
-    async fn the_time_that_a_handler_takes_is_recorded(bed) {
-        let queue = real(bed, brisk()).await;
+    async fn handler_execution_time_is_recorded(bed) {
+        let queue = real_time_namespace(bed, immediate_retries()).await;
         let slow = match bed.database.kind {
             Kind::Sqlite => Handler::in_sqlite_tx("t", |_, _| {
                 std::thread::sleep(millis(60));
@@ -334,15 +335,15 @@ conformance! {
         };
         let node = start(Node::new(&queue, "n").handler(slow)).await;
         let event = publish(&queue, "t").await;
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         let log = queue.log(event.id).await.unwrap();
         assert!(log.last().unwrap().execution_time_ms.unwrap() >= 60);
         node.stop().await;
     }
 
-    async fn a_handler_that_ends_its_transaction_fails(bed) {
-        effects(bed).await;
-        let queue = real(bed, Policy { max_retries: Some(1), ..brisk() }).await;
+    async fn handler_that_ends_its_transaction_fails(bed) {
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, Policy { max_retries: Some(1), ..immediate_retries() }).await;
         let ending = |end: &'static str| match bed.database.kind {
             Kind::Sqlite => Handler::in_sqlite_tx(end, move |event, tx| {
                 tx.execute("INSERT INTO effects VALUES (?1, 'a')", [event.id])?;
@@ -358,15 +359,15 @@ conformance! {
         let node = start(node.handler(ending("COMMIT"))).await;
         for end in ["ROLLBACK", "ROLLBACK; BEGIN", "COMMIT"] {
             let event = publish(&queue, end).await;
-            until(&queue, event.id, Status::Failed).await;
+            wait_for_status(&queue, event.id, Status::Failed).await;
         }
-        // Others are none the worse for it.
+        // Other events are not affected.
         let other = publish(&queue, "other").await;
-        until(&queue, other.id, Status::Pending).await;
+        wait_for_status(&queue, other.id, Status::Pending).await;
         node.stop().await;
     }
 
-    async fn a_transaction_of_the_other_database_is_refused(bed) {
+    async fn transaction_handler_for_the_other_database_is_refused(bed) {
         let handler = match bed.database.kind {
             Kind::Sqlite => Handler::in_pg_tx("t", |_, _| async { Ok(()) }),
             Kind::Postgres => Handler::in_sqlite_tx("t", |_, _| Ok(())),
@@ -380,11 +381,11 @@ fn schema(bed: &Bed) -> &'static str {
     if bed.database.kind == Kind::Postgres { "windlass." } else { "" }
 }
 
-/// A statement that fails only at the commit fails its own handler, and nobody else who shares that commit.
+/// A deferred constraint fails at the commit. Only its own handler fails, although others share the commit.
 #[test]
-fn sqlite_what_fails_at_the_commit_fails_its_handler_alone() {
+fn sqlite_failure_at_commit_fails_only_its_handler() {
     crate::bed::run(Kind::Sqlite, async |bed: &Bed| {
-        let queue = real(bed, Policy { max_retries: Some(1), ..brisk() }).await;
+        let queue = real_time_namespace(bed, Policy { max_retries: Some(1), ..immediate_retries() }).await;
         let tables = "CREATE TABLE parents (id INTEGER PRIMARY KEY);
             CREATE TABLE children (parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED);";
         bed.database.execute(tables).await;
@@ -399,24 +400,24 @@ fn sqlite_what_fails_at_the_commit_fails_its_handler_alone() {
         let node = start(Node::new(&queue, "n").concurrency(20).handler(handler)).await;
         let mut events = Vec::new();
         for n in 0..60 {
-            // Those who publish meanwhile notice nothing.
+            // Concurrent publishes succeed.
             events.push(publish_new(&queue, numbered("t", n)).await.id);
         }
         for (n, event) in events.into_iter().enumerate() {
-            until(&queue, event, if n % 2 == 0 { Status::Completed } else { Status::Failed }).await;
+            wait_for_status(&queue, event, if n % 2 == 0 { Status::Completed } else { Status::Failed }).await;
         }
-        assert_eq!(bed.database.ids("SELECT count(*) FROM children").await, [30]);
+        assert_eq!(bed.database.select_numbers("SELECT count(*) FROM children").await, [30]);
         node.stop().await;
     });
 }
 
-/// A transaction inside the handler's own, as sqlx makes it, is a savepoint.
+/// A nested transaction of sqlx is a savepoint in the handler's transaction.
 #[test]
-fn postgres_a_nested_transaction_does_not_commit_the_outer_one() {
+fn postgres_nested_transaction_does_not_commit_the_outer_one() {
     crate::bed::run(Kind::Postgres, async |bed: &Bed| {
         use sqlx::Connection;
-        effects(bed).await;
-        let queue = real(bed, brisk()).await;
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, immediate_retries()).await;
         let handler = Handler::in_pg_tx("t", |event, mut tx| async move {
             let mut inner = tx.begin().await?;
             sqlx::query("INSERT INTO effects VALUES ($1, 'inner')").bind(event.id).execute(&mut *inner).await?;
@@ -425,18 +426,18 @@ fn postgres_a_nested_transaction_does_not_commit_the_outer_one() {
         });
         let node = start(Node::new(&queue, "n").handler(handler)).await;
         let event = publish(&queue, "t").await;
-        until(&queue, event.id, Status::Completed).await;
+        wait_for_status(&queue, event.id, Status::Completed).await;
         assert_eq!(written(bed, "inner").await, [event.id]);
         node.stop().await;
     });
 }
 
-/// One that keeps its transaction for later cannot be completed with it.
+/// A handler that keeps its transaction fails, because the event cannot be completed in it.
 #[test]
-fn postgres_a_transaction_that_is_kept_is_rolled_back() {
+fn postgres_transaction_kept_by_its_handler_is_rolled_back() {
     crate::bed::run(Kind::Postgres, async |bed: &Bed| {
-        effects(bed).await;
-        let queue = real(bed, Policy { max_retries: Some(1), ..brisk() }).await;
+        create_effects_table(bed).await;
+        let queue = real_time_namespace(bed, Policy { max_retries: Some(1), ..immediate_retries() }).await;
         let kept = Arc::new(Mutex::new(None));
         let keep = kept.clone();
         let handler = Handler::in_pg_tx("t", move |event, mut tx| {
@@ -449,9 +450,9 @@ fn postgres_a_transaction_that_is_kept_is_rolled_back() {
         });
         let node = start(Node::new(&queue, "n").handler(handler)).await;
         let event = publish(&queue, "t").await;
-        until(&queue, event.id, Status::Failed).await;
+        wait_for_status(&queue, event.id, Status::Failed).await;
         node.stop().await;
-        // Closing does not wait for it for ever.
+        // Closing the queue does not wait for the transaction forever.
         queue.close().await;
         drop(kept.lock().unwrap().take());
         assert!(written(bed, "a").await.is_empty());

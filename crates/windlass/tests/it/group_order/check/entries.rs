@@ -1,10 +1,10 @@
-//! The times that an event is in its group: from when it enters it until it is finished.
+//! Entries of an event in its group. An entry lasts from when the event enters the group until it leaves it.
 //!
-//! An event enters its group when it is published, and again when it is redriven. If the policy is `continue`, it leaves the
-//! group when it fails and enters it again for its retry.
+//! An event enters its group when it is published, and again when it is redriven. Under the policy `continue`, it
+//! leaves the group when it fails and enters it again for its retry.
 
-use super::{CLOCKS_DIFFER, Check, Violation};
-use crate::group_order::history::{End, Ended, Event, Handling, Redrive, Time};
+use super::{CLOCK_SKEW_MAX, Check, Violation};
+use crate::group_order::history::{Attempt, AttemptEnd, AttemptResult, Event, Redrive, Time};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -14,135 +14,135 @@ enum Origin {
 }
 
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct GroupEntry<'a> {
     pub event: usize,
     pub group: usize,
     origin: Origin,
-    /// Its place in its transaction.
+    /// Its index in its transaction.
     position: usize,
     delay: Time,
     /// Before the call by which it entered the group.
     called: Time,
-    /// From when on it was known to be committed.
-    known: Time,
-    /// When it is due at the earliest, and at the latest unless others of the group are due later.
+    /// After the call: from here on, the entry is certainly committed.
+    committed: Time,
+    /// The earliest and the latest due time. The group may move it later.
     due: (Time, Time),
-    /// The claims that certainly held it.
-    pub handlings: Vec<&'a Handling>,
-    /// How it left the group.
-    pub closed: Option<End>,
+    /// The attempts that certainly held a lease.
+    pub attempts: Vec<&'a Attempt>,
+    /// The report with which it left the group.
+    pub end: Option<AttemptEnd>,
 }
 
-impl<'a> Entry<'a> {
-    fn published(event: usize, of: &Event, committed: Time) -> Entry<'a> {
-        Entry {
+impl<'a> GroupEntry<'a> {
+    fn published(event: usize, of: &Event, committed: Time) -> GroupEntry<'a> {
+        GroupEntry {
             event,
             group: of.group,
             origin: Origin::Published { transaction: of.transaction },
             position: of.position,
             delay: of.delay,
             called: of.called,
-            known: committed,
-            due: (of.called.max(of.begun + of.delay), latest(committed, of.delay)),
-            handlings: Vec::new(),
-            closed: None,
+            committed,
+            due: (of.called.max(of.begun + of.delay), latest_due(committed, of.delay)),
+            attempts: Vec::new(),
+            end: None,
         }
     }
 
-    fn redriven(event: usize, group: usize, redrive: &Redrive) -> Entry<'a> {
+    fn redriven(event: usize, group: usize, redrive: &Redrive) -> GroupEntry<'a> {
         let Redrive { call, position, called, returned, .. } = *redrive;
         let origin = Origin::Redriven { call };
         let due = (called, returned);
-        let (handlings, closed) = (Vec::new(), None);
-        Entry { event, group, origin, position, delay: 0, called, known: returned, due, handlings, closed }
+        let (attempts, end) = (Vec::new(), None);
+        GroupEntry { event, group, origin, position, delay: 0, called, committed: returned, due, attempts, end }
     }
 
-    fn retried(event: usize, group: usize, failed: End, delay: Time) -> Entry<'a> {
-        Entry {
+    fn retried(event: usize, group: usize, failed: AttemptEnd, delay: Time) -> GroupEntry<'a> {
+        GroupEntry {
             event,
             group,
             origin: Origin::Retried,
             position: 0,
             delay,
             called: failed.called,
-            known: failed.returned,
-            due: (failed.called + delay, latest(failed.returned, delay)),
-            handlings: Vec::new(),
-            closed: None,
+            committed: failed.returned,
+            due: (failed.called + delay, latest_due(failed.returned, delay)),
+            attempts: Vec::new(),
+            end: None,
         }
     }
 
-    /// Whether it must be handled before this one of the same group.
-    pub fn precedes(&self, other: &Entry<'_>) -> bool {
+    /// Whether this entry must be handled before another entry of the same group.
+    pub fn precedes(&self, other: &GroupEntry<'_>) -> bool {
         if self.event == other.event {
             return false;
         }
         match (self.origin, other.origin) {
             (of, same) if of == same && of != Origin::Retried => {
-                // Each event of a transaction is delayed from when it was published, by clocks that may differ: that of SQL
-                // has milliseconds on SQLite.
-                let is_due_later = self.delay == 0 || self.delay + CLOCKS_DIFFER <= other.delay;
+                // Delays count from each publish, by clocks that may differ: on SQLite, the clock of SQL has
+                // milliseconds.
+                let is_due_later = self.delay == 0 || self.delay + CLOCK_SKEW_MAX <= other.delay;
                 self.position < other.position && is_due_later
             }
             // The event may not be routed yet when the retry is due.
             (Origin::Published { .. }, Origin::Retried) => false,
-            _ => self.known < other.called && self.due.1 <= other.due.0,
+            _ => self.committed < other.called && self.due.1 <= other.due.0,
         }
     }
 
-    /// After it was completed.
+    /// The time after the completion.
     pub fn completed(&self) -> Option<Time> {
-        self.closed.filter(|closed| closed.result == Ended::Completed).map(|closed| closed.returned)
+        self.end.filter(|end| end.result == AttemptResult::Completed).map(|end| end.returned)
     }
 
     fn is_finished(&self) -> bool {
-        self.closed.is_some_and(|closed| matches!(closed.result, Ended::Completed | Ended::Dead))
+        self.end.is_some_and(|end| matches!(end.result, AttemptResult::Completed | AttemptResult::Dead))
     }
 }
 
-fn latest(known: Time, delay: Time) -> Time {
-    if delay == 0 { known } else { known + delay + CLOCKS_DIFFER }
+fn latest_due(committed: Time, delay: Time) -> Time {
+    if delay == 0 { committed } else { committed + delay + CLOCK_SKEW_MAX }
 }
 
-/// The entries of an event, the first one first. Reports what cannot be assigned to one, and an event that is not finished.
-pub(super) fn entries<'a>(
+/// The entries of an event, in order. Reports attempts that belong to no entry, and an event that is not finished.
+pub(super) fn group_entries<'a>(
     check: &Check<'a>,
     subscription: usize,
     event: usize,
     violations: &mut Vec<Violation>,
-) -> Vec<Entry<'a>> {
+) -> Vec<GroupEntry<'a>> {
     let (history, published) = (check.history, &check.history.events[event]);
     let Some(committed) = published.committed else { return Vec::new() };
-    let handlings = check.by_event.get(&(subscription, event)).map(Vec::as_slice).unwrap_or_default();
+    let attempts = check.by_event.get(&(subscription, event)).map(Vec::as_slice).unwrap_or_default();
     let is_required = published.committing > history.subscriptions[subscription].created;
-    if handlings.is_empty() && !is_required {
+    if attempts.is_empty() && !is_required {
         return Vec::new();
     }
     let of_event = |redrive: &&Redrive| (redrive.subscription, redrive.event) == (subscription, event);
     let mut redrives = history.redrives.iter().filter(of_event).peekable();
-    let (mut all, mut current) = (Vec::new(), Entry::published(event, published, committed));
-    for handling in handlings.iter().filter(|handling| check.held_until(handling).is_some()) {
+    let (mut all, mut current) = (Vec::new(), GroupEntry::published(event, published, committed));
+    for attempt in attempts.iter().filter(|attempt| check.leased_until(attempt).is_some()) {
         if current.is_finished() {
-            match redrives.next_if(|redrive| redrive.called < handling.claimed) {
+            match redrives.next_if(|redrive| redrive.called < attempt.claimed) {
                 Some(redrive) => {
-                    all.push(std::mem::replace(&mut current, Entry::redriven(event, published.group, redrive)));
+                    all.push(std::mem::replace(&mut current, GroupEntry::redriven(event, published.group, redrive)));
                 }
-                None => violations.push(Violation::HandledAfterItsEnd { subscription, event }),
+                None => violations.push(Violation::DeliveredAfterFinish { subscription, event }),
             }
         }
-        current.handlings.push(handling);
-        let Some(end) = handling.end else { continue };
+        current.attempts.push(attempt);
+        let Some(end) = attempt.end else { continue };
         match end.result {
-            Ended::Completed | Ended::Dead => current.closed = Some(end),
-            Ended::Delayed(delay) if history.continues => {
-                current.closed = Some(end);
-                all.push(std::mem::replace(&mut current, Entry::retried(event, published.group, end, delay)));
+            AttemptResult::Completed | AttemptResult::Dead => current.end = Some(end),
+            AttemptResult::Delayed(delay) if history.continues => {
+                current.end = Some(end);
+                all.push(std::mem::replace(&mut current, GroupEntry::retried(event, published.group, end, delay)));
             }
-            Ended::Delayed(_) | Ended::Released | Ended::Lost => {}
+            AttemptResult::Delayed(_) | AttemptResult::Released | AttemptResult::Lost => {}
         }
     }
     for redrive in redrives {
-        all.push(std::mem::replace(&mut current, Entry::redriven(event, published.group, redrive)));
+        all.push(std::mem::replace(&mut current, GroupEntry::redriven(event, published.group, redrive)));
     }
     if !current.is_finished() {
         violations.push(Violation::NotFinished { subscription, event });

@@ -1,10 +1,12 @@
-//! Histories that keep all guarantees, and histories of which each breaks one.
+//! Tests of the check: correct histories, and histories that violate one guarantee.
 
 use super::{Violation, check};
-use crate::group_order::history::{End, Ended, Event, Handling, History, Redrive, Reset, Subscription, Time};
+use crate::group_order::history::{
+    Attempt, AttemptEnd, AttemptResult, Event, History, Redrive, Reset, Subscription, Time,
+};
 
 const LEASE: Time = 400_000;
-const COMPLETED: Ended = Ended::Completed;
+const COMPLETED: AttemptResult = AttemptResult::Completed;
 
 /// Writes a history step by step. Every step takes ten milliseconds.
 struct Script {
@@ -49,25 +51,25 @@ impl Script {
         (first..first + delays.len()).collect()
     }
 
-    /// Claims these in one run: their handlings.
+    /// Claims events in one run, and returns their attempts.
     fn claim(&mut self, events: &[usize]) -> Vec<usize> {
-        let (asked, claimed) = (self.step(), self.step());
-        let first = self.history.handlings.len();
+        let (claim_called, claimed) = (self.step(), self.step());
+        let first = self.history.attempts.len();
         for (position, event) in events.iter().copied().enumerate() {
-            let handling = Handling { subscription: 0, event, claim: first, position, asked, claimed, end: None };
-            self.history.handlings.push(handling);
+            let attempt = Attempt { subscription: 0, event, claim: first, position, claim_called, claimed, end: None };
+            self.history.attempts.push(attempt);
         }
         (first..first + events.len()).collect()
     }
 
-    fn end(&mut self, handling: usize, result: Ended) {
+    fn end(&mut self, attempt: usize, result: AttemptResult) {
         let (called, returned) = (self.step(), self.step());
-        self.history.handlings[handling].end = Some(End { called, returned, result });
+        self.history.attempts[attempt].end = Some(AttemptEnd { called, returned, result });
     }
 
-    fn handle(&mut self, event: usize, result: Ended) {
-        let handling = self.claim(&[event])[0];
-        self.end(handling, result);
+    fn handle(&mut self, event: usize, result: AttemptResult) {
+        let attempt = self.claim(&[event])[0];
+        self.end(attempt, result);
     }
 
     fn redrive(&mut self, event: usize) {
@@ -94,17 +96,17 @@ fn not_finished(event: usize) -> Violation {
 }
 
 #[test]
-fn a_correct_history_has_no_violations() {
+fn correct_history_has_no_violations() {
     let mut script = Script::new();
     let events = script.publish_all(&[0, 0, 0]);
     let late = script.publish(0);
-    script.handle(events[0], Ended::Delayed(1));
+    script.handle(events[0], AttemptResult::Delayed(1));
     script.handle(events[0], COMPLETED);
     let run = script.claim(&[events[1], events[2], late]);
     script.end(run[0], COMPLETED);
-    script.end(run[1], Ended::Released);
-    script.end(run[2], Ended::Lost);
-    script.handle(events[2], Ended::Dead);
+    script.end(run[1], AttemptResult::Released);
+    script.end(run[2], AttemptResult::Lost);
+    script.handle(events[2], AttemptResult::Dead);
     script.handle(late, COMPLETED);
     script.redrive(events[2]);
     script.handle(events[2], COMPLETED);
@@ -143,7 +145,7 @@ fn delayed_events_of_one_transaction_are_ordered_by_due_time() {
 }
 
 #[test]
-fn a_run_in_the_wrong_order_is_found() {
+fn run_claimed_in_wrong_order_is_found() {
     let mut script = Script::new();
     let (first, second) = (script.publish(0), script.publish(0));
     let run = script.claim(&[second, first]);
@@ -153,7 +155,7 @@ fn a_run_in_the_wrong_order_is_found() {
 }
 
 #[test]
-fn a_worker_that_reverses_a_run_is_found() {
+fn worker_that_reverses_a_run_is_found() {
     let mut script = Script::new();
     let (first, second) = (script.publish(0), script.publish(0));
     let run = script.claim(&[first, second]);
@@ -166,7 +168,7 @@ fn a_worker_that_reverses_a_run_is_found() {
 fn concurrent_publishes_have_no_order() {
     let mut script = Script::new();
     let (first, second) = (script.publish(0), script.publish(0));
-    // The first one was committed after the second one had been called.
+    // The first event was committed after the publish of the second one had been called.
     script.history.events[first].committed = Some(script.history.events[second].called + 1);
     script.handle(second, COMPLETED);
     script.handle(first, COMPLETED);
@@ -190,7 +192,7 @@ fn delays_change_the_order() {
 }
 
 #[test]
-fn an_overtaken_delayed_event_is_found_once_it_is_due() {
+fn overtaken_delayed_event_is_found_once_due() {
     let mut script = Script::new();
     let delayed = script.publish(50_000);
     script.now += 100_000;
@@ -201,7 +203,7 @@ fn an_overtaken_delayed_event_is_found_once_it_is_due() {
 }
 
 #[test]
-fn two_claims_of_a_group_at_a_time_are_found() {
+fn concurrent_claims_of_a_group_are_found() {
     let mut script = Script::new();
     let (first, second) = (script.publish(0), script.publish(0));
     script.history.events[second].called = script.history.events[first].called;
@@ -213,7 +215,7 @@ fn two_claims_of_a_group_at_a_time_are_found() {
 }
 
 #[test]
-fn a_lease_that_is_broken_early_is_found() {
+fn redelivery_before_lease_expiry_is_found() {
     let mut script = Script::new();
     let event = script.publish(0);
     let abandoned = script.claim(&[event])[0];
@@ -225,39 +227,39 @@ fn a_lease_that_is_broken_early_is_found() {
 }
 
 #[test]
-fn an_expired_lease_is_redelivered() {
+fn redelivery_after_lease_expiry_is_allowed() {
     let mut script = Script::new();
     let event = script.publish(0);
     let abandoned = script.claim(&[event])[0];
     script.now += LEASE;
     script.handle(event, COMPLETED);
-    script.end(abandoned, Ended::Lost);
+    script.end(abandoned, AttemptResult::Lost);
     assert_eq!(script.violations(), []);
     // The same report must not be accepted.
-    script.history.handlings[abandoned].end.as_mut().unwrap().result = COMPLETED;
+    script.history.attempts[abandoned].end.as_mut().unwrap().result = COMPLETED;
     assert!(script.violations().iter().any(|found| matches!(found, Violation::Overlap { .. })));
 }
 
 #[test]
-fn a_lease_that_is_lost_without_cause_is_found() {
+fn lease_lost_without_cause_is_found() {
     let mut script = Script::new();
     let event = script.publish(0);
     let claim = script.claim(&[event])[0];
-    script.end(claim, Ended::Lost);
+    script.end(claim, AttemptResult::Lost);
     script.handle(event, COMPLETED);
-    assert_eq!(script.violations(), [Violation::LostWithoutCause { subscription: 0, event, claim }]);
-    let (called, returned) = (script.history.handlings[claim].claimed + 1, script.history.handlings[claim].claimed + 2);
+    assert_eq!(script.violations(), [Violation::LeaseLostWithoutCause { subscription: 0, event, claim }]);
+    let (called, returned) = (script.history.attempts[claim].claimed + 1, script.history.attempts[claim].claimed + 2);
     script.history.resets.push(Reset { subscription: 0, event, called, returned });
     assert_eq!(script.violations(), []);
 }
 
 #[test]
-fn a_lost_event_is_found() {
+fn lost_event_is_found() {
     let mut script = Script::new();
     let (first, second) = (script.publish(0), script.publish(0));
     script.handle(first, COMPLETED);
     assert_eq!(script.violations(), [not_finished(second)]);
-    // It blocks its group for as long as it is not finished.
+    // The event blocks its group until it is finished.
     let third = script.publish(0);
     script.handle(third, COMPLETED);
     let blocked = [claimed_too_early(second, third), completed_too_early(second, third)];
@@ -265,54 +267,54 @@ fn a_lost_event_is_found() {
 }
 
 #[test]
-fn a_lost_redriven_event_is_found() {
+fn lost_redriven_event_is_found() {
     let mut script = Script::new();
     let event = script.publish(0);
-    script.handle(event, Ended::Dead);
+    script.handle(event, AttemptResult::Dead);
     assert_eq!(script.violations(), []);
     script.redrive(event);
     assert_eq!(script.violations(), [not_finished(event)]);
 }
 
 #[test]
-fn a_redriven_event_goes_behind_the_others() {
+fn redriven_event_is_ordered_behind_earlier_events() {
     let mut script = Script::new();
     let (first, second) = (script.publish(0), script.publish(0));
-    script.handle(first, Ended::Dead);
+    script.handle(first, AttemptResult::Dead);
     script.redrive(first);
     let third = script.publish(0);
     for event in [second, first, third] {
         script.handle(event, COMPLETED);
     }
     assert_eq!(script.violations(), []);
-    let handlings = &mut script.history.handlings;
-    (handlings[1].event, handlings[2].event) = (first, second);
+    let attempts = &mut script.history.attempts;
+    (attempts[1].event, attempts[2].event) = (first, second);
     assert_eq!(script.violations(), [claimed_too_early(second, first), completed_too_early(second, first)]);
 }
 
 #[test]
-fn an_event_that_is_delivered_after_its_end_is_found() {
-    for result in [COMPLETED, Ended::Dead] {
+fn delivery_after_finish_is_found() {
+    for result in [COMPLETED, AttemptResult::Dead] {
         let mut script = Script::new();
         let event = script.publish(0);
         script.handle(event, result);
         script.handle(event, COMPLETED);
-        assert_eq!(script.violations(), [Violation::HandledAfterItsEnd { subscription: 0, event }]);
+        assert_eq!(script.violations(), [Violation::DeliveredAfterFinish { subscription: 0, event }]);
     }
 }
 
 #[test]
-fn a_rolled_back_event_that_is_delivered_is_found() {
+fn delivered_rolled_back_event_is_found() {
     let mut script = Script::new();
     let event = script.publish(0);
     script.history.events[event].committed = None;
     assert_eq!(script.violations(), []);
     script.handle(event, COMPLETED);
-    assert_eq!(script.violations(), [Violation::NotCommitted { subscription: 0, event }]);
+    assert_eq!(script.violations(), [Violation::RolledBackButDelivered { subscription: 0, event }]);
 }
 
 #[test]
-fn a_new_subscription_gets_what_is_committed_later() {
+fn new_subscription_gets_only_later_commits() {
     let mut script = Script::new();
     let (before, after) = (script.publish(0), script.publish(0));
     let created = script.history.events[after].called;
@@ -320,17 +322,17 @@ fn a_new_subscription_gets_what_is_committed_later() {
     assert_eq!(script.violations(), [not_finished(after)]);
     script.handle(before, COMPLETED);
     script.handle(after, COMPLETED);
-    assert_eq!(script.violations(), [Violation::FromBefore { subscription: 0, event: before }]);
-    // At the same time as the creation, it may be delivered or not.
+    assert_eq!(script.violations(), [Violation::OlderThanSubscription { subscription: 0, event: before }]);
+    // An event committed during the creation may be delivered or not.
     script.history.events[before].committed = Some(created);
     assert_eq!(script.violations(), []);
 }
 
 #[test]
-fn a_failed_event_is_passed_if_the_policy_says_so() {
+fn failed_event_is_passed_under_policy_continue() {
     let mut script = Script::new();
     let (first, second) = (script.publish(0), script.publish(0));
-    script.handle(first, Ended::Delayed(50_000));
+    script.handle(first, AttemptResult::Delayed(50_000));
     script.handle(second, COMPLETED);
     script.now += 100_000;
     let third = script.publish(0);
@@ -339,8 +341,8 @@ fn a_failed_event_is_passed_if_the_policy_says_so() {
     assert_eq!(script.violations(), [claimed_too_early(first, second), completed_too_early(first, second)]);
     script.history.continues = true;
     assert_eq!(script.violations(), []);
-    // Its retry was due before the third one was published.
-    let handlings = &mut script.history.handlings;
-    (handlings[2].event, handlings[3].event) = (third, first);
+    // The retry was due before the third event was published.
+    let attempts = &mut script.history.attempts;
+    (attempts[2].event, attempts[3].event) = (third, first);
     assert_eq!(script.violations(), [claimed_too_early(first, third), completed_too_early(first, third)]);
 }

@@ -1,4 +1,4 @@
-//! A publisher: publishes through the library, and in transactions that stay open, commit late or are rolled back.
+//! A publisher: it publishes directly, and in transactions that stay open, commit late or are rolled back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use sqlx::postgres::PgPoolOptions;
 use windlass::NewEvent;
 
 use super::{GROUPS, NAMESPACE, Shared, millis_of, pause};
-use crate::bed::Kind;
 use crate::group_order::history::{Event, Time};
-use crate::own::Own;
+use crate::open_transaction::OpenTransaction;
+use windlass_testkit::Kind;
 
 pub(super) struct Publisher {
     shared: Arc<Shared>,
@@ -20,23 +20,23 @@ pub(super) struct Publisher {
     published: BTreeMap<usize, Event>,
 }
 
-/// An event that is to be published.
+/// An event that will be published.
 #[derive(Debug, Clone, Copy)]
-struct Planned {
+struct PlannedEvent {
     number: usize,
     group: usize,
     delay_ms: u64,
     position: usize,
 }
 
-/// What is known of a transaction while it is open.
+/// An open transaction.
 #[derive(Debug, Clone, Copy)]
-struct Transaction {
+struct TransactionStart {
     number: usize,
     begun: Time,
 }
 
-impl Planned {
+impl PlannedEvent {
     fn event_type(&self) -> &'static str {
         ["a", "b"][self.number % 2]
     }
@@ -74,7 +74,7 @@ impl Publisher {
         Publisher { shared, rng, published: BTreeMap::new() }
     }
 
-    /// Publishes until there are enough events: what it published.
+    /// Publishes until there are enough events, and returns the published ones.
     pub async fn run(mut self) -> BTreeMap<usize, Event> {
         let pool = match self.shared.database.kind {
             Kind::Sqlite => None,
@@ -97,8 +97,8 @@ impl Publisher {
         }
     }
 
-    /// Draws one to three events, for as long as there are any.
-    fn plan(&mut self) -> Vec<Planned> {
+    /// Plans one to three of the remaining events.
+    fn plan(&mut self) -> Vec<PlannedEvent> {
         let count = self.rng.usize(1..=3);
         let first = self.shared.events.fetch_add(count, Ordering::SeqCst);
         let numbers = first..(first + count).min(self.shared.settings.events);
@@ -106,102 +106,107 @@ impl Publisher {
         let plan = |(position, number)| {
             let group = if self.rng.bool() { group } else { self.rng.usize(..GROUPS) };
             let delay_ms = if self.rng.usize(..4) == 0 { self.rng.u64(50..300) } else { 0 };
-            Planned { number, group, delay_ms, position }
+            PlannedEvent { number, group, delay_ms, position }
         };
         numbers.enumerate().map(plan).collect()
     }
 
-    fn begin(&self) -> Transaction {
+    fn begin(&self) -> TransactionStart {
         let number = self.shared.transactions.fetch_add(1, Ordering::SeqCst);
-        Transaction { number, begun: self.shared.now() }
+        TransactionStart { number, begun: self.shared.now() }
     }
 
-    /// Notes that an event is about to be published.
-    fn note(&mut self, tx: Transaction, planned: Planned) {
-        let Planned { number, group, delay_ms, position } = planned;
-        let (transaction, begun, delay) = (tx.number, tx.begun, delay_ms * 1_000);
+    /// Records that an event is about to be published.
+    fn record(&mut self, start: TransactionStart, planned: PlannedEvent) {
+        let PlannedEvent { number, group, delay_ms, position } = planned;
+        let (transaction, begun, delay) = (start.number, start.begun, delay_ms * 1_000);
         let called = self.shared.now();
         let (committing, committed) = (Time::MAX, None);
         let event = Event { group, transaction, position, delay, begun, called, committing, committed };
         self.published.insert(number, event);
     }
 
-    fn note_end(&mut self, events: &[Planned], committing: Time, committed: Option<Time>) {
+    fn record_end(&mut self, events: &[PlannedEvent], committing: Time, committed: Option<Time>) {
         for planned in events {
             let event = self.published.get_mut(&planned.number).unwrap();
             (event.committing, event.committed) = (committing, committed);
         }
     }
 
-    async fn publish_all(&mut self, events: &[Planned]) {
-        let tx = self.begin();
-        events.iter().for_each(|planned| self.note(tx, *planned));
-        let new = events.iter().map(Planned::new_event).collect();
+    async fn publish_all(&mut self, events: &[PlannedEvent]) {
+        let start = self.begin();
+        events.iter().for_each(|planned| self.record(start, *planned));
+        let new = events.iter().map(PlannedEvent::new_event).collect();
         let committing = self.shared.now();
         let shared = self.shared.clone();
         shared.queue(&mut self.rng).publish_all(new).await.unwrap();
-        self.note_end(events, committing, Some(shared.now()));
+        self.record_end(events, committing, Some(shared.now()));
     }
 
-    async fn publish_in(&mut self, pool: Option<&PgPool>, events: &[Planned]) {
+    async fn publish_in(&mut self, pool: Option<&PgPool>, events: &[PlannedEvent]) {
         let shared = self.shared.clone();
-        let tx = self.begin();
-        let mut own = match pool {
-            Some(pool) => Own::Postgres(pool.begin().await.unwrap()),
-            None => Own::begin(&shared.database).await,
+        let start = self.begin();
+        let mut transaction = match pool {
+            Some(pool) => OpenTransaction::Postgres(pool.begin().await.unwrap()),
+            None => OpenTransaction::begin(&shared.database).await,
         };
         if pool.is_some() && self.rng.usize(..10) == 0 {
-            own.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
+            transaction.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
         }
-        let keeps = if self.rng.usize(..10) == 0 { self.rng.usize(..=events.len()) } else { events.len() };
-        let (kept, undone) = events.split_at(keeps);
-        self.publish_with(&mut own, tx, kept).await;
-        if !undone.is_empty() {
-            own.execute("SAVEPOINT before").await;
-            self.publish_with(&mut own, tx, undone).await;
-            own.execute("ROLLBACK TO before").await;
+        let kept_count = if self.rng.usize(..10) == 0 { self.rng.usize(..=events.len()) } else { events.len() };
+        let (kept, rolled_back) = events.split_at(kept_count);
+        self.publish_with(&mut transaction, start, kept).await;
+        if !rolled_back.is_empty() {
+            transaction.execute("SAVEPOINT before").await;
+            self.publish_with(&mut transaction, start, rolled_back).await;
+            transaction.execute("ROLLBACK TO before").await;
         }
-        let stays_open = self.stays_open(pool.is_some());
-        pause(&mut self.rng, stays_open).await;
+        let open_millis = self.open_millis(pool.is_some());
+        pause(&mut self.rng, open_millis).await;
         let committing = shared.now();
         if self.rng.usize(..7) == 0 {
-            own.rollback().await;
+            transaction.rollback().await;
         } else {
-            own.commit().await;
-            self.note_end(kept, committing, Some(shared.now()));
+            transaction.commit().await;
+            self.record_end(kept, committing, Some(shared.now()));
         }
     }
 
-    /// For how many milliseconds a transaction stays open. On SQLite, all others wait for it.
-    fn stays_open(&mut self, others_go_on: bool) -> std::ops::Range<u64> {
-        // The first transactions can outlast the positions that routers remember: see `route::RECENT`.
+    /// The range of milliseconds for which a transaction stays open. On SQLite, it blocks all other writes.
+    fn open_millis(&mut self, is_concurrent: bool) -> std::ops::Range<u64> {
+        // The first transactions can stay open for longer than routers look back: see `route::RECENT`.
         let is_first = self.published.len() < 8;
         match self.rng.usize(..24) {
-            0 if others_go_on => 500..1_500,
-            1..=6 if others_go_on && is_first => 1_500..2_500,
+            0 if is_concurrent => 500..1_500,
+            1..=6 if is_concurrent && is_first => 1_500..2_500,
             0..=10 => 5..30,
             _ => 0..3,
         }
     }
 
-    /// All in one call, or one by one.
-    async fn publish_with(&mut self, own: &mut Own, tx: Transaction, events: &[Planned]) {
+    /// Publishes all events in one call, or one by one.
+    async fn publish_with(
+        &mut self,
+        transaction: &mut OpenTransaction,
+        start: TransactionStart,
+        events: &[PlannedEvent],
+    ) {
         let shared = self.shared.clone();
         if self.rng.bool() {
-            events.iter().for_each(|planned| self.note(tx, *planned));
-            let new = events.iter().map(Planned::new_event).collect();
-            own.publish_all(shared.queue(&mut self.rng), new).await.unwrap();
+            events.iter().for_each(|planned| self.record(start, *planned));
+            let new = events.iter().map(PlannedEvent::new_event).collect();
+            transaction.publish_all(shared.queue(&mut self.rng), new).await.unwrap();
             return;
         }
         for planned in events {
             if self.rng.bool() {
                 pause(&mut self.rng, 0..8).await;
             }
-            self.note(tx, *planned);
+            self.record(start, *planned);
             if self.rng.bool() {
-                own.publish(shared.queue(&mut self.rng), planned.new_event()).await.unwrap();
+                transaction.publish(shared.queue(&mut self.rng), planned.new_event()).await.unwrap();
             } else {
-                own.execute(&planned.insert(shared.database.kind)).await;
+                transaction.execute(&planned.insert(shared.database.kind)).await;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a node does by itself, so that a program needs no server.
+//! Maintenance by a node: an application needs no server for schedules and other periodic tasks.
 
 use windlass::{NewSchedule, Node, Status};
 
@@ -6,8 +6,8 @@ use super::*;
 
 conformance! {
     // C11
-    async fn a_node_fires_schedules_and_handles_what_they_publish(bed) {
-        let queue = &real(bed, brisk()).await;
+    async fn node_fires_schedules_and_handles_their_events(bed) {
+        let queue = &real_time_namespace(bed, immediate_retries()).await;
         let ledger = Ledger::default();
         let node = Node::new(queue, "n").on("tick", {
             let ledger = ledger.clone();
@@ -29,12 +29,12 @@ conformance! {
         assert_eq!(ticks.len(), fires.len());
     }
 
-    async fn a_node_sees_to_its_namespace(bed) {
-        let queue = bed.namespace(brisk()).await;
+    async fn node_runs_maintenance_tasks(bed) {
+        let queue = bed.namespace(immediate_retries()).await;
         let event = publish_new(&queue, NewEvent::new("t").expires_in(secs(5))).await.id;
         bed.advance(secs(5));
         let running = start(Node::new(&queue, "n")).await;
-        until(&queue, event, Status::Expired).await;
+        wait_for_status(&queue, event, Status::Expired).await;
         running.stop().await;
         assert!(queue.maintenance_tasks().await.unwrap().iter().any(|task| task.done == Some(1)));
     }

@@ -1,71 +1,69 @@
-//! A test's own connection to the queue's database, with a transaction that the test begins and ends.
+//! A transaction of the application: on a connection that the test opens to the queue's database.
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use windlass::{NewEvent, Published, Queue, Result};
+use windlass_testkit::{Database, Kind, postgres};
 
-use crate::bed::{Database, Kind};
-use crate::postgres;
-
-/// An open transaction. Dropped, it is rolled back.
-pub enum Own {
+/// An open transaction. Dropping it rolls it back.
+pub enum OpenTransaction {
     Sqlite(rusqlite::Connection),
     Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
 }
 
-impl Own {
-    /// On SQLite it does not lock anything yet.
-    pub async fn begin(database: &Database) -> Own {
+impl OpenTransaction {
+    /// On SQLite, the transaction does not lock anything yet.
+    pub async fn begin(database: &Database) -> OpenTransaction {
         match database.kind {
             Kind::Sqlite => {
                 let connection = rusqlite::Connection::open(database.file()).unwrap();
                 connection.execute_batch("BEGIN").unwrap();
-                Own::Sqlite(connection)
+                OpenTransaction::Sqlite(connection)
             }
             Kind::Postgres => {
                 let pool = sqlx::PgPool::connect(&database.url).await.unwrap();
-                Own::Postgres(pool.begin().await.unwrap())
+                OpenTransaction::Postgres(pool.begin().await.unwrap())
             }
         }
     }
 
     pub async fn publish(&mut self, queue: &Queue, event: NewEvent) -> Result<Published> {
         match self {
-            Own::Sqlite(connection) => queue.publish_in(&*connection, event),
-            Own::Postgres(tx) => queue.publish_in(tx, event).await,
+            OpenTransaction::Sqlite(connection) => queue.publish_in(&*connection, event),
+            OpenTransaction::Postgres(tx) => queue.publish_in(tx, event).await,
         }
     }
 
     pub async fn publish_all(&mut self, queue: &Queue, events: Vec<NewEvent>) -> Result<Vec<Published>> {
         match self {
-            Own::Sqlite(connection) => queue.publish_all_in(&*connection, events),
-            Own::Postgres(tx) => queue.publish_all_in(&mut **tx, events).await,
+            OpenTransaction::Sqlite(connection) => queue.publish_all_in(&*connection, events),
+            OpenTransaction::Postgres(tx) => queue.publish_all_in(&mut **tx, events).await,
         }
     }
 
     pub async fn execute(&mut self, sql: &str) {
         match self {
-            Own::Sqlite(connection) => connection.execute_batch(sql).unwrap(),
-            Own::Postgres(tx) => drop(tx.execute(AssertSqlSafe(sql.to_owned())).await.unwrap()),
+            OpenTransaction::Sqlite(connection) => connection.execute_batch(sql).unwrap(),
+            OpenTransaction::Postgres(tx) => drop(tx.execute(AssertSqlSafe(sql.to_owned())).await.unwrap()),
         }
     }
 
     pub async fn commit(self) {
         match self {
-            Own::Sqlite(connection) => connection.execute_batch("COMMIT").unwrap(),
-            Own::Postgres(tx) => tx.commit().await.unwrap(),
+            OpenTransaction::Sqlite(connection) => connection.execute_batch("COMMIT").unwrap(),
+            OpenTransaction::Postgres(tx) => tx.commit().await.unwrap(),
         }
     }
 
     pub async fn rollback(self) {
         match self {
-            Own::Sqlite(connection) => connection.execute_batch("ROLLBACK").unwrap(),
-            Own::Postgres(tx) => tx.rollback().await.unwrap(),
+            OpenTransaction::Sqlite(connection) => connection.execute_batch("ROLLBACK").unwrap(),
+            OpenTransaction::Postgres(tx) => tx.rollback().await.unwrap(),
         }
     }
 }
 
-/// The one number that a statement answers with, as everyone else sees it.
-pub async fn number(database: &Database, sql: &str) -> i64 {
+/// Runs a query that returns one number, on a connection of its own.
+pub async fn query_number(database: &Database, sql: &str) -> i64 {
     match database.kind {
         Kind::Sqlite => {
             let connection = rusqlite::Connection::open(database.file()).unwrap();
