@@ -1,4 +1,4 @@
-//! Publish and drain through the library.
+//! Publishes and drains through the library.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use windlass::{ClaimRequest, LeasedEvent, Queue, Report};
 
 use crate::AnyError;
-use crate::order::{PAID, order};
+use crate::event::{PAID, order};
 use crate::report::{self, Measurement};
 use crate::store::Backend;
 
@@ -26,10 +26,10 @@ pub struct Options {
     /// Only this batch size.
     #[arg(long)]
     batch: Option<usize>,
-    /// How many events in each measurement; by default as many as take a second or two.
+    /// Events per measurement [default: as many as take a second or two]
     #[arg(long)]
     events: Option<usize>,
-    /// How often each is measured; the median counts.
+    /// Measurements of each case; the median counts.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// JSON instead of a table.
@@ -48,7 +48,7 @@ impl Options {
         self.store != Some(Backend::Sqlite)
     }
 
-    /// As many events as one measurement takes.
+    /// The number of events per measurement.
     fn events(&self, callers: usize, batch: usize) -> usize {
         let usual = match (callers, batch) {
             (1, 1) => 3_000,
@@ -86,7 +86,7 @@ async fn measure(
     let (mut publish_rates, mut drain_rates) = (Vec::new(), Vec::new());
     for round in 1..=options.rounds {
         eprintln!("{store}: {callers} callers, batches of {batch}, {events} events, round {round}");
-        let database = backend.fresh().await?;
+        let database = backend.create_database().await?;
         let queue = Queue::open(&database.url).await?;
         if options.workload == Some(Workload::Drain) {
             publish(&queue, 4, 1000, events).await?;
@@ -103,16 +103,16 @@ async fn measure(
     Ok(rows.into_iter().filter(|row| !row.rates.is_empty()).collect())
 }
 
-/// Events per second until all are acknowledged.
+/// Publishes events and returns the events acknowledged per second.
 pub async fn publish(queue: &Queue, callers: usize, batch: usize, events: usize) -> Result<f64, AnyError> {
     let left = Arc::new(AtomicUsize::new(events));
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..callers {
         let (queue, left) = (queue.clone(), left.clone());
         tasks.spawn(async move {
             let template = order(PAID, 12_345)?;
-            while let Some(n) = take(&left, batch) {
+            while let Some(n) = take_batch(&left, batch) {
                 queue.publish_all(vec![template.clone(); n]).await?;
             }
             Ok::<_, windlass::Error>(())
@@ -121,18 +121,19 @@ pub async fn publish(queue: &Queue, callers: usize, batch: usize, events: usize)
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    Ok(events as f64 / begun.elapsed().as_secs_f64())
+    Ok(events as f64 / started.elapsed().as_secs_f64())
 }
 
-fn take(left: &AtomicUsize, batch: usize) -> Option<usize> {
+fn take_batch(left: &AtomicUsize, batch: usize) -> Option<usize> {
     let before =
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left > 0).then(|| left.saturating_sub(batch)));
     before.ok().map(|before| before.min(batch))
 }
 
-/// Events per second until all are completed: claimed with their payload, finished, and in the history.
+/// Drains events and returns the events completed per second. Each is claimed with its payload and finished with
+/// history.
 pub async fn drain(queue: &Queue, callers: usize, batch: usize, events: usize) -> Result<f64, AnyError> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for caller in 0..callers {
         let queue = queue.clone();
@@ -156,5 +157,5 @@ pub async fn drain(queue: &Queue, callers: usize, batch: usize, events: usize) -
         drained += done??;
     }
     assert_eq!(drained, events, "every event exactly once");
-    Ok(events as f64 / begun.elapsed().as_secs_f64())
+    Ok(events as f64 / started.elapsed().as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! How long requests took.
+//! Collects latencies and computes percentiles.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::AnyError;
 
-/// The times of one kind of request, or of one span.
+/// The latencies of one kind of request or period.
 pub struct Latencies {
     request: &'static str,
     micros: Vec<u32>,
 }
 
-/// What half and what nearly all of the requests stayed within.
+/// Percentiles of latencies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
     pub request: &'static str,
@@ -27,11 +27,11 @@ impl Latencies {
         Latencies { request, micros: Vec::new() }
     }
 
-    /// What fails has no latency.
+    /// Measures a request. A failed request is not recorded.
     pub async fn time<T>(&mut self, request: impl Future<Output = Result<T, AnyError>>) -> Result<T, AnyError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let answer = request.await?;
-        self.add(begun.elapsed());
+        self.add(started.elapsed());
         Ok(answer)
     }
 
@@ -39,11 +39,11 @@ impl Latencies {
         self.micros.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
     }
 
-    pub fn join(&mut self, other: Latencies) {
+    pub fn merge(&mut self, other: Latencies) {
         self.micros.extend(other.micros);
     }
 
-    /// None where there were no requests.
+    /// `None` if there were no requests.
     pub fn percentiles(mut self) -> Option<Percentiles> {
         self.micros.sort_unstable();
         let last = self.micros.len().checked_sub(1)?;
@@ -57,11 +57,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_all_that_were_joined() {
+    fn percentiles_include_merged_latencies() {
         let (mut all, mut others) = (Latencies::new("publish"), Latencies::new("publish"));
         (1..=50).rev().for_each(|ms| all.add(Duration::from_millis(ms)));
         (51..=101).for_each(|ms| others.add(Duration::from_millis(ms)));
-        all.join(others);
+        all.merge(others);
         let expected = Percentiles { request: "publish", p50_ms: 51.0, p95_ms: 96.0, p99_ms: 100.0, max_ms: 101.0 };
         assert_eq!(all.percentiles(), Some(expected));
         assert_eq!(Latencies::new("claim").percentiles(), None);

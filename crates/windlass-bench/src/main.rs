@@ -1,4 +1,4 @@
-//! Measures Windlass. Figures hold for the machine they were measured on; compare within one run.
+//! Benchmarks of Windlass, one subcommand per workload. Results depend on the machine: compare only within one run.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -10,12 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 mod adapter;
 mod compare;
 mod engine;
+mod event;
 mod guard;
 mod history;
 mod http;
 mod latency;
 mod nodes;
-mod order;
 mod pages;
 mod postgres;
 mod report;
@@ -29,7 +29,7 @@ mod wake;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The error is for people.
+/// An error that is printed for the user.
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Measures Windlass.
@@ -49,25 +49,26 @@ struct Cli {
 enum Workload {
     /// Publish and drain through the library, in batches of 1, 100 and 1000, by 1 and 16 callers.
     Engine(engine::Options),
-    /// The same over HTTP, against `windlass serve`; and long runs, and many waiting connections.
+    /// The same over HTTP, against `windlass serve`; also long runs and many waiting connections.
     Http(http::Options),
-    /// Handlers on a node: how many events a second, how soon each, and what it costs to wait.
+    /// Handlers on a node: throughput, latency and idle cost.
     Nodes(nodes::Options),
-    /// What a long history costs: publish, claim and finish on an empty and on a full database.
+    /// The cost of a long history: publish, claim and finish on an empty and on a full database.
     History(history::Options),
-    /// Whether Windlass has become slower: its rates as shares of what bare SQL reaches in the same run.
+    /// Regression check: rates as shares of what bare SQL reaches in the same run.
     Guard(guard::Options),
-    /// What a tick of the scheduler costs among many schedules.
+    /// The cost of a scheduler tick among many schedules.
     Schedules(schedules::Options),
-    /// What the pages of the dashboard cost with a million events and a hundred thousand dead letters.
+    /// The cost of the dashboard's pages with a million events and a hundred thousand dead letters.
     Pages(pages::Options),
     /// Wake-up latency between two processes that share a database.
     Wake(wake::Options),
-    /// Publishing in transactions of the application, on PostgreSQL: what it costs, and whether transactions wait for each other.
+    /// Publishing in transactions of the application, on PostgreSQL: its cost, and whether transactions block each
+    /// other.
     Transactions(transactions::Options),
-    /// Windlass beside its peers, on one machine and in one run.
+    /// Windlass and its peers, on one machine and in one run.
     Compare(compare::Options),
-    /// Windlass as one of the systems that `compare` measures.
+    /// Windlass as a system measured by `compare`.
     #[command(hide = true)]
     Adapter(adapter::Options),
     /// The claiming process of `wake`.
@@ -95,7 +96,7 @@ fn main() -> ExitCode {
     }
     let done = match workload {
         Workload::Engine(options) => run(Builder::new_multi_thread(), engine::run(&options)),
-        // One thread: the client is to leave the server as much of the machine as it can.
+        // One thread, to leave most of the machine to the server.
         Workload::Http(options) => run(Builder::new_current_thread(), http::run(&options)),
         Workload::Nodes(options) => run(Builder::new_multi_thread(), nodes::run(&options)),
         Workload::History(options) => run(Builder::new_multi_thread(), history::run(&options)),
@@ -117,7 +118,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the workload to its end, or to a signal: dropped, it stops what it has started.
+/// Runs the workload until it ends or a signal arrives. Dropping the workload stops everything that it started.
 fn run(mut runtime: Builder, workload: impl Future<Output = Result<(), AnyError>>) -> Result<(), AnyError> {
     runtime.enable_all().build()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;

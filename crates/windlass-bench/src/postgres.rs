@@ -1,21 +1,21 @@
-//! A PostgreSQL server to measure on.
+//! The PostgreSQL server for the benchmarks.
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sqlx::{Connection, Executor, PgConnection};
 
-/// So many databases are used at once; the ones before are dropped.
-const AT_ONCE: usize = 2;
+/// How many databases are in use at a time; older ones are dropped.
+const DATABASES_MAX: usize = 2;
 
 const VARIABLE: &str = "WINDLASS_TEST_POSTGRES";
 
-/// A server where databases may be created.
+/// The URL of a server on which databases may be created.
 pub fn url() -> Option<String> {
     std::env::var(VARIABLE).ok()
 }
 
-/// Runs this program once more, with a throw-away server beside it.
+/// Runs this program again with a temporary server.
 pub fn run_again_with_server() -> ExitCode {
     let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
     let mut again = Command::new("cargo");
@@ -33,7 +33,8 @@ pub fn run_again_with_server() -> ExitCode {
 /// A new, empty database on the server.
 pub async fn fresh_database(server: &str) -> Result<String, sqlx::Error> {
     static MADE: AtomicUsize = AtomicUsize::new(0);
-    let name = format!("windlass_bench_{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed) % AT_ONCE);
+    let name =
+        format!("windlass_bench_{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed) % DATABASES_MAX);
     drop_database(server, &name).await?;
     let mut connection = PgConnection::connect(server).await?;
     connection.execute(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).await?;
@@ -41,7 +42,7 @@ pub async fn fresh_database(server: &str) -> Result<String, sqlx::Error> {
     Ok(format!("{server}/{name}"))
 }
 
-/// Drops it, if there is one.
+/// Drops the database if it exists.
 pub async fn drop_database(server: &str, name: &str) -> Result<(), sqlx::Error> {
     let mut connection = PgConnection::connect(server).await?;
     let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");

@@ -1,10 +1,10 @@
-//! Results as a table or as JSON.
+//! Prints results as a table or as JSON.
 
 use serde::Serialize;
 
 use crate::statistics::{Summary, summary};
 
-/// One cell of the matrix, measured several times.
+/// One combination of store, workload, callers and batch size, measured several times.
 #[derive(Debug, Serialize)]
 pub struct Measurement {
     pub store: &'static str,
@@ -12,7 +12,7 @@ pub struct Measurement {
     pub callers: usize,
     pub batch: usize,
     pub events: usize,
-    /// Events per second, one for each round.
+    /// Events per second, one per round.
     pub rates: Vec<f64>,
 }
 
@@ -36,7 +36,7 @@ pub fn print(measurements: &[Measurement], json: bool) {
     }
 }
 
-/// The most memory this process ever had, where the system tells.
+/// The peak memory of this process; `None` without /proc.
 fn peak_memory_mb() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,4 @@
-//! What schedules cost: a look with nothing due, and ticks with few and many due.
+//! The cost of schedules: a tick with none, few and many schedules due.
 
 use std::time::Instant;
 
@@ -16,10 +16,10 @@ pub struct Options {
     /// Only this store.
     #[arg(long, value_enum)]
     store: Option<Backend>,
-    /// How many schedules there are.
+    /// The number of schedules.
     #[arg(long, default_value_t = 100_000)]
     schedules: u32,
-    /// How often each is measured; the median counts.
+    /// Measurements of each case; the median counts.
     #[arg(long, default_value_t = 21, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// JSON instead of a table.
@@ -33,7 +33,7 @@ impl Options {
     }
 }
 
-/// How many are due at a tick.
+/// The number of schedules due at a tick.
 const DUE: [usize; 4] = [0, 10, 100, 1_000];
 
 #[derive(Serialize)]
@@ -65,24 +65,24 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
 }
 
 async fn measure(options: &Options, backend: Backend, ticks: &mut Vec<Tick>) -> Result<(), AnyError> {
-    let database = backend.fresh().await?;
-    let (clock, hand) = Clock::test(Utc::now());
+    let database = backend.create_database().await?;
+    let (clock, test_clock) = Clock::test(Utc::now());
     let queue = Queue::options(&database.url).clock(clock).open().await?;
-    // Makes the schema, the lane and a row to copy.
+    // Creates the schema, the lane and a row to copy.
     let first = queue.add_schedule(NewSchedule::new("0", "0 0 1 1 *", NewEvent::new("tick"))).await?;
     let _ = queue.run_schedule(&first.id).await?;
-    eprintln!("{}: making {} schedules", backend.name(), options.schedules);
+    eprintln!("{}: creating {} schedules", backend.name(), options.schedules);
     fill(backend, &database.url, options.schedules).await?;
     let later = queue.clock().now() + TimeDelta::days(300);
     for due in DUE {
         let mut times = Vec::new();
         for _ in 0..options.rounds {
-            // Each tick is later than all before, and due for so many.
-            hand.advance(std::time::Duration::from_secs(60));
+            // Each tick is later than the previous one and has `due` schedules due.
+            test_clock.advance(std::time::Duration::from_secs(60));
             set_due(backend, &database.url, due, queue.clock().now() - TimeDelta::seconds(1), later).await?;
-            let begun = Instant::now();
+            let started = Instant::now();
             let fired = queue.fire_schedules_once().await?;
-            times.push(begun.elapsed().as_secs_f64() * 1e3);
+            times.push(started.elapsed().as_secs_f64() * 1e3);
             assert_eq!(fired.fired, due, "each fires once");
         }
         times.sort_by(f64::total_cmp);
@@ -93,7 +93,7 @@ async fn measure(options: &Options, backend: Backend, ticks: &mut Vec<Tick>) -> 
     Ok(())
 }
 
-/// Copies of the first, once a year each, so that none becomes due by itself.
+/// Copies the first schedule, which fires once a year, so that no copy becomes due by itself.
 async fn fill(backend: Backend, url: &str, schedules: u32) -> Result<(), AnyError> {
     match backend {
         Backend::Sqlite => {
@@ -123,7 +123,7 @@ INSERT INTO windlass.schedules (schedule_id, namespace, name, cron, timezone, ev
 SELECT gen_random_uuid(), namespace, n, '* * * * *', timezone, event_type, payload, next_at, created_at, updated_at
 FROM windlass.schedules, generate_series(1, $1 - 1) AS n";
 
-/// Lets so many of them be due at an instant, and all others not for long.
+/// Makes `due` schedules due at `at` and postpones all others to `later`.
 async fn set_due(
     backend: Backend,
     url: &str,
@@ -131,18 +131,18 @@ async fn set_due(
     at: DateTime<Utc>,
     later: DateTime<Utc>,
 ) -> Result<(), AnyError> {
-    // On a whole minute, as their rule has it.
+    // A whole minute, as their cron rule requires.
     let at = at - TimeDelta::microseconds(at.timestamp_micros() % 60_000_000);
     match backend {
         Backend::Sqlite => {
             let connection = rusqlite::Connection::open(url.trim_start_matches("sqlite://"))?;
             connection.busy_timeout(std::time::Duration::from_secs(10))?;
-            connection.execute(SQLITE_PUT_OFF, [later.timestamp_micros()])?;
+            connection.execute(SQLITE_POSTPONE, [later.timestamp_micros()])?;
             connection.execute(SQLITE_DUE, (at.timestamp_micros(), due as i64))?;
         }
         Backend::Postgres => {
             let mut connection = PgConnection::connect(url).await?;
-            sqlx::query(POSTGRES_PUT_OFF).bind(later).execute(&mut connection).await?;
+            sqlx::query(POSTGRES_POSTPONE).bind(later).execute(&mut connection).await?;
             sqlx::query(POSTGRES_DUE).bind(at).bind(due as i64).execute(&mut connection).await?;
             connection.close().await?;
         }
@@ -150,11 +150,11 @@ async fn set_due(
     Ok(())
 }
 
-const SQLITE_PUT_OFF: &str = "UPDATE schedules SET next_at = ?1 WHERE next_at < ?1";
+const SQLITE_POSTPONE: &str = "UPDATE schedules SET next_at = ?1 WHERE next_at < ?1";
 const SQLITE_DUE: &str = "
 UPDATE schedules SET next_at = ?1 WHERE schedule_id IN (
     SELECT schedule_id FROM schedules WHERE cron = '* * * * *' ORDER BY schedule_id LIMIT ?2)";
-const POSTGRES_PUT_OFF: &str = "UPDATE windlass.schedules SET next_at = $1 WHERE next_at < $1";
+const POSTGRES_POSTPONE: &str = "UPDATE windlass.schedules SET next_at = $1 WHERE next_at < $1";
 const POSTGRES_DUE: &str = "
 UPDATE windlass.schedules SET next_at = $1 WHERE schedule_id IN (
     SELECT schedule_id FROM windlass.schedules WHERE cron = '* * * * *' ORDER BY schedule_id LIMIT $2)";

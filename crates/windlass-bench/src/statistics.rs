@@ -1,4 +1,4 @@
-//! Medians, percentiles and windows of what was measured.
+//! Medians, percentiles and means of windows.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ pub struct Summary {
     pub max: f64,
 }
 
-/// None of nothing.
+/// `None` for no values.
 pub fn summary(mut values: Vec<f64>) -> Option<Summary> {
     values.sort_by(f64::total_cmp);
     let (min, max) = (*values.first()?, *values.last()?);
@@ -18,20 +18,20 @@ pub fn summary(mut values: Vec<f64>) -> Option<Summary> {
     Some(Summary { median: (values[lower] + values[upper]) / 2.0, min, max })
 }
 
-/// The smallest value that so many of 100 do not exceed; 0 of nothing.
+/// The smallest value that `percent` of the values do not exceed; 0 for no values.
 pub fn percentile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)
 }
 
-/// The mean of the values from `from` up to `to`, as far as there are any.
+/// The mean of the values from `from` up to `to`, cut to the existing values.
 pub fn mean(values: &[u64], from: usize, to: usize) -> f64 {
     let window = &values[from.min(values.len())..to.min(values.len())];
     window.iter().sum::<u64>() as f64 / window.len().max(1) as f64
 }
 
-/// The median of the values from `from` up to `to`, as far as there are any.
-pub fn middle(values: &[u64], from: usize, to: usize) -> f64 {
+/// The median of the values from `from` up to `to`, cut to the existing values.
+pub fn window_median(values: &[u64], from: usize, to: usize) -> f64 {
     let window = &values[from.min(values.len())..to.min(values.len())];
     summary(window.iter().map(|value| *value as f64).collect()).map_or(0.0, |summary| summary.median)
 }
@@ -41,14 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_one_in_the_middle_or_between_two() {
+    fn median_of_an_even_count_is_the_mean_of_two() {
         assert_eq!(summary(vec![3.0, 1.0, 2.0]), Some(Summary { median: 2.0, min: 1.0, max: 3.0 }));
         assert_eq!(summary(vec![4.0, 1.0]).map(|summary| summary.median), Some(2.5));
         assert_eq!(summary(vec![]), None);
     }
 
     #[test]
-    fn percentiles_are_values_that_were_measured() {
+    fn percentiles_are_measured_values() {
         let values: Vec<u64> = (1..=200).collect();
         assert_eq!([50, 95, 99, 100].map(|percent| percentile(&values, percent)), [100, 190, 198, 200]);
         assert_eq!(percentile(&[7], 50), 7);
@@ -56,11 +56,11 @@ mod tests {
     }
 
     #[test]
-    fn windows_end_with_the_values() {
+    fn windows_are_cut_to_the_existing_values() {
         assert_eq!(mean(&[1, 2, 3, 4], 1, 3), 2.5);
         assert_eq!(mean(&[1, 2, 3, 4], 2, 9), 3.5);
         assert_eq!(mean(&[1], 5, 9), 0.0);
-        assert_eq!(middle(&[1, 2, 3, 40], 1, 9), 3.0);
-        assert_eq!(middle(&[1], 5, 9), 0.0);
+        assert_eq!(window_median(&[1, 2, 3, 40], 1, 9), 3.0);
+        assert_eq!(window_median(&[1], 5, 9), 0.0);
     }
 }

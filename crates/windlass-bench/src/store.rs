@@ -1,4 +1,4 @@
-//! The stores that are measured, each on an empty database.
+//! The stores that are measured, each on a new database.
 
 use clap::ValueEnum;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ impl Backend {
         }
     }
 
-    pub async fn fresh(self) -> Result<Fresh, AnyError> {
+    pub async fn create_database(self) -> Result<TempDatabase, AnyError> {
         let folder = tempfile::tempdir()?;
         let url = match self {
             Backend::Sqlite => format!("sqlite://{}", folder.path().join("bench.db").display()),
@@ -31,12 +31,12 @@ impl Backend {
                 postgres::fresh_database(&server).await?
             }
         };
-        Ok(Fresh { url, _folder: folder })
+        Ok(TempDatabase { url, _folder: folder })
     }
 }
 
-/// An empty database. A file is removed when this is dropped.
-pub struct Fresh {
+/// A new, empty database. An SQLite file is removed when this is dropped.
+pub struct TempDatabase {
     pub url: String,
     _folder: TempDir,
 }

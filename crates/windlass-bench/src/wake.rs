@@ -1,7 +1,7 @@
 //! Wake-up latency between processes: one process publishes, another waits in a claim.
 //!
-//! The claiming process is this program again (`wake-claimer`), so that the two share nothing but the database.
-//! Both read the system clock; they run on one machine.
+//! The claiming process runs this program as well (`wake-claimer`), so that the two share only the database. Both
+//! read the system clock of the same machine.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use windlass::{ClaimRequest, Queue, Report};
 
 use crate::AnyError;
+use crate::event::{Order, PAID, order};
 use crate::latency::{Latencies, Percentiles};
-use crate::order::{Order, PAID, order};
 use crate::store::Backend;
 use crate::usage::Usage;
 
 /// How long the claiming process may take to start, and to claim the last event.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
 pub struct Options {
@@ -84,7 +84,8 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
          | busy CPU |\n| --- | ---: | ---: | --- | --- | ---: | ---: |"
     );
     for Wake { store, events, rate, from_commit, from_call, idle_cpu_percent, busy_cpu_percent } in &rows {
-        let (from_commit, from_call) = (shown(from_commit.as_ref()), shown(from_call.as_ref()));
+        let (from_commit, from_call) =
+            (format_percentiles(from_commit.as_ref()), format_percentiles(from_call.as_ref()));
         let cpu = |percent: &Option<f64>| percent.map_or("–".to_owned(), |percent| format!("{percent:.2} %"));
         let (idle, busy) = (cpu(idle_cpu_percent), cpu(busy_cpu_percent));
         println!("| {store} | {events} | {rate} | {from_commit} | {from_call} | {idle} | {busy} |");
@@ -92,13 +93,13 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
     Ok(())
 }
 
-fn shown(percentiles: Option<&Percentiles>) -> String {
+fn format_percentiles(percentiles: Option<&Percentiles>) -> String {
     percentiles
         .map_or("–".to_owned(), |p| format!("{:.1} / {:.1} / {:.1} / {:.1}", p.p50_ms, p.p95_ms, p.p99_ms, p.max_ms))
 }
 
 async fn measure(options: &Options, store: Backend) -> Result<Wake, AnyError> {
-    let database = store.fresh().await?;
+    let database = store.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let mut claimer = Claimer::start(&database.url)?;
     claimer.answer().await?;
@@ -132,9 +133,9 @@ async fn measure(options: &Options, store: Backend) -> Result<Wake, AnyError> {
 /// When `publish` was called and when it returned, for each event.
 async fn publish(queue: &Queue, options: &Options) -> Result<Vec<(u64, u64)>, AnyError> {
     let event_type = if options.unrelated { "order.unrelated" } else { PAID };
-    let (begun, mut published) = (Instant::now(), Vec::new());
+    let (started, mut published) = (Instant::now(), Vec::new());
     for n in 0..options.events {
-        sleep_until(begun + publish_time(n, options.rate)).await;
+        sleep_until(started + publish_time(n, options.rate)).await;
         let event = order(event_type, n as usize)?;
         let called = unix_micros();
         queue.publish(event).await?;
@@ -143,7 +144,7 @@ async fn publish(queue: &Queue, options: &Options) -> Result<Vec<(u64, u64)>, An
     Ok(published)
 }
 
-/// Slightly irregular, so that the events do not keep step with a poll.
+/// Slightly irregular, so that events do not synchronize with a poll.
 fn publish_time(n: u32, rate: u32) -> Duration {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     let n = f64::from(n);
@@ -157,7 +158,7 @@ fn unix_micros() -> u64 {
 /// The claiming process. Dropping it closes its standard input, which ends it.
 struct Claimer {
     process: Child,
-    /// The number of each event it claimed, and when.
+    /// The number of each claimed event, and when it was claimed.
     answers: UnboundedReceiver<(usize, u64)>,
 }
 
@@ -180,17 +181,17 @@ impl Claimer {
     }
 
     async fn answer(&mut self) -> Result<(usize, u64), AnyError> {
-        let answer = timeout(ANSWER_MAX, self.answers.recv()).await;
+        let answer = timeout(ANSWER_TIMEOUT, self.answers.recv()).await;
         Ok(answer.map_err(|_| "the claiming process does not answer")?.ok_or("the claiming process has ended")?)
     }
 
-    /// Also returns the CPU time that the process uses meanwhile, in percent of one core.
+    /// Awaits a future; also returns the CPU time that the process used meanwhile, in percent of one core.
     async fn cpu_percent<T>(&self, meanwhile: impl Future<Output = T>) -> (T, Option<f64>) {
-        let (pid, begun) = (self.process.id(), Instant::now());
+        let (pid, started) = (self.process.id(), Instant::now());
         let before = Usage::of(pid);
         let result = meanwhile.await;
         let used = before.zip(Usage::of(pid)).map(|(before, after)| after.cpu - before.cpu);
-        (result, used.map(|used| 100.0 * used.as_secs_f64() / begun.elapsed().as_secs_f64()))
+        (result, used.map(|used| 100.0 * used.as_secs_f64() / started.elapsed().as_secs_f64()))
     }
 }
 
@@ -201,8 +202,8 @@ impl Drop for Claimer {
     }
 }
 
-/// Claims and completes events, and prints when each claim returned, until standard input is closed. The first line is
-/// printed before the first claim.
+/// Claims and completes events, and prints when each claim returned, until standard input is closed. The first line
+/// is printed before the first claim.
 pub async fn claim(options: &ClaimerOptions) -> Result<(), AnyError> {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());

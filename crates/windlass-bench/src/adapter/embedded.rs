@@ -10,16 +10,16 @@ use windlass::{
     RunningNode, Status, SubscriptionSpec, Timestamp,
 };
 
-use super::payload::{Numbered, Shape, TYPE};
+use super::payload::{EventShape, NumberedPayload, TYPE};
 use super::tally::Tally;
 use crate::AnyError;
 use crate::compare::protocol::{Open, Variant};
 
-/// The node's `concurrency` that drains fastest.
+/// The node's `concurrency` with the highest drain rate.
 const TUNED_CONCURRENCY: usize = 3_000;
 const LOOPS: usize = 4;
 const LOOP_BATCH: usize = 500;
-/// How long an idle loop waits in its claim.
+/// How long an idle loop waits in a claim.
 const LOOP_WAIT: Duration = Duration::from_millis(100);
 
 /// Cheap to clone.
@@ -28,18 +28,18 @@ pub struct Embedded {
     queue: Queue,
     variant: Variant,
     subscriptions: usize,
-    begun: Timestamp,
-    /// All deliveries that handlers succeeded with so far, to be found in the history.
+    started: Timestamp,
+    /// The number of deliveries whose handler succeeded, to compare with the history.
     handled: Arc<AtomicU64>,
 }
 
 pub struct Workers {
     embedded: Embedded,
     tally: Arc<Tally>,
-    at_work: AtWork,
+    running: RunningWorkers,
 }
 
-enum AtWork {
+enum RunningWorkers {
     Node(Box<RunningNode>),
     Loops { stopping: Arc<AtomicBool>, tasks: JoinSet<Result<(), AnyError>> },
 }
@@ -50,12 +50,12 @@ impl Embedded {
         for n in 1..open.subscriptions {
             queue.add_subscription(SubscriptionSpec::new(subscription(n))).await?;
         }
-        let begun = queue.clock().now();
+        let started = queue.clock().now();
         let (variant, subscriptions) = (open.variant, open.subscriptions.max(1));
         if variant == Variant::Loops && subscriptions > 1 {
             return Err("loops claim for one subscription".into());
         }
-        Ok(Embedded { queue, variant, subscriptions, begun, handled: Arc::default() })
+        Ok(Embedded { queue, variant, subscriptions, started, handled: Arc::default() })
     }
 
     pub fn subscriptions(&self) -> usize {
@@ -71,7 +71,7 @@ impl Embedded {
         format!("{workers}; every event and every attempt stays in the history")
     }
 
-    pub async fn publish(&self, events: Vec<Numbered>, shape: Shape) -> Result<(), AnyError> {
+    pub async fn publish(&self, events: Vec<NumberedPayload>, shape: EventShape) -> Result<(), AnyError> {
         let mut new = events.iter().map(|event| new_event(event, shape)).collect::<windlass::Result<Vec<_>>>()?;
         match (new.len(), new.pop()) {
             (1, Some(one)) => drop(self.queue.publish(one).await?),
@@ -81,15 +81,17 @@ impl Embedded {
     }
 
     pub async fn start(&self, tally: Arc<Tally>) -> Result<Workers, AnyError> {
-        let at_work = match self.variant {
-            Variant::Recommended => AtWork::Node(Box::new(self.node(&tally).start().await?)),
-            Variant::Tuned => AtWork::Node(Box::new(self.node(&tally).concurrency(TUNED_CONCURRENCY).start().await?)),
+        let running = match self.variant {
+            Variant::Recommended => RunningWorkers::Node(Box::new(self.node(&tally).start().await?)),
+            Variant::Tuned => {
+                RunningWorkers::Node(Box::new(self.node(&tally).concurrency(TUNED_CONCURRENCY).start().await?))
+            }
             Variant::Loops => self.loops(&tally),
         };
-        Ok(Workers { embedded: self.clone(), tally, at_work })
+        Ok(Workers { embedded: self.clone(), tally, running })
     }
 
-    /// One handler for each subscription.
+    /// One handler per subscription.
     fn node(&self, tally: &Arc<Tally>) -> Node {
         let handler = |tally: Arc<Tally>| {
             Handler::new(TYPE, move |event: Envelope, _| std::future::ready(handle(&tally, &event)))
@@ -100,19 +102,19 @@ impl Embedded {
         })
     }
 
-    fn loops(&self, tally: &Arc<Tally>) -> AtWork {
+    fn loops(&self, tally: &Arc<Tally>) -> RunningWorkers {
         let stopping = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for n in 0..LOOPS {
             let claim = ClaimRequest::new(format!("bench:{n}")).max(LOOP_BATCH).wait(LOOP_WAIT);
             tasks.spawn(claim_and_finish(self.queue.clone(), claim, tally.clone(), stopping.clone()));
         }
-        AtWork::Loops { stopping, tasks }
+        RunningWorkers::Loops { stopping, tasks }
     }
 
-    /// What handlers succeeded with must be completed, all of it and nothing else.
+    /// Checks that the history has exactly the deliveries whose handler succeeded.
     async fn check(&self) -> Result<(), AnyError> {
-        let stats = self.queue.stats(self.begun).await?;
+        let stats = self.queue.stats(self.started).await?;
         let completed: u64 = stats.iter().filter(|row| row.status == Status::Completed).map(|row| row.count).sum();
         let handled = self.handled.load(Ordering::Relaxed);
         match completed == handled {
@@ -130,9 +132,9 @@ impl Embedded {
 
 impl Workers {
     pub async fn stop(self) -> Result<(), AnyError> {
-        match self.at_work {
-            AtWork::Node(node) => node.stop().await,
-            AtWork::Loops { stopping, mut tasks } => {
+        match self.running {
+            RunningWorkers::Node(node) => node.stop().await,
+            RunningWorkers::Loops { stopping, mut tasks } => {
                 stopping.store(true, Ordering::Relaxed);
                 while let Some(done) = tasks.join_next().await {
                     done??;
@@ -144,19 +146,19 @@ impl Workers {
     }
 }
 
-fn new_event(event: &Numbered, shape: Shape) -> windlass::Result<NewEvent> {
+fn new_event(event: &NumberedPayload, shape: EventShape) -> windlass::Result<NewEvent> {
     let new = NewEvent::new(TYPE).payload(event)?;
     let new = shape.tag(event.n).into_iter().fold(new, |new, tag| new.tags([tag]));
     Ok(shape.group(event.n).into_iter().fold(new, NewEvent::group))
 }
 
-/// The one that is always there, and others.
+/// The default subscription for 0, additional ones for other numbers.
 fn subscription(n: usize) -> String {
     if n == 0 { "main".to_owned() } else { format!("also-{n}") }
 }
 
 fn handle(tally: &Tally, event: &Envelope) -> Handled {
-    let payload: Numbered = event.payload()?;
+    let payload: NumberedPayload = event.payload()?;
     match tally.handle(&payload, event.attempt()) {
         true => Ok(()),
         false => Err(HandlerError::retry_after(Duration::ZERO, "fails at its first attempt")),
@@ -173,7 +175,7 @@ async fn claim_and_finish(
         let claimed = queue.claim(claim.clone()).await?;
         let mut reports = Vec::with_capacity(claimed.len());
         for delivery in &claimed {
-            let payload: Numbered = delivery.event.payload()?;
+            let payload: NumberedPayload = delivery.event.payload()?;
             let report = match tally.handle(&payload, delivery.attempts) {
                 true => Report::done(),
                 false => Report::new(Outcome::Retry { after: Some(Duration::ZERO) }),

@@ -1,4 +1,4 @@
-//! The load: publishers, workers, and the clock.
+//! The load: publishers, workers and timing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,79 +7,81 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
-use super::payload::{Shape, payloads};
-use super::tally::{STALL, Tally};
+use super::payload::{EventShape, payloads};
+use super::tally::{STALL_TIMEOUT, Tally};
 use super::{Caller, System};
 use crate::AnyError;
-use crate::compare::protocol::{Delays, Drain, Latency, Publish, Seconds, Steady, Took};
+use crate::compare::protocol::{Delays, Drain, Elapsed, Latency, PerSecondCounts, Publish, Steady};
 
-/// Publishers wait while so many are published and not yet finished.
+/// Publishers wait while this many events are published and not finished.
 const BACKLOG_MAX: u64 = 20_000;
-/// How often a publisher that waits looks again.
-const LOOK: Duration = Duration::from_millis(1);
-/// Ticks of the schedule by which latency is measured: above that, each publishes several.
+/// How often a waiting publisher checks again.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Most ticks per second of the latency schedule; for higher rates each tick publishes several events.
 const TICKS_PER_SECOND: f64 = 1000.0;
 
-pub async fn publish(system: &System, asked: &Publish) -> Result<Took, AnyError> {
+pub async fn publish(system: &System, params: &Publish) -> Result<Elapsed, AnyError> {
     let mut callers = Vec::new();
-    for _ in 0..asked.callers {
+    for _ in 0..params.callers {
         callers.push(system.caller().await?);
     }
-    let left = Arc::new(AtomicUsize::new(asked.events));
-    let shape = Shape { tag_sets: asked.tag_sets, mixed: asked.mixed, groups: asked.groups };
-    let (batch, bytes) = (asked.batch, asked.bytes);
-    let begun = Instant::now();
+    let left = Arc::new(AtomicUsize::new(params.events));
+    let shape = EventShape { tag_sets: params.tag_sets, mixed: params.mixed, groups: params.groups };
+    let (batch, bytes) = (params.batch, params.bytes);
+    let started = Instant::now();
     let mut tasks = JoinSet::new();
     for mut caller in callers {
         let left = left.clone();
         tasks.spawn(async move {
-            while let Some(count) = take(&left, batch) {
+            while let Some(count) = take_batch(&left, batch) {
                 caller.publish(payloads(count, bytes), shape).await?;
             }
             Ok::<_, AnyError>(())
         });
     }
-    all(tasks).await?;
-    Ok(Took { seconds: begun.elapsed().as_secs_f64() })
+    join_all(tasks).await?;
+    Ok(Elapsed { seconds: started.elapsed().as_secs_f64() })
 }
 
-fn take(left: &AtomicUsize, batch: usize) -> Option<usize> {
+fn take_batch(left: &AtomicUsize, batch: usize) -> Option<usize> {
     let less = |left: usize| (left > 0).then(|| left.saturating_sub(batch));
     let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     before.ok().map(|before| before.min(batch))
 }
 
-async fn all(mut tasks: JoinSet<Result<(), AnyError>>) -> Result<(), AnyError> {
+async fn join_all(mut tasks: JoinSet<Result<(), AnyError>>) -> Result<(), AnyError> {
     while let Some(done) = tasks.join_next().await {
         done??;
     }
     Ok(())
 }
 
-/// The clock stops once the workers have: then what they handled is recorded.
-pub async fn drain(system: &System, asked: Drain) -> Result<Took, AnyError> {
-    let tally = Arc::new(Tally::new(asked.events * system.deliveries(), asked.fail_percent));
-    let begun = Instant::now();
+/// The time ends when the workers have stopped: then all handled events are recorded.
+pub async fn drain(system: &System, params: Drain) -> Result<Elapsed, AnyError> {
+    let tally = Arc::new(Tally::new(params.events * system.deliveries(), params.fail_percent));
+    let started = Instant::now();
     let workers = system.start(tally.clone()).await?;
     tally.reached().await?;
     workers.stop().await?;
-    Ok(Took { seconds: begun.elapsed().as_secs_f64() })
+    Ok(Elapsed { seconds: started.elapsed().as_secs_f64() })
 }
 
-pub async fn latency(system: &System, asked: Latency) -> Result<Delays, AnyError> {
-    let (tick, each) = schedule(asked.per_second as f64);
-    let ticks = (asked.seconds as f64 / tick.as_secs_f64()).round() as usize;
+pub async fn latency(system: &System, params: Latency) -> Result<Delays, AnyError> {
+    let (tick, each) = schedule(params.per_second as f64);
+    let ticks = (params.seconds as f64 / tick.as_secs_f64()).round() as usize;
     let tally = Arc::new(Tally::with_delays((ticks * each + 1) * system.deliveries()));
     let workers = system.start(tally.clone()).await?;
-    // The first one, untimed as with every peer, shows that the workers are there.
+    // The first event is not timed, as for every peer; it ensures that the workers run.
     let mut first = system.caller().await?;
-    first.publish(payloads(1, asked.bytes), Shape::default()).await?;
+    first.publish(payloads(1, params.bytes), EventShape::default()).await?;
     let handled = async {
         while tally.done() < system.deliveries() as u64 {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     };
-    timeout(STALL, handled).await.map_err(|_| format!("the first event was not handled within {STALL:?}"))?;
+    timeout(STALL_TIMEOUT, handled)
+        .await
+        .map_err(|_| format!("the first event was not handled within {STALL_TIMEOUT:?}"))?;
     tally.take_delays();
     let idle = Arc::new(std::sync::Mutex::new(vec![first]));
     let mut publishing = JoinSet::new();
@@ -94,13 +96,13 @@ pub async fn latency(system: &System, asked: Latency) -> Result<Delays, AnyError
             };
             let idle = idle.clone();
             publishing.spawn(async move {
-                caller.publish(payloads(1, asked.bytes), Shape::default()).await?;
+                caller.publish(payloads(1, params.bytes), EventShape::default()).await?;
                 lock(&idle).push(caller);
                 Ok(())
             });
         }
     }
-    all(publishing).await?;
+    join_all(publishing).await?;
     tally.reached().await?;
     workers.stop().await?;
     Ok(Delays { micros: tally.take_delays() })
@@ -110,52 +112,52 @@ fn lock(idle: &std::sync::Mutex<Vec<Caller>>) -> std::sync::MutexGuard<'_, Vec<C
     idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// How far apart ticks are, and how many are published at each.
+/// The interval between ticks, and the number of events per tick.
 fn schedule(per_second: f64) -> (Duration, usize) {
     let each = (per_second / TICKS_PER_SECOND).ceil().max(1.0);
     (Duration::from_secs_f64(each / per_second.max(0.01)), each as usize)
 }
 
-pub async fn steady(system: &System, asked: Steady) -> Result<Seconds, AnyError> {
+pub async fn steady(system: &System, params: Steady) -> Result<PerSecondCounts, AnyError> {
     let tally = Arc::new(Tally::new(usize::MAX, 0));
     let published = Arc::new(AtomicU64::new(0));
     let workers = system.start(tally.clone()).await?;
-    let begun = Instant::now();
-    let end = begun + Duration::from_secs(asked.seconds);
+    let started = Instant::now();
+    let end = started + Duration::from_secs(params.seconds);
     let mut publishers = JoinSet::new();
-    for _ in 0..asked.publishers {
+    for _ in 0..params.publishers {
         let caller = system.caller().await?;
-        publishers.spawn(publish_steadily(caller, asked, end, published.clone(), tally.clone()));
+        publishers.spawn(publish_steadily(caller, params, end, published.clone(), tally.clone()));
     }
     let deliveries = system.deliveries() as u64;
-    let mut seconds = Seconds { finished: Vec::new(), published: Vec::new() };
+    let mut seconds = PerSecondCounts { finished: Vec::new(), published: Vec::new() };
     let (mut finished_before, mut published_before) = (0, 0);
-    for second in 1..=asked.seconds {
-        sleep_until(begun + Duration::from_secs(second)).await;
+    for second in 1..=params.seconds {
+        sleep_until(started + Duration::from_secs(second)).await;
         let (finished, published) = (tally.done() / deliveries, published.load(Ordering::Relaxed));
         seconds.finished.push(finished - finished_before);
         seconds.published.push(published - published_before);
         (finished_before, published_before) = (finished, published);
     }
-    all(publishers).await?;
+    join_all(publishers).await?;
     workers.stop().await?;
     Ok(seconds)
 }
 
 async fn publish_steadily(
     mut caller: Caller,
-    asked: Steady,
+    params: Steady,
     end: Instant,
     published: Arc<AtomicU64>,
     tally: Arc<Tally>,
 ) -> Result<(), AnyError> {
     while Instant::now() < end {
         if published.load(Ordering::Relaxed).saturating_sub(tally.done()) >= BACKLOG_MAX {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             continue;
         }
-        caller.publish(payloads(asked.batch, asked.bytes), Shape::default()).await?;
-        published.fetch_add(asked.batch as u64, Ordering::Relaxed);
+        caller.publish(payloads(params.batch, params.bytes), EventShape::default()).await?;
+        published.fetch_add(params.batch as u64, Ordering::Relaxed);
     }
     Ok(())
 }
@@ -165,14 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_call_publishes_what_is_left() {
+    fn last_call_publishes_the_rest() {
         let left = AtomicUsize::new(250);
-        let taken: Vec<_> = std::iter::from_fn(|| take(&left, 100)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| take_batch(&left, 100)).collect();
         assert_eq!(taken, [100, 100, 50]);
     }
 
     #[test]
-    fn ticks_are_no_closer_than_a_millisecond() {
+    fn ticks_are_at_least_a_millisecond_apart() {
         assert_eq!(schedule(50.0), (Duration::from_millis(20), 1));
         assert_eq!(schedule(1000.0), (Duration::from_millis(1), 1));
         assert_eq!(schedule(2500.0), (Duration::from_micros(1200), 3));

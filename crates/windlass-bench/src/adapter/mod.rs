@@ -1,4 +1,4 @@
-//! Windlass as one of the systems that are compared: reads requests from stdin, answers on stdout.
+//! Windlass as one of the compared systems: reads requests from stdin and writes answers to stdout.
 
 mod embedded;
 mod load;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use self::embedded::Embedded;
 use self::over_http::OverHttp;
-use self::payload::{Numbered, Shape};
+use self::payload::{EventShape, NumberedPayload};
 use self::tally::Tally;
 use crate::AnyError;
 use crate::compare::protocol::{Answer, Closed, Open, Opened, Request};
@@ -36,7 +36,7 @@ enum Kind {
     Http,
 }
 
-/// What is measured.
+/// The opened system.
 #[derive(Clone)]
 enum System {
     Embedded(Embedded),
@@ -102,7 +102,7 @@ impl System {
 }
 
 impl Workers {
-    /// Once this returns, all that was handled is recorded.
+    /// Returns when all handled events are recorded.
     async fn stop(self) -> Result<(), AnyError> {
         match self {
             Workers::Embedded(workers) => workers.stop().await,
@@ -112,8 +112,8 @@ impl Workers {
 }
 
 impl Caller {
-    /// Returns once all are stored and synced.
-    async fn publish(&mut self, events: Vec<Numbered>, shape: Shape) -> Result<(), AnyError> {
+    /// Returns when all events are stored and synced.
+    async fn publish(&mut self, events: Vec<NumberedPayload>, shape: EventShape) -> Result<(), AnyError> {
         match self {
             Caller::Embedded(embedded) => embedded.publish(events, shape).await,
             Caller::OverHttp(caller) => caller.publish(&events, shape).await,
@@ -136,7 +136,7 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Read by a thread of their own: to read stdin blocks.
+/// Reads requests in a thread, because reading stdin blocks.
 fn requests() -> Receiver<String> {
     let (request, requests) = channel(1);
     std::thread::spawn(move || {

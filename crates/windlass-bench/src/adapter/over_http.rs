@@ -1,4 +1,4 @@
-//! Windlass over HTTP: `windlass serve` as a process of its own, and a kept connection for each caller and worker.
+//! Windlass over HTTP: `windlass serve` in its own process, with a keep-alive connection per caller and worker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::payload::{Numbered, Shape, TYPE};
+use super::payload::{EventShape, NumberedPayload, TYPE};
 use super::tally::Tally;
 use crate::AnyError;
 use crate::compare::protocol::{Open, Variant};
@@ -32,15 +32,15 @@ pub struct Workers {
 
 #[derive(Deserialize)]
 struct Claimed {
-    events: Vec<Taken>,
+    events: Vec<ClaimedEvent>,
 }
 
 #[derive(Deserialize)]
-struct Taken {
+struct ClaimedEvent {
     id: i64,
     lease: String,
     retry_count: u32,
-    payload: Numbered,
+    payload: NumberedPayload,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +59,7 @@ impl OverHttp {
             (Variant::Recommended | Variant::Tuned, 0 | 1) => {
                 Ok(OverHttp { server: Server::on(&open.url)?, variant: open.variant })
             }
-            _ => Err("over HTTP there is one subscription, and no loops of the library's".into()),
+            _ => Err("over HTTP only one subscription and no library loops are supported".into()),
         }
     }
 
@@ -71,7 +71,7 @@ impl OverHttp {
         )
     }
 
-    /// How many, and how many events each claims at once.
+    /// The number of workers, and the most events per claim.
     fn workers(&self) -> (usize, usize) {
         match self.variant {
             Variant::Recommended => (10, 10),
@@ -109,7 +109,7 @@ impl Workers {
 }
 
 impl Caller {
-    pub async fn publish(&mut self, events: &[Numbered], shape: Shape) -> Result<(), AnyError> {
+    pub async fn publish(&mut self, events: &[NumberedPayload], shape: EventShape) -> Result<(), AnyError> {
         let bodies: Vec<_> = events.iter().map(|event| body(event, shape)).collect();
         let (path, body) = match &bodies[..] {
             [one] => ("/events", one.to_string()),
@@ -119,7 +119,7 @@ impl Caller {
     }
 }
 
-fn body(event: &Numbered, shape: Shape) -> serde_json::Value {
+fn body(event: &NumberedPayload, shape: EventShape) -> serde_json::Value {
     let mut body = json!({ "type": TYPE, "payload": event });
     if let Some(tag) = shape.tag(event.n) {
         body["tags"] = tag.into();
@@ -145,28 +145,28 @@ impl Worker {
         while !stopping.load(Ordering::Relaxed) {
             let claim = json!({ "worker_id": self.worker_id, "max": self.max, "wait_ms": WAIT_MS }).to_string();
             let answer = post(&mut self.connection, "/events/claim", &claim, 200).await?;
-            let taken = serde_json::from_slice::<Claimed>(answer)?.events;
-            if !taken.is_empty() {
-                self.finish(&taken, &tally).await?;
+            let claimed = serde_json::from_slice::<Claimed>(answer)?.events;
+            if !claimed.is_empty() {
+                self.finish(&claimed, &tally).await?;
             }
         }
         Ok(())
     }
 
-    async fn finish(&mut self, taken: &[Taken], tally: &Tally) -> Result<(), AnyError> {
-        let items: Vec<_> = taken.iter().map(|taken| report(taken, tally)).collect();
+    async fn finish(&mut self, claimed: &[ClaimedEvent], tally: &Tally) -> Result<(), AnyError> {
+        let items: Vec<_> = claimed.iter().map(|claimed| report(claimed, tally)).collect();
         let reports = json!({ "worker_id": self.worker_id, "items": items }).to_string();
         let answer = post(&mut self.connection, "/events/finish", &reports, 200).await?;
         let results = serde_json::from_slice::<Finished>(answer)?.results;
-        match results.len() == taken.len() && results.iter().all(|result| result.status == 200) {
+        match results.len() == claimed.len() && results.iter().all(|result| result.status == 200) {
             true => Ok(()),
             false => Err(format!("not all were finished: {}", String::from_utf8_lossy(answer)).into()),
         }
     }
 }
 
-fn report(taken: &Taken, tally: &Tally) -> serde_json::Value {
-    let Taken { id, lease, retry_count, payload } = taken;
+fn report(claimed: &ClaimedEvent, tally: &Tally) -> serde_json::Value {
+    let ClaimedEvent { id, lease, retry_count, payload } = claimed;
     match tally.handle(payload, retry_count + 1) {
         true => json!({ "event_id": id, "lease": lease, "outcome": "complete" }),
         false => json!({ "event_id": id, "lease": lease, "outcome": "fail", "retry_after_ms": 0 }),

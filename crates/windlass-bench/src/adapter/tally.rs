@@ -1,4 +1,4 @@
-//! What the handlers saw.
+//! Counts handled events and records their delays.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::payload::{Numbered, micros};
+use super::payload::{NumberedPayload, micros};
 use crate::AnyError;
 
-/// Without any progress for this long, the measurement is given up.
-pub const STALL: Duration = Duration::from_secs(60);
+/// The measurement fails after this long without progress.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Counts the events whose handler succeeded.
 pub struct Tally {
@@ -18,7 +18,7 @@ pub struct Tally {
     expected: u64,
     reached: Notify,
     fail_percent: u64,
-    /// How long each took to get here, where that is asked for.
+    /// The delay of each event, if requested.
     delays: Option<Mutex<Vec<u64>>>,
 }
 
@@ -31,8 +31,8 @@ impl Tally {
         Tally { delays: Some(Mutex::default()), ..Tally::new(expected, 0) }
     }
 
-    /// A handler begins: whether it is to succeed.
-    pub fn handle(&self, payload: &Numbered, attempt: u32) -> bool {
+    /// Records the start of a handler; returns whether it shall succeed.
+    pub fn handle(&self, payload: &NumberedPayload, attempt: u32) -> bool {
         if let Some(delays) = &self.delays {
             let delay = micros().saturating_sub(payload.at);
             delays.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(delay);
@@ -54,8 +54,10 @@ impl Tally {
     pub async fn reached(&self) -> Result<(), AnyError> {
         let mut before = self.done();
         while self.done() < self.expected {
-            if tokio::time::timeout(STALL, self.reached.notified()).await.is_err() && self.done() == before {
-                return Err(format!("nothing handled for {STALL:?}, after {before} of {}", self.expected).into());
+            if tokio::time::timeout(STALL_TIMEOUT, self.reached.notified()).await.is_err() && self.done() == before {
+                return Err(
+                    format!("nothing handled for {STALL_TIMEOUT:?}, after {before} of {}", self.expected).into()
+                );
             }
             before = self.done();
         }

@@ -1,4 +1,4 @@
-//! Brokers that are compared: started for each measurement, in a temporary folder and on a free port.
+//! The brokers among the peers: started for each measurement in a temporary folder and on a free port.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::group::Group;
+use super::process_group::ProcessGroup;
 use crate::AnyError;
 
-const START_MAX: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Ended, and its files removed, when dropped.
+/// Stopped, and its files removed, when dropped.
 pub struct Broker {
     pub address: SocketAddr,
-    _group: Group,
+    _group: ProcessGroup,
     _folder: TempDir,
 }
 
 impl Broker {
-    /// JetStream in files. It syncs every two minutes, not with each message: that is its default.
+    /// JetStream with file storage. By default it syncs every two minutes, not with each message.
     pub async fn nats(program: &Path) -> Result<Broker, AnyError> {
         Broker::start(program, |command, port, folder| {
             command.args(["-a", "127.0.0.1", "-p", port, "-js", "-sd"]).arg(folder);
@@ -28,7 +28,7 @@ impl Broker {
         .await
     }
 
-    /// With its log in files, synced with each job.
+    /// With a write-ahead log that is synced with each job.
     pub async fn beanstalkd(program: &Path) -> Result<Broker, AnyError> {
         Broker::start(program, |command, port, folder| {
             command.args(["-l", "127.0.0.1", "-p", port, "-f", "0", "-b"]).arg(folder);
@@ -41,10 +41,10 @@ impl Broker {
         let address = free_address()?;
         let mut command = Command::new(program);
         arguments(&mut command, &address.port().to_string(), folder.path());
-        let mut group = Group::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))?;
-        let begun = Instant::now();
+        let mut group = ProcessGroup::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))?;
+        let started = Instant::now();
         while TcpStream::connect(address).is_err() {
-            if group.has_ended() || begun.elapsed() > START_MAX {
+            if group.has_ended() || started.elapsed() > START_TIMEOUT {
                 return Err(format!("{} does not start", program.display()).into());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,20 +1,20 @@
-//! What is measured, and how it is written.
+//! The measured figures and how they are formatted.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// One measurement's.
+/// The figures of one measurement.
 pub type Figures = BTreeMap<Figure, f64>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// Events per second, published as the first step.
+    /// Events published per second in the first step.
     Published,
     /// Events (or deliveries) per second.
     Rate,
-    /// What was published per second while delays were measured.
+    /// Events published per second while delays were measured.
     Offered,
     P50Ms,
     P95Ms,
@@ -22,16 +22,16 @@ pub enum Figure {
     MaxMs,
     /// Per event.
     WalBytes,
-    /// Transactions that wrote, per event.
+    /// Writing transactions per event.
     Transactions,
-    /// Events in the median second: of the first 10 s after the snapshot, the last 10 s before its end, and once it had
-    /// ended.
+    /// Events per second, as the median over the first 10 s after the snapshot began, the last 10 s before its end,
+    /// and the time after it ended.
     First,
     Last,
     After,
-    /// The last 10 s against the first.
+    /// The last 10 s divided by the first 10 s.
     Kept,
-    /// Afterwards, against the first 10 s.
+    /// The rate afterwards divided by the first 10 s.
     Recovered,
 }
 
@@ -55,7 +55,7 @@ impl Figure {
         }
     }
 
-    pub fn write(self, value: f64) -> String {
+    pub fn format(self, value: f64) -> String {
         match self {
             Figure::P50Ms | Figure::P95Ms | Figure::P99Ms | Figure::MaxMs => format!("{value:.2}"),
             Figure::Kept | Figure::Recovered => format!("{value:.2}"),
@@ -70,7 +70,7 @@ impl Figure {
     }
 }
 
-/// A whole number with commas.
+/// A whole number with thousands separators.
 pub fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.max(0.0));
     let mut text = String::new();
@@ -88,10 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_written_as_people_read_them() {
+    fn figures_are_formatted_with_separators_and_digits() {
         assert_eq!(thousands(1_234_567.4), "1,234,567");
         assert_eq!((thousands(999.0), thousands(0.0)), ("999".into(), "0".into()));
-        assert_eq!(Figure::P50Ms.write(0.7), "0.70");
-        assert_eq!(Figure::Rate.write(100_000.0), "100,000");
+        assert_eq!(Figure::P50Ms.format(0.7), "0.70");
+        assert_eq!(Figure::Rate.format(100_000.0), "100,000");
     }
 }

@@ -1,12 +1,12 @@
-//! The peers, installed on demand below the target folder; and brokers, found or installed.
+//! Installs the peers on demand below the target folder, and finds or installs the brokers.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::ask::last_lines;
-use super::systems::{Package, Place, System};
+use super::adapter_process::last_lines;
+use super::systems::{Package, Storage, System};
 use crate::AnyError;
 
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
@@ -15,7 +15,7 @@ const APT_INSTALL: &str = "
 export DEBIAN_FRONTEND=noninteractive
 apt-get update && apt-get install -y --no-install-recommends \"$1\"";
 
-/// For who is not root: unpacked into the folder `$2`.
+/// Without root: unpacks the package into the folder `$2`.
 const APT_UNPACK: &str = "
 set -e
 mkdir -p \"$2\"
@@ -24,14 +24,14 @@ apt-get download \"$1\"
 for package in *.deb; do dpkg -x \"$package\" .; done
 rm *.deb";
 
-/// What is there, and where.
+/// Installs packages, each at most once.
 pub struct Installer {
     folder: PathBuf,
     may_install: bool,
     packages: HashMap<Package, Result<(), String>>,
 }
 
-/// How to run a system.
+/// An installed system and how to run it.
 pub struct Installed {
     program: PathBuf,
     arguments: Vec<String>,
@@ -59,7 +59,7 @@ impl Installer {
         Ok(Installer { folder, may_install, packages: HashMap::new() })
     }
 
-    /// Where the system's adapter may write what goes wrong.
+    /// The log file for the adapter's stderr.
     pub fn log(&self, system: &System) -> PathBuf {
         self.folder.join("log").join(format!("{}.log", system.name))
     }
@@ -74,10 +74,10 @@ impl Installer {
             self.packages[&package].clone()?;
         }
         let (program, arguments) = self.adapter(system)?;
-        let broker = match system.place {
-            Place::Nats => Some(self.broker("nats-server")?),
-            Place::Beanstalkd => Some(self.broker("beanstalkd")?),
-            Place::Postgres | Place::Sqlite => None,
+        let broker = match system.storage {
+            Storage::Nats => Some(self.broker("nats-server")?),
+            Storage::Beanstalkd => Some(self.broker("beanstalkd")?),
+            Storage::Postgres | Storage::Sqlite => None,
         };
         Ok(Installed { program, arguments, broker })
     }
@@ -98,7 +98,7 @@ impl Installer {
             Package::Node => {
                 let folder = self.folder.join("node");
                 let script = file(folder.join(name + ".mjs"))?;
-                // The peers want a newer one than many systems have; their packages bring it where that is so.
+                // The peers need a newer Node than many systems have; their packages include it if necessary.
                 let node = file(folder.join("node_modules/.bin/node")).unwrap_or_else(|_| PathBuf::from("node"));
                 (node, vec![script.display().to_string()])
             }
@@ -126,10 +126,10 @@ impl Installer {
         run(cargo.env("CARGO_TARGET_DIR", self.folder.join("rust")))
     }
 
-    /// In a copy, since npm puts packages beside their list.
+    /// Installs in a copy of the folder, because npm puts packages next to the lock file.
     fn npm_ci(&self) -> Result<(), String> {
         let (from, to) = (Path::new(PEERS).join("node"), self.folder.join("node"));
-        fs::create_dir_all(&to).map_err(|error| format!("cannot make {}: {error}", to.display()))?;
+        fs::create_dir_all(&to).map_err(|error| format!("cannot create {}: {error}", to.display()))?;
         let is_new = !to.join("node_modules").is_dir() || is_changed(&from, &to, "package-lock.json");
         let files = fs::read_dir(&from).map_err(|error| format!("cannot read {}: {error}", from.display()))?;
         for file in files.flatten().filter(|file| file.path().is_file()) {
@@ -137,7 +137,7 @@ impl Installer {
             copied.map_err(|error| format!("cannot copy {}: {error}", file.path().display()))?;
         }
         if is_new {
-            // Written last: a folder with half of its packages is not taken for a whole one.
+            // The lock file is removed on failure, so that an incomplete installation is not reused.
             let ci = run(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&to));
             return ci.inspect_err(|_| drop(fs::remove_file(to.join("package-lock.json"))));
         }
@@ -156,13 +156,13 @@ impl Installer {
         copied.map(drop).map_err(|error| format!("cannot copy {}: {error}", list.display()))
     }
 
-    /// A program of the Debian package of the same name.
+    /// The program of the Debian package with the same name.
     fn broker(&self, name: &str) -> Result<PathBuf, String> {
         let unpacked = self.folder.join("brokers");
         let find = || {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let folders = std::env::split_paths(&path).chain(["usr/sbin", "usr/bin"].map(|bin| unpacked.join(bin)));
-            // Daemons are in folders that not everyone has in PATH.
+            // Daemons are in folders that may not be in PATH.
             let mut folders = folders.chain(["/usr/sbin", "/usr/bin"].map(PathBuf::from));
             folders.find_map(|folder| Some(folder.join(name)).filter(|program| program.is_file()))
         };
@@ -176,11 +176,11 @@ impl Installer {
 }
 
 fn is_changed(from: &Path, to: &Path, name: &str) -> bool {
-    let (wanted, there) = (fs::read(from.join(name)), fs::read(to.join(name)));
-    !matches!((wanted, there), (Ok(wanted), Ok(there)) if wanted == there)
+    let (wanted, installed) = (fs::read(from.join(name)), fs::read(to.join(name)));
+    !matches!((wanted, installed), (Ok(wanted), Ok(installed)) if wanted == installed)
 }
 
-/// The last lines of what it said, if it fails.
+/// Runs a command; on failure returns the last lines of its output.
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let arguments: Vec<_> = command.get_args().take(3).map(|argument| argument.to_string_lossy()).collect();

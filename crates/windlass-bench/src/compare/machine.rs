@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! Describes the machine and the server of a run.
 
 use std::fs;
 use std::io::Write;
@@ -9,9 +9,9 @@ use sqlx::{Connection, PgConnection};
 
 use crate::AnyError;
 
-const PROBE: Duration = Duration::from_secs(1);
+const PROBE_TIME: Duration = Duration::from_secs(1);
 
-/// Those that decide how fast a queue can be, and how safe.
+/// Settings that affect the speed and durability of a queue.
 const SETTINGS: &str = "
 SELECT name, current_setting(name) FROM pg_settings
 WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'shared_buffers', 'max_wal_size', 'min_wal_size',
@@ -23,7 +23,7 @@ pub struct Machine {
     pub cores: usize,
     pub memory_gib: Option<f64>,
     pub kernel: String,
-    /// Of 8 KiB each, one after the other, in the folder for temporary files.
+    /// Sequential syncs of 8 KiB each in the folder for temporary files.
     pub syncs_per_second: f64,
     pub postgres: Option<Postgres>,
 }
@@ -35,7 +35,7 @@ pub struct Postgres {
 }
 
 impl Machine {
-    pub async fn look(with_postgres: bool) -> Result<Machine, AnyError> {
+    pub async fn inspect(with_postgres: bool) -> Result<Machine, AnyError> {
         let postgres = match with_postgres {
             true => Some(postgres().await?),
             false => None,
@@ -65,13 +65,13 @@ fn memory_gib(meminfo: &str) -> Option<f64> {
 
 fn syncs_per_second() -> Result<f64, AnyError> {
     let mut file = tempfile::tempfile()?;
-    let (begun, mut syncs) = (Instant::now(), 0);
-    while begun.elapsed() < PROBE {
+    let (started, mut syncs) = (Instant::now(), 0);
+    while started.elapsed() < PROBE_TIME {
         file.write_all(&[0; 8192])?;
         file.sync_data()?;
         syncs += 1;
     }
-    Ok(f64::from(syncs) / begun.elapsed().as_secs_f64())
+    Ok(f64::from(syncs) / started.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

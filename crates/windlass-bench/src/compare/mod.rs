@@ -1,13 +1,15 @@
-//! Windlass beside its peers: every system in the same way, on the same server, in one run.
+//! Compares Windlass with its peers: every system under the same workloads, on the same server, in one run.
+//!
+//! Start with [`workloads`] for what is measured, [`systems`] for the peers, and [`runner`] for the order. A system
+//! is driven through its adapter process with the [`protocol`].
 
-mod ask;
+mod adapter_process;
 mod broker;
+mod environment;
 mod figures;
-mod group;
-mod hold;
 mod install;
 mod machine;
-mod place;
+mod process_group;
 pub mod protocol;
 mod report;
 mod results;
@@ -16,6 +18,7 @@ mod session;
 mod sizes;
 mod svg;
 mod systems;
+mod vacuum_blocker;
 mod verdicts;
 mod wal;
 mod workloads;
@@ -28,7 +31,7 @@ use self::machine::Machine;
 use self::results::Results;
 use self::runner::Runner;
 use self::sizes::Scale;
-use self::systems::{Place, SYSTEMS, System};
+use self::systems::{SYSTEMS, Storage, System};
 use self::verdicts::verdicts;
 use self::workloads::{WORKLOADS, Workload};
 use crate::AnyError;
@@ -41,31 +44,31 @@ pub struct Options {
     /// Only these workloads; see --list.
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
-    /// How often each is measured; the median counts. The longest are measured once, unless they are named.
+    /// Measurements of each case; the median counts. The longest workloads run once unless they are named.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Less of everything, say 0.1, to try it: fewer events, and less time.
+    /// Scale of event counts and durations, such as 0.1 for a trial run.
     #[arg(long, default_value_t = 1.0)]
     events_scale: f64,
-    /// alone, held-snapshot, long-writer, readers: for how long; by default 180 and, for readers, 90.
+    /// alone, held-snapshot, long-writer, readers: duration in seconds [default: 180; readers 90]
     #[arg(long)]
     hold_seconds: Option<u64>,
-    /// Writes all figures here, anew after each measurement.
+    /// Write all figures to this file after each measurement.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes the report here, in the same way, instead of to stdout at the end.
+    /// Write the report to this file after each measurement, instead of to stdout at the end.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Draws a chart here.
+    /// Write a chart to this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Uses what is installed, and installs nothing.
+    /// Use installed peers only; install nothing.
     #[arg(long)]
     no_install: bool,
-    /// Fails unless every claim that was measured holds.
+    /// Fail unless every measured claim holds.
     #[arg(long)]
     check: bool,
-    /// Lists systems and workloads.
+    /// List systems and workloads.
     #[arg(long)]
     list: bool,
 }
@@ -74,7 +77,7 @@ impl Options {
     pub fn needs_postgres(&self) -> bool {
         let known =
             SYSTEMS.iter().filter(|system| self.systems.is_empty() || self.systems.iter().any(|s| s == system.name));
-        !self.list && known.into_iter().any(|system| system.place == Place::Postgres)
+        !self.list && known.into_iter().any(|system| system.storage == Storage::Postgres)
     }
 
     fn scale(&self) -> Scale {
@@ -93,14 +96,14 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
         workloads.iter_mut().for_each(|workload| workload.once = false);
     }
     if let (true, Some(server)) = (options.needs_postgres(), crate::postgres::url())
-        && let Err(error) = wal::fill(&server).await
+        && let Err(error) = wal::preallocate(&server).await
     {
-        eprintln!("the files of the server's log are not made beforehand: {error}");
+        eprintln!("cannot create the server's WAL files in advance: {error}");
     }
-    let machine = Machine::look(options.needs_postgres()).await?;
+    let machine = Machine::inspect(options.needs_postgres()).await?;
     let mut runner = Runner::new(systems, options.scale(), !options.no_install)?;
-    let noted = |results: &Results| write(options, &machine, results, &workloads);
-    runner.run(&workloads, usize::from(options.rounds), noted).await?;
+    let save = |results: &Results| write(options, &machine, results, &workloads);
+    runner.run(&workloads, usize::from(options.rounds), save).await?;
     let verdicts = verdicts(&runner.results);
     if options.markdown.is_none() {
         print!("{}", report::markdown(&machine, &runner.results, &workloads, &verdicts));
@@ -111,7 +114,7 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
     }
 }
 
-/// The files that were asked for.
+/// Writes the requested files.
 fn write(options: &Options, machine: &Machine, results: &Results, workloads: &[Workload]) -> Result<(), AnyError> {
     let verdicts = verdicts(results);
     if let Some(file) = &options.markdown {
@@ -127,7 +130,7 @@ fn write(options: &Options, machine: &Machine, results: &Results, workloads: &[W
     Ok(())
 }
 
-/// Those that were named, in our order; all, if none was.
+/// The named items in the order of `all`; all items if none is named.
 fn chosen<T: Clone>(all: &[T], named: &[String], what: &str, name: fn(&T) -> &'static str) -> Result<Vec<T>, AnyError> {
     if let Some(unknown) = named.iter().find(|named| all.iter().all(|one| name(one) != named.as_str())) {
         return Err(format!("there is no {what} `{unknown}`; --list shows them").into());
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_must_exist() {
+    fn named_workloads_must_exist() {
         let names = |named: &[&str]| {
             let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
             chosen(WORKLOADS, &named, "workload", |w| w.id).map(|w| w.iter().map(|w| w.id).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! What the driver asks of the adapter of a system, one JSON object a line, and what it is answered.
+//! The protocol between the driver and the adapter of a system: one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
-    /// As its documentation says, with about ten handlers at once.
+    /// Configured as its documentation recommends, with about ten handlers at a time.
     Recommended,
-    /// The best configuration we know for draining a backlog.
+    /// The best known configuration for draining a backlog.
     Tuned,
     /// Windlass only: claim and finish in batches, without a node.
     Loops,
@@ -27,15 +27,15 @@ impl Variant {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum Request {
-    /// Connects to an empty database or server, and makes the schema.
+    /// Connects to an empty database or server and creates the schema.
     Open(Open),
-    /// So many concurrent callers, each waiting for the acknowledgement of its call before the next.
+    /// Publishes with concurrent callers; each waits for the acknowledgement of its call before the next.
     Publish(Publish),
-    /// Workers with a handler that does nothing, until so many are finished.
+    /// Runs workers with a handler that does nothing, until this many events are finished.
     Drain(Drain),
-    /// From just before each call to the start of the handler, on a fixed schedule.
+    /// Publishes on a fixed schedule and measures from just before each call to the start of the handler.
     Latency(Latency),
-    /// Publishers and workers at once.
+    /// Runs publishers and workers concurrently.
     Steady(Steady),
     Close,
 }
@@ -44,7 +44,7 @@ pub enum Request {
 pub struct Open {
     pub url: String,
     pub variant: Variant,
-    /// For Windlass only, as the tag sets and groups below: others are not asked for what they do not know.
+    /// Only sent to Windlass, like the tag sets and groups below: other systems do not support them.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub subscriptions: usize,
 }
@@ -55,20 +55,20 @@ pub struct Publish {
     pub callers: usize,
     pub batch: usize,
     pub bytes: usize,
-    /// 0: no tags.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// 0 for no tags.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub tag_sets: usize,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mixed: bool,
-    /// 0: no groups.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// 0 for no groups.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub groups: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drain {
     pub events: usize,
-    /// So many of 100 fail at their first attempt.
+    /// The percentage of events that fail at their first attempt.
     #[serde(default)]
     pub fail_percent: u64,
 }
@@ -88,7 +88,7 @@ pub struct Steady {
     pub bytes: usize,
 }
 
-/// To every request.
+/// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer<T> {
@@ -100,12 +100,12 @@ pub enum Answer<T> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Opened {
     pub version: String,
-    /// How it is set up and what it keeps, in a line.
+    /// How the system is set up and what it stores, in one line.
     pub about: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Took {
+pub struct Elapsed {
     pub seconds: f64,
 }
 
@@ -114,9 +114,9 @@ pub struct Delays {
     pub micros: Vec<u64>,
 }
 
-/// How many in each second.
+/// Counts per second.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Seconds {
+pub struct PerSecondCounts {
     pub finished: Vec<u64>,
     pub published: Vec<u64>,
 }
@@ -132,7 +132,7 @@ fn is_one(n: &usize) -> bool {
     *n == 1
 }
 
-fn is_none(n: &usize) -> bool {
+fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_objects_that_say_what_to_do() {
+    fn requests_are_tagged_objects() {
         let drain = Request::Drain(Drain { events: 10, fail_percent: 0 });
         assert_eq!(serde_json::to_string(&drain).unwrap(), r#"{"do":"drain","events":10,"fail_percent":0}"#);
         let open = r#"{"do":"open","url":"sqlite://a","variant":"tuned"}"#;
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn answers_say_how_it_went() {
-        let answer = |text| serde_json::from_str::<Answer<Took>>(text).unwrap();
+    fn answers_are_tagged_by_result() {
+        let answer = |text| serde_json::from_str::<Answer<Elapsed>>(text).unwrap();
         assert!(matches!(answer(r#"{"ok":{"seconds":1.5}}"#), Answer::Ok(took) if took.seconds == 1.5));
         assert!(matches!(answer(r#"{"unsupported":"no groups"}"#), Answer::Unsupported(why) if why == "no groups"));
         assert!(matches!(answer(r#"{"error":"gone"}"#), Answer::Error(text) if text == "gone"));

@@ -1,4 +1,4 @@
-//! The report, as Markdown.
+//! Writes the report as Markdown.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::figures::Figure;
 use super::machine::Machine;
 use super::protocol::Variant;
 use super::results::{Measurement, Results};
-use super::systems::{Place, SYSTEMS};
+use super::systems::{SYSTEMS, Storage};
 use super::verdicts::{Verdict, best_peer};
 use super::workloads::Workload;
 use crate::statistics::Summary;
@@ -25,7 +25,7 @@ fn machine_part(machine: &Machine) -> String {
          share the machine. Figures are medians, with the least and the most in parentheses.",
         machine.cores,
         machine.kernel,
-        Figure::Rate.write(machine.syncs_per_second)
+        Figure::Rate.format(machine.syncs_per_second)
     );
     if let Some(postgres) = &machine.postgres {
         let settings: Vec<_> = postgres.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
@@ -49,13 +49,13 @@ fn systems_part(results: &Results) -> String {
     text
 }
 
-/// None if nobody was measured.
+/// `None` if no system was measured.
 fn workload_part(workload: &Workload, results: &Results) -> Option<String> {
     let rows: Vec<&Measurement> = in_order(results).filter(|row| row.workload == workload.id).collect();
     if rows.is_empty() {
         return None;
     }
-    // What only PostgreSQL has is left out where nobody is on it.
+    // Leaves out figures that no measured system has.
     let has = |figure: &Figure| rows.iter().any(|row| row.summary(*figure).is_some());
     let figures: Vec<Figure> = workload.figures().iter().copied().filter(has).collect();
     let mut heads: Vec<String> = ["system", "variant"].map(String::from).into();
@@ -73,7 +73,7 @@ fn workload_part(workload: &Workload, results: &Results) -> Option<String> {
     Some(text)
 }
 
-/// As the systems are listed, and by variant.
+/// Ordered by system, then by variant.
 fn in_order(results: &Results) -> impl Iterator<Item = &Measurement> {
     let variants = [Variant::Recommended, Variant::Tuned, Variant::Loops];
     SYSTEMS.iter().flat_map(move |system| {
@@ -107,20 +107,21 @@ fn cells(measurement: &Measurement, figures: &[Figure], workload: &Workload, res
 fn figure_cell(figure: Figure, summary: Option<Summary>) -> String {
     let Some(Summary { median, min, max }) = summary else { return "–".into() };
     match min == max {
-        true => figure.write(median),
-        false => format!("{} ({}–{})", figure.write(median), figure.write(min), figure.write(max)),
+        true => figure.format(median),
+        false => format!("{} ({}–{})", figure.format(median), figure.format(min), figure.format(max)),
     }
 }
 
-/// How we compare with the best peer, for each kind of database.
+/// The ratios to the best peer, for each kind of database.
 fn ratios(workload: &Workload, results: &Results) -> Vec<String> {
-    let places = [(Place::Postgres, "windlass-postgres", "PostgreSQL"), (Place::Sqlite, "windlass-sqlite", "SQLite")];
+    let storages =
+        [(Storage::Postgres, "windlass-postgres", "PostgreSQL"), (Storage::Sqlite, "windlass-sqlite", "SQLite")];
     let compared = workload.figures().iter().filter(|figure| !matches!(figure, Figure::Offered));
     let mut lines = Vec::new();
-    for (place, ours, name) in places {
+    for (storage, ours, name) in storages {
         let ratios = compared.clone().filter_map(|figure| {
             let best = results.best(workload.id, ours, *figure)?.1.median;
-            let (peer, who) = best_peer(results, workload.id, place, *figure)?;
+            let (peer, who) = best_peer(results, workload.id, storage, *figure)?;
             (peer > 0.0).then(|| format!("{} {:.2} ({who})", figure.title(), best / peer))
         });
         let ratios: Vec<String> = ratios.collect();
@@ -152,7 +153,7 @@ fn row(cells: &[String]) -> String {
     format!("| {} |", cells.join(" | "))
 }
 
-/// One line, and nothing that ends a cell.
+/// The text as a table cell: one line, with pipes escaped.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_medians_problems_and_the_ratio_to_the_best_peer() {
+    fn table_has_medians_problems_and_peer_ratios() {
         let (r, t) = (Variant::Recommended, Variant::Tuned);
         let rows = [("pgmq", t, 1000.0), ("windlass-postgres", r, 1000.0), ("windlass-postgres", r, 3000.0)];
         let text = part("drain", &rows);
@@ -192,13 +193,13 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_may_be_shown_as_a_share_of_another() {
+    fn workload_is_shown_as_a_share_of_another() {
         let text = part("tag-sets", &[("windlass-sqlite", Variant::Tuned, 95.0)]);
         assert!(text.ends_with("| windlass-sqlite | tuned | 95 | 0.95 |"), "{text}");
     }
 
     #[test]
-    fn what_was_not_measured_is_said_to_be_so() {
+    fn missing_measurements_are_reported() {
         let verdict =
             |measured, holds| Verdict {
                 claim: "a".into(), target: "≥ 2".into(), measured, against: "b".into(), holds

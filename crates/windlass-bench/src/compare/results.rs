@@ -1,4 +1,4 @@
-//! All that a run has measured.
+//! All results of a run.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::statistics::{Summary, summary};
 #[derive(Default, Serialize)]
 pub struct Results {
     pub measurements: Vec<Measurement>,
-    /// What each system said of itself, by variant.
+    /// Each system's description of itself, by variant.
     pub opened: BTreeMap<&'static str, BTreeMap<Variant, Opened>>,
     /// Systems that could not be installed, and why.
     pub missing: BTreeMap<&'static str, String>,
 }
 
-/// A system under a workload, in all rounds.
+/// All rounds of a system under a workload.
 #[derive(Serialize)]
 pub struct Measurement {
     pub workload: &'static str,
     pub system: &'static str,
     pub variant: Variant,
     pub rounds: Vec<Figures>,
-    /// Why there are no more rounds.
+    /// The error that ended the rounds.
     pub problem: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl Results {
         self.find(workload, system, variant)?.summary(figure)
     }
 
-    /// The best variant, without the loops that only we have; and how well it did.
+    /// The best variant and its summary. Excludes loops, which only Windlass has.
     pub fn best(&self, workload: &str, system: &str, figure: Figure) -> Option<(Variant, Summary)> {
         let variants = [Variant::Recommended, Variant::Tuned];
         let measured = variants.into_iter().filter_map(|v| Some((v, self.of(workload, system, v, figure)?)));
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_come_together_and_the_best_variant_counts() {
+    fn best_variant_is_chosen_over_all_rounds() {
         let mut results = Results::default();
         let rate = |rate| Ok(Figures::from([(Figure::Rate, rate)]));
         for (variant, value) in [(Variant::Recommended, 10.0), (Variant::Tuned, 40.0), (Variant::Tuned, 20.0)] {

@@ -1,11 +1,11 @@
-//! Runs the workloads: each measurement in a fresh database and a fresh process, round by round.
+//! Runs the workloads round by round, each measurement in a new database and a new process.
 
 use std::time::Duration;
 
-use super::ask::Adapter;
+use super::adapter_process::Adapter;
+use super::environment::Environment;
 use super::figures::{Figure, Figures};
 use super::install::{Installed, Installer};
-use super::place::Home;
 use super::protocol::{Open, Opened, Request, Variant};
 use super::results::Results;
 use super::session::Session;
@@ -36,13 +36,13 @@ impl Runner {
         Ok(Runner { systems: found, installer, scale, results })
     }
 
-    /// Round 1 of every system, then round 2: what the machine does meanwhile is shared by all. Each measurement is
-    /// `noted`, so that a run that is stopped has not been for nothing.
+    /// Runs round 1 of every system, then round 2, so that disturbances of the machine affect all systems. Calls
+    /// `save` after each measurement, so that an aborted run keeps its results.
     pub async fn run(
         &mut self,
         workloads: &[Workload],
         rounds: usize,
-        noted: impl Fn(&Results) -> Result<(), AnyError>,
+        save: impl Fn(&Results) -> Result<(), AnyError>,
     ) -> Result<(), AnyError> {
         let planned = self.plan(workloads, rounds);
         for (at, (round, workload, system, variant)) in planned.iter().enumerate() {
@@ -57,7 +57,7 @@ impl Runner {
                 Err(error) => eprintln!("  {error}"),
             }
             self.results.add(workload.id, name, *variant, measured);
-            noted(&self.results)?;
+            save(&self.results)?;
         }
         Ok(())
     }
@@ -76,25 +76,25 @@ impl Runner {
 
     async fn measure(&mut self, workload: &Workload, at: usize, variant: Variant) -> Result<Figures, AnyError> {
         let (system, installed) = &self.systems[at];
-        let home = Home::empty(system, installed).await?;
+        let environment = Environment::empty(system, installed).await?;
         let adapter = Adapter::start(&mut installed.command(), &self.installer.log(system))?;
-        let mut session = Session { adapter, home, scale: self.scale };
+        let mut session = Session { adapter, environment, scale: self.scale };
         let subscriptions = match workload.steps {
             Steps::Drain(backlog) => backlog.subscriptions,
             _ => 1,
         };
-        let open = Open { url: session.home.url.clone(), variant, subscriptions };
-        let opened: Opened = session.adapter.ask(&Request::Open(open), Duration::ZERO).await?;
+        let open = Open { url: session.environment.url.clone(), variant, subscriptions };
+        let opened: Opened = session.adapter.request(&Request::Open(open), Duration::ZERO).await?;
         self.results.opened.entry(system.name).or_default().insert(variant, opened);
-        let figures = session.take(workload.steps, most(&self.results, system.name, variant)).await?;
+        let figures = session.measure(workload.steps, max_rate(&self.results, system.name, variant)).await?;
         session.adapter.close().await?;
-        session.home.remove().await?;
+        session.environment.remove().await?;
         Ok(figures)
     }
 }
 
-/// The most events per second that the system takes one by one: it must publish them, and finish them.
-fn most(results: &Results, system: &str, variant: Variant) -> Option<f64> {
+/// The highest rate at which the system can both publish single events and finish them.
+fn max_rate(results: &Results, system: &str, variant: Variant) -> Option<f64> {
     let rate = |workload| results.of(workload, system, variant, Figure::Rate).map(|summary| summary.median);
     match (rate("steady"), rate("publish-16")) {
         (Some(steady), Some(publish)) => Some(steady.min(publish)),
@@ -103,7 +103,7 @@ fn most(results: &Results, system: &str, variant: Variant) -> Option<f64> {
 }
 
 fn line(figures: &Figures) -> String {
-    let figures = figures.iter().map(|(figure, value)| format!("{} {}", figure.title(), figure.write(*value)));
+    let figures = figures.iter().map(|(figure, value)| format!("{} {}", figure.title(), figure.format(*value)));
     figures.collect::<Vec<_>>().join(", ")
 }
 
@@ -112,13 +112,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_is_what_can_be_published_and_finished() {
+    fn max_rate_is_the_lower_of_publish_and_finish() {
         let mut results = Results::default();
         let rate = |rate| Ok(Figures::from([(Figure::Rate, rate)]));
-        assert_eq!(most(&results, "pgmq", Variant::Recommended), None);
+        assert_eq!(max_rate(&results, "pgmq", Variant::Recommended), None);
         results.add("steady", "pgmq", Variant::Recommended, rate(20_000.0));
-        assert_eq!(most(&results, "pgmq", Variant::Recommended), Some(20_000.0));
+        assert_eq!(max_rate(&results, "pgmq", Variant::Recommended), Some(20_000.0));
         results.add("publish-16", "pgmq", Variant::Recommended, rate(7_000.0));
-        assert_eq!(most(&results, "pgmq", Variant::Recommended), Some(7_000.0));
+        assert_eq!(max_rate(&results, "pgmq", Variant::Recommended), Some(7_000.0));
     }
 }

@@ -1,4 +1,4 @@
-//! A chart: for each workload a bar for each system, in its better variant.
+//! Draws a chart: per workload one bar per system, in its better variant.
 
 use std::fmt::Write;
 
@@ -9,14 +9,14 @@ use super::workloads::Workload;
 use crate::statistics::Summary;
 
 const WIDTH: usize = 900;
-const NAMES: usize = 240;
-/// Right of the longest bar there is room for its figure.
-const BARS: usize = 540;
-const BAR: usize = 16;
-/// A spread is drawn no further than this, in lengths of the longest bar.
+const LABELS_WIDTH: usize = 240;
+/// Leaves room for the figure to the right of the longest bar.
+const BARS_WIDTH: usize = 540;
+const BAR_HEIGHT: usize = 16;
+/// The longest spread line, as a multiple of the longest bar.
 const SPREAD_MAX: f64 = 1.06;
-const STEP: usize = 22;
-const HEAD: usize = 40;
+const ROW_HEIGHT: usize = 22;
+const TITLE_HEIGHT: usize = 40;
 const MARGIN: usize = 16;
 
 const STYLE: &str = "
@@ -57,7 +57,7 @@ pub fn chart(results: &Results, workloads: &[Workload]) -> String {
     )
 }
 
-/// The best first.
+/// The bars of a workload, the best first.
 fn bars(results: &Results, workload: &Workload, figure: Figure) -> Vec<Bar> {
     let bar = |system: &'static System| {
         let (variant, summary) = results.best(workload.id, system.name, figure)?;
@@ -85,26 +85,27 @@ fn draw(body: &mut String, y: &mut usize, workload: &Workload, figure: Figure, b
          dx=\"8\">{title}; {unit}, {better}</tspan></text>",
         workload.id
     );
-    *y += HEAD - 8;
-    // By medians: a single outlier would leave all bars too short to compare.
+    *y += TITLE_HEIGHT - 8;
+    // Scaled by medians: a single outlier would make all bars too short to compare.
     let most = bars.iter().map(|bar| bar.summary.median).fold(f64::MIN_POSITIVE, f64::max);
     for Bar { system, label, summary } in bars {
-        let across = |value: f64| NAMES + ((value / most).min(SPREAD_MAX) * BARS as f64).round().max(1.0) as usize;
+        let across =
+            |value: f64| LABELS_WIDTH + ((value / most).min(SPREAD_MAX) * BARS_WIDTH as f64).round().max(1.0) as usize;
         let class = if system.is_ours() { "ours" } else { "peer" };
-        let (middle, text_y, end) = (*y + BAR / 2, *y + 13, across(summary.median));
-        let (width, value) = (end - NAMES, figure.write(summary.median));
+        let (middle, text_y, end) = (*y + BAR_HEIGHT / 2, *y + 13, across(summary.median));
+        let (width, value) = (end - LABELS_WIDTH, figure.format(summary.median));
         let value_x = end.max(across(summary.max)) + 8;
         let _ = writeln!(
             body,
             "<text x=\"{}\" y=\"{text_y}\" text-anchor=\"end\">{label}</text>\
-             <rect class=\"{class}\" x=\"{NAMES}\" y=\"{y}\" width=\"{width}\" height=\"{BAR}\" rx=\"2\"/>\
+             <rect class=\"{class}\" x=\"{LABELS_WIDTH}\" y=\"{y}\" width=\"{width}\" height=\"{BAR_HEIGHT}\" rx=\"2\"/>\
              <line class=\"spread\" x1=\"{}\" x2=\"{}\" y1=\"{middle}\" y2=\"{middle}\"/>\
              <text class=\"soft\" x=\"{value_x}\" y=\"{text_y}\">{value}</text>",
-            NAMES - 8,
+            LABELS_WIDTH - 8,
             across(summary.min),
             across(summary.max),
         );
-        *y += STEP;
+        *y += ROW_HEIGHT;
     }
     *y += MARGIN;
 }
@@ -121,15 +122,15 @@ mod tests {
     use crate::compare::workloads::WORKLOADS;
 
     #[test]
-    fn bars_are_as_long_as_the_figures_and_the_best_is_first() {
+    fn bars_are_proportional_and_sorted_by_figure() {
         let mut results = Results::default();
         for (system, rate) in [("pgmq", 500.0), ("windlass-postgres", 1000.0)] {
             results.add("drain", system, Variant::Tuned, Ok(Figures::from([(Figure::Rate, rate)])));
         }
         let svg = chart(&results, WORKLOADS);
-        let place = |text: &str| svg.find(text).unwrap_or_else(|| panic!("{text} in {svg}"));
-        assert!(place("windlass-postgres, tuned") < place("pgmq, tuned"));
-        assert!(place("class=\"ours\" x=\"240\" y=\"48\" width=\"540\"") < place("width=\"270\""));
+        let position = |text: &str| svg.find(text).unwrap_or_else(|| panic!("{text} in {svg}"));
+        assert!(position("windlass-postgres, tuned") < position("pgmq, tuned"));
+        assert!(position("class=\"ours\" x=\"240\" y=\"48\" width=\"540\"") < position("width=\"270\""));
         assert!(svg.contains("prefers-color-scheme: dark"));
         assert_eq!(svg.matches("class=\"title\"").count(), 1, "only what was measured");
     }

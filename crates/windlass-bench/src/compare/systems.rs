@@ -1,21 +1,21 @@
-//! The systems that are compared.
+//! The compared systems.
 
 /// Where a system keeps its events.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Place {
+pub enum Storage {
     Postgres,
     Sqlite,
     Nats,
     Beanstalkd,
 }
 
-/// What its adapter is part of.
+/// The package that contains its adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Package {
     /// This program.
     Own,
     Rust,
-    /// Alone, since its SQLite cannot be linked beside another.
+    /// Separate, because its SQLite cannot be linked together with another one.
     Effectum,
     Node,
     Python,
@@ -24,7 +24,7 @@ pub enum Package {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct System {
     pub name: &'static str,
-    pub place: Place,
+    pub storage: Storage,
     pub package: Package,
 }
 
@@ -34,26 +34,26 @@ impl System {
     }
 }
 
-const fn system(name: &'static str, place: Place, package: Package) -> System {
-    System { name, place, package }
+const fn system(name: &'static str, storage: Storage, package: Package) -> System {
+    System { name, storage, package }
 }
 
 pub const SYSTEMS: &[System] = &[
-    system("windlass-postgres", Place::Postgres, Package::Own),
-    system("windlass-http", Place::Postgres, Package::Own),
-    system("graphile-worker", Place::Postgres, Package::Node),
-    system("pg-boss", Place::Postgres, Package::Node),
-    system("awa", Place::Postgres, Package::Rust),
-    system("graphile-worker-rs", Place::Postgres, Package::Rust),
-    system("apalis-postgres", Place::Postgres, Package::Rust),
-    system("pgmq", Place::Postgres, Package::Rust),
-    system("procrastinate", Place::Postgres, Package::Python),
-    system("pgqueuer", Place::Postgres, Package::Python),
-    system("windlass-sqlite", Place::Sqlite, Package::Own),
-    system("apalis-sqlite", Place::Sqlite, Package::Rust),
-    system("effectum", Place::Sqlite, Package::Effectum),
-    system("nats", Place::Nats, Package::Rust),
-    system("beanstalkd", Place::Beanstalkd, Package::Rust),
+    system("windlass-postgres", Storage::Postgres, Package::Own),
+    system("windlass-http", Storage::Postgres, Package::Own),
+    system("graphile-worker", Storage::Postgres, Package::Node),
+    system("pg-boss", Storage::Postgres, Package::Node),
+    system("awa", Storage::Postgres, Package::Rust),
+    system("graphile-worker-rs", Storage::Postgres, Package::Rust),
+    system("apalis-postgres", Storage::Postgres, Package::Rust),
+    system("pgmq", Storage::Postgres, Package::Rust),
+    system("procrastinate", Storage::Postgres, Package::Python),
+    system("pgqueuer", Storage::Postgres, Package::Python),
+    system("windlass-sqlite", Storage::Sqlite, Package::Own),
+    system("apalis-sqlite", Storage::Sqlite, Package::Rust),
+    system("effectum", Storage::Sqlite, Package::Effectum),
+    system("nats", Storage::Nats, Package::Rust),
+    system("beanstalkd", Storage::Beanstalkd, Package::Rust),
 ];
 
 pub fn find(name: &str) -> Option<&'static System> {

@@ -1,10 +1,10 @@
-//! What Windlass claims about itself, and whether a run bears it out.
+//! The claims of Windlass about its performance, and whether a run confirms them.
 
 use serde::Serialize;
 
 use super::figures::Figure;
 use super::results::Results;
-use super::systems::{Place, SYSTEMS, find};
+use super::systems::{SYSTEMS, Storage, find};
 
 #[derive(Clone, Copy, Debug)]
 struct Claim {
@@ -17,12 +17,12 @@ struct Claim {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Against {
-    /// The best of the others on the same kind of database, in whichever variant is its best.
+    /// The best peer on the same kind of database, in its best variant.
     BestPeer,
     System(&'static str),
-    /// The system itself, in the same variant, under this workload.
+    /// The same system and variant under this workload.
     Workload(&'static str),
-    /// The figure is a ratio already.
+    /// No comparison: the figure is already a ratio.
     Itself,
 }
 
@@ -37,9 +37,9 @@ pub struct Verdict {
     pub claim: String,
     pub target: String,
     pub measured: Option<f64>,
-    /// What it was compared with.
+    /// What it is compared with.
     pub against: String,
-    /// Unknown where something was not measured.
+    /// `None` if something was not measured.
     pub holds: Option<bool>,
 }
 
@@ -100,7 +100,7 @@ impl Claim {
         }
     }
 
-    /// And what it was compared with.
+    /// The ratio, and what it is compared with.
     fn ratio(&self, results: &Results) -> Option<(f64, String)> {
         let (variant, ours) = results.best(self.workload, self.system, self.figure)?;
         let (other, name) = match self.against {
@@ -111,17 +111,17 @@ impl Claim {
             }
             Against::System(system) => (results.best(self.workload, system, self.figure)?.1.median, system.to_owned()),
             Against::BestPeer => {
-                let place = find(self.system)?.place;
-                best_peer(results, self.workload, place, self.figure)?
+                let storage = find(self.system)?.storage;
+                best_peer(results, self.workload, storage, self.figure)?
             }
         };
         (other > 0.0).then(|| (ours.median / other, name))
     }
 }
 
-/// The best of the systems at this place that are not ours.
-pub fn best_peer(results: &Results, workload: &str, place: Place, figure: Figure) -> Option<(f64, String)> {
-    let peers = SYSTEMS.iter().filter(|system| system.place == place && !system.is_ours());
+/// The best peer with this storage.
+pub fn best_peer(results: &Results, workload: &str, storage: Storage, figure: Figure) -> Option<(f64, String)> {
+    let peers = SYSTEMS.iter().filter(|system| system.storage == storage && !system.is_ours());
     let measured = peers.filter_map(|system| {
         let (variant, summary) = results.best(workload, system.name, figure)?;
         Some((summary.median, format!("{} {}", system.name, variant.name())))
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_of_workloads_and_systems_that_exist() {
+    fn claims_refer_to_existing_workloads_and_systems() {
         for claim in CLAIMS {
             let workload = WORKLOADS.iter().find(|workload| workload.id == claim.workload).unwrap();
             let system = find(claim.system).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_variant_of_the_best_peer_is_what_we_must_reach() {
+    fn claims_compare_with_the_best_variant_of_the_best_peer() {
         let (r, t) = (Variant::Recommended, Variant::Tuned);
         let rows: [Row; 6] = [
             ("drain", POSTGRES, r, Figure::Rate, 20.0),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn less_delay_is_better() {
+    fn lower_latency_is_better() {
         let v = Variant::Recommended;
         let rows: [Row; 3] = [
             ("latency-50", POSTGRES, v, Figure::P99Ms, 1.0),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_is_compared_with_the_same_variant() {
+    fn backlog_is_compared_with_the_same_variant() {
         let (r, t) = (Variant::Recommended, Variant::Tuned);
         let rows: [Row; 3] = [
             ("backlog", SQLITE, t, Figure::Rate, 91.0),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_judged_as_it_is() {
+    fn ratio_is_judged_directly() {
         let row = |kept| [("held-snapshot", POSTGRES, Variant::Tuned, Figure::Kept, kept)];
         let claim = "windlass-postgres held-snapshot, last ÷ first";
         assert_eq!(judged(&row(0.95), claim).0, Some(true));

@@ -2,19 +2,19 @@
 
 use super::figures::Figure;
 use super::protocol::Variant;
-use super::systems::{Place, System};
+use super::systems::{Storage, System};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub id: &'static str,
-    /// What it is, in a line of the report.
+    /// Its description in the report.
     pub title: &'static str,
     pub steps: Steps,
-    pub who: Who,
+    pub systems: SystemFilter,
     pub variants: &'static [Variant],
-    /// Too long to be measured in every round.
+    /// Measured only in the first round because it takes long.
     pub once: bool,
-    /// Its rate is shown as a share of the one of this workload.
+    /// The workload whose rate its own is divided by in the report.
     pub against: Option<&'static str>,
 }
 
@@ -26,7 +26,7 @@ pub enum Steps {
         events: usize,
     },
     Drain(Backlog),
-    /// Both, with larger payloads.
+    /// Publish and drain with larger payloads.
     Payload {
         bytes: usize,
         events: usize,
@@ -39,20 +39,20 @@ pub enum Steps {
         seconds: u64,
     },
     Hold {
-        holder: Holder,
+        blocker: VacuumBlocker,
         seconds: u64,
     },
 }
 
-/// What is published and drained.
+/// The events that are published and drained.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
-    /// At most: slow systems drain what they can in ten seconds.
+    /// The most events: slow systems drain what they can in ten seconds.
     pub events: usize,
-    /// Published beforehand and mostly left; 0: only what is drained.
+    /// Events published beforehand and mostly left; 0 to publish only what is drained.
     pub waiting: usize,
     pub tag_sets: usize,
-    /// The sets come in no order; else in turn.
+    /// Tag sets in random order instead of in turn.
     pub mixed: bool,
     pub groups: usize,
     pub fail_percent: u64,
@@ -62,25 +62,25 @@ pub struct Backlog {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     PerSecond(u64),
-    /// Of the most that the system has reached in this run.
-    OfMost(f64),
+    /// A share of the highest rate that the system reached in this run.
+    ShareOfMax(f64),
 }
 
-/// Who gets in the way of vacuum.
+/// What keeps vacuum from removing dead rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Holder {
-    /// Nobody, for comparison.
-    Nobody,
+pub enum VacuumBlocker {
+    /// Nothing, for comparison.
+    None,
     /// An idle REPEATABLE READ transaction.
     Snapshot,
     /// An idle transaction that has written.
     Writer,
-    /// Four that overlap, and read all tables.
+    /// Four overlapping transactions that read all tables.
     Readers,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Who {
+pub enum SystemFilter {
     All,
     Ours,
     Postgres,
@@ -89,15 +89,15 @@ pub enum Who {
 
 impl Workload {
     pub fn is_for(&self, system: &System) -> bool {
-        match self.who {
-            Who::All => true,
-            Who::Ours => system.is_ours() && system.name != "windlass-http",
-            Who::Postgres => system.place == Place::Postgres,
-            Who::Only(names) => names.contains(&system.name),
+        match self.systems {
+            SystemFilter::All => true,
+            SystemFilter::Ours => system.is_ours() && system.name != "windlass-http",
+            SystemFilter::Postgres => system.storage == Storage::Postgres,
+            SystemFilter::Only(names) => names.contains(&system.name),
         }
     }
 
-    /// Claiming in loops is an alternative of ours, and only for a plain backlog.
+    /// Loops exist only for the Windlass library and a plain backlog.
     pub fn variants_of(&self, system: &System) -> Vec<Variant> {
         let has_loops = system.is_ours() && system.name != "windlass-http";
         self.variants.iter().copied().filter(|variant| *variant != Variant::Loops || has_loops).collect()
@@ -124,7 +124,7 @@ pub const PLAIN: Backlog =
     Backlog { events: 100_000, waiting: 0, tag_sets: 0, mixed: false, groups: 0, fail_percent: 0, subscriptions: 1 };
 
 const fn workload(id: &'static str, title: &'static str, steps: Steps, variants: &'static [Variant]) -> Workload {
-    Workload { id, title, steps, who: Who::All, variants, once: false, against: None }
+    Workload { id, title, steps, systems: SystemFilter::All, variants, once: false, against: None }
 }
 
 const fn publish(id: &'static str, title: &'static str, callers: usize, batch: usize, events: usize) -> Workload {
@@ -132,12 +132,12 @@ const fn publish(id: &'static str, title: &'static str, callers: usize, batch: u
 }
 
 const fn ours(id: &'static str, title: &'static str, backlog: Backlog) -> Workload {
-    Workload { who: Who::Ours, ..workload(id, title, Steps::Drain(backlog), BOTH) }
+    Workload { systems: SystemFilter::Ours, ..workload(id, title, Steps::Drain(backlog), BOTH) }
 }
 
-const fn hold(id: &'static str, title: &'static str, holder: Holder, seconds: u64) -> Workload {
-    let steps = Steps::Hold { holder, seconds };
-    Workload { who: Who::Postgres, once: true, ..workload(id, title, steps, TUNED) }
+const fn hold(id: &'static str, title: &'static str, blocker: VacuumBlocker, seconds: u64) -> Workload {
+    let steps = Steps::Hold { blocker, seconds };
+    Workload { systems: SystemFilter::Postgres, once: true, ..workload(id, title, steps, TUNED) }
 }
 
 pub const WORKLOADS: &[Workload] = &[
@@ -149,7 +149,7 @@ pub const WORKLOADS: &[Workload] = &[
     workload("drain", "drain a backlog of up to 100,000 with a handler that does nothing", Steps::Drain(PLAIN), ALL),
     workload(
         "steady",
-        "2 publishers, 100 events a call, and the workers, at once",
+        "2 publishers with 100 events a call, and workers, concurrently",
         Steps::Steady { seconds: 15 },
         BOTH,
     ),
@@ -161,8 +161,8 @@ pub const WORKLOADS: &[Workload] = &[
     ),
     workload(
         "latency-70",
-        "the same, at 70 % of the most: of the lower of steady and publish-16",
-        Steps::Latency { rate: Rate::OfMost(0.7), seconds: 10 },
+        "the same, at 70 % of the highest rate: the lower of steady and publish-16",
+        Steps::Latency { rate: Rate::ShareOfMax(0.7), seconds: 10 },
         RECOMMENDED,
     ),
     workload(
@@ -178,12 +178,12 @@ pub const WORKLOADS: &[Workload] = &[
         TUNED,
     ),
     Workload {
-        who: Who::Only(&["windlass-postgres", "windlass-sqlite", "pgmq", "graphile-worker"]),
+        systems: SystemFilter::Only(&["windlass-postgres", "windlass-sqlite", "pgmq", "graphile-worker"]),
         once: true,
         against: Some("drain"),
         ..workload(
             "backlog",
-            "drain 100,000 while 1,000,000 wait",
+            "drain 100,000 of 1,000,000 pending events",
             Steps::Drain(Backlog { waiting: 1_000_000, ..PLAIN }),
             BOTH,
         )
@@ -196,7 +196,7 @@ pub const WORKLOADS: &[Workload] = &[
         against: Some("drain"),
         ..ours(
             "tag-sets-mixed",
-            "drain, events of 1,000 tag sets in no order",
+            "drain, events of 1,000 tag sets in random order",
             Backlog { tag_sets: 1_000, mixed: true, ..PLAIN },
         )
     },
@@ -207,7 +207,7 @@ pub const WORKLOADS: &[Workload] = &[
         against: Some("drain"),
         ..workload(
             "failures",
-            "drain, 10 % fail once and are tried again",
+            "drain, 10 % fail once and are retried",
             Steps::Drain(Backlog { events: 20_000, fail_percent: 10, ..PLAIN }),
             BOTH,
         )
@@ -219,10 +219,10 @@ pub const WORKLOADS: &[Workload] = &[
         "drain by 10 subscriptions, deliveries/s",
         Backlog { events: 10_000, subscriptions: 10, ..PLAIN },
     ),
-    hold("alone", "steady for as long, beside nobody", Holder::Nobody, 180),
-    hold("held-snapshot", "steady, beside an idle REPEATABLE READ transaction", Holder::Snapshot, 180),
-    hold("long-writer", "steady, beside an idle transaction that has written a row", Holder::Writer, 180),
-    hold("readers", "steady, beside four overlapping readers of all tables", Holder::Readers, 90),
+    hold("alone", "steady for the same time, without a blocker", VacuumBlocker::None, 180),
+    hold("held-snapshot", "steady, with an idle REPEATABLE READ transaction", VacuumBlocker::Snapshot, 180),
+    hold("long-writer", "steady, with an idle transaction that has written a row", VacuumBlocker::Writer, 180),
+    hold("readers", "steady, with four overlapping readers of all tables", VacuumBlocker::Readers, 90),
 ];
 
 #[cfg(test)]
@@ -235,14 +235,14 @@ mod tests {
         for (at, workload) in WORKLOADS.iter().enumerate() {
             assert!(WORKLOADS[..at].iter().all(|other| other.id != workload.id), "{}", workload.id);
             assert!(workload.against.is_none_or(|id| WORKLOADS.iter().any(|other| other.id == id)));
-            if let Who::Only(names) = workload.who {
+            if let SystemFilter::Only(names) = workload.systems {
                 assert!(names.iter().all(|name| find(name).is_some()), "{}", workload.id);
             }
         }
     }
 
     #[test]
-    fn loops_are_measured_for_our_own_library_only() {
+    fn loops_are_measured_only_for_the_windlass_library() {
         let drain = WORKLOADS.iter().find(|workload| workload.id == "drain").unwrap();
         assert_eq!(drain.variants_of(find("windlass-sqlite").unwrap()), ALL);
         assert_eq!(drain.variants_of(find("windlass-http").unwrap()), BOTH);

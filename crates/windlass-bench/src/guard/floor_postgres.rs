@@ -1,5 +1,7 @@
-//! Bare SQL on PostgreSQL that does what no durable queue with a history can leave out: an event and its entry in the
-//! queue are stored in one commit, entries are taken in one, and deleted and put on record in another.
+//! The baseline on PostgreSQL: bare SQL with the minimum that a durable queue with history needs.
+//!
+//! An event and its queue entry are stored in one commit. Entries are claimed in one commit, and deleted and recorded
+//! in another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::{BATCH, CALLERS, EVENTS, Rates};
 use crate::AnyError;
-use crate::order::{PAID, contents};
+use crate::event::{PAID, order_payload};
 
 const SCHEMA: &str = "
 CREATE TABLE events (id bigserial PRIMARY KEY, event_type text NOT NULL, payload json NOT NULL,
@@ -45,19 +47,22 @@ const SETUP: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqsca
 
 pub async fn measure(url: &str) -> Result<Rates, AnyError> {
     PgConnection::connect(url).await?.execute(SCHEMA).await?;
-    let begun = Instant::now();
-    beside(url, publish).await?;
-    let published = begun.elapsed();
-    let begun = Instant::now();
-    let drained: usize = beside(url, drain).await?;
+    let started = Instant::now();
+    run_concurrently(url, publish).await?;
+    let published = started.elapsed();
+    let started = Instant::now();
+    let drained: usize = run_concurrently(url, drain).await?;
     if drained != EVENTS {
         return Err(format!("{drained} of {EVENTS} events were drained").into());
     }
-    Ok(Rates { publish: EVENTS as f64 / published.as_secs_f64(), drain: EVENTS as f64 / begun.elapsed().as_secs_f64() })
+    Ok(Rates {
+        publish: EVENTS as f64 / published.as_secs_f64(),
+        drain: EVENTS as f64 / started.elapsed().as_secs_f64(),
+    })
 }
 
-/// Runs it on several connections; what they did in all.
-async fn beside<F>(url: &str, work: fn(PgConnection, Arc<AtomicUsize>) -> F) -> Result<usize, AnyError>
+/// Runs `work` on several connections and returns the sum of their results.
+async fn run_concurrently<F>(url: &str, work: fn(PgConnection, Arc<AtomicUsize>) -> F) -> Result<usize, AnyError>
 where
     F: Future<Output = Result<usize, sqlx::Error>> + Send + 'static,
 {
@@ -74,19 +79,20 @@ where
     Ok(done)
 }
 
-async fn publish(mut connection: PgConnection, begun: Arc<AtomicUsize>) -> Result<usize, sqlx::Error> {
-    let payload = serde_json::to_string(&contents(12_345)).map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
+async fn publish(mut connection: PgConnection, started: Arc<AtomicUsize>) -> Result<usize, sqlx::Error> {
+    let payload =
+        serde_json::to_string(&order_payload(12_345)).map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
     let payloads = vec![payload; BATCH];
     let mut published = 0;
-    while begun.fetch_add(BATCH, Ordering::Relaxed) < EVENTS {
+    while started.fetch_add(BATCH, Ordering::Relaxed) < EVENTS {
         sqlx::query(PUBLISH).bind(PAID).bind(&payloads).execute(&mut connection).await?;
         published += BATCH;
     }
     Ok(published)
 }
 
-/// Begins after what it took last, so that it does not walk over what is dead; and in the end once more from the
-/// beginning, for what lies behind that.
+/// Continues after the newest claimed entry, to skip dead rows, and finally restarts once from the beginning for
+/// entries before it.
 async fn drain(mut connection: PgConnection, _: Arc<AtomicUsize>) -> Result<usize, sqlx::Error> {
     let (mut drained, mut last) = (0, 0);
     loop {

@@ -1,4 +1,4 @@
-//! The same on SQLite: one connection, a transaction for each batch, every commit synced but the claim's.
+//! The baseline on SQLite: one connection and one transaction per batch. Every commit except the claim's is synced.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use super::{BATCH, EVENTS, Rates};
 use crate::AnyError;
-use crate::order::{PAID, contents};
+use crate::event::{PAID, order_payload};
 
 const SCHEMA: &str = "
 PRAGMA journal_mode = WAL;
@@ -22,10 +22,10 @@ CREATE INDEX attempts_by_event ON attempts (event_id)";
 pub fn measure(file: &str) -> Result<Rates, AnyError> {
     let mut connection = Connection::open(file)?;
     connection.execute_batch(SCHEMA)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     (0..EVENTS / BATCH).try_for_each(|_| publish(&mut connection))?;
-    let published = begun.elapsed();
-    let begun = Instant::now();
+    let published = started.elapsed();
+    let started = Instant::now();
     let mut drained = 0;
     while drained < EVENTS {
         let ids = claim(&mut connection)?;
@@ -35,11 +35,14 @@ pub fn measure(file: &str) -> Result<Rates, AnyError> {
         finish(&mut connection, &ids)?;
         drained += ids.len();
     }
-    Ok(Rates { publish: EVENTS as f64 / published.as_secs_f64(), drain: EVENTS as f64 / begun.elapsed().as_secs_f64() })
+    Ok(Rates {
+        publish: EVENTS as f64 / published.as_secs_f64(),
+        drain: EVENTS as f64 / started.elapsed().as_secs_f64(),
+    })
 }
 
 fn publish(connection: &mut Connection) -> Result<(), AnyError> {
-    let payload = serde_json::to_string(&contents(12_345))?;
+    let payload = serde_json::to_string(&order_payload(12_345))?;
     let tx = connection.transaction()?;
     {
         let mut events =

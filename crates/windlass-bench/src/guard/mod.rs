@@ -1,5 +1,5 @@
-//! Whether Windlass has become slower: its rates as shares of what bare SQL reaches on the same database, in the same
-//! run. Absolute figures are the machine's; these are ours.
+//! Regression check: rates as shares of what bare SQL reaches on the same database in the same run. Absolute rates
+//! depend on the machine, shares depend on Windlass.
 
 mod floor_postgres;
 mod floor_sqlite;
@@ -21,7 +21,7 @@ pub struct Options {
     /// Only this store.
     #[arg(long, value_enum)]
     store: Option<Backend>,
-    /// How often each is measured, in turn; the median of the shares counts.
+    /// Measurements of each case, alternating; the median of the shares counts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// JSON instead of a table.
@@ -42,8 +42,8 @@ struct Rates {
     drain: f64,
 }
 
-/// What share of the floor must at least be reached: a quarter less than was measured when this was written.
-const LEAST: [(Backend, Rates); 2] = [
+/// The minimum share of the baseline: a quarter less than measured when this was written.
+const MIN_SHARES: [(Backend, Rates); 2] = [
     (Backend::Sqlite, Rates { publish: 0.44, drain: 0.28 }),
     (Backend::Postgres, Rates { publish: 0.50, drain: 0.47 }),
 ];
@@ -52,7 +52,7 @@ const LEAST: [(Backend, Rates); 2] = [
 struct Share {
     store: &'static str,
     workload: &'static str,
-    /// Of each round.
+    /// One per round.
     shares: Vec<f64>,
     median: f64,
     least: f64,
@@ -61,7 +61,7 @@ struct Share {
 
 pub async fn run(options: &Options) -> Result<(), AnyError> {
     let mut shares = Vec::new();
-    for (backend, least) in LEAST {
+    for (backend, least) in MIN_SHARES {
         if options.store.is_none_or(|only| only == backend) {
             shares.extend(measure(backend, least, options.rounds).await?);
         }
@@ -94,7 +94,7 @@ fn share(store: &'static str, workload: &'static str, shares: Vec<f64>, least: f
 }
 
 async fn ours(backend: Backend) -> Result<Rates, AnyError> {
-    let database = backend.fresh().await?;
+    let database = backend.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let publish = engine::publish(&queue, CALLERS, BATCH, EVENTS).await?;
     let drain = engine::drain(&queue, CALLERS, BATCH, EVENTS).await?;
@@ -103,7 +103,7 @@ async fn ours(backend: Backend) -> Result<Rates, AnyError> {
 }
 
 async fn floor(backend: Backend) -> Result<Rates, AnyError> {
-    let database = backend.fresh().await?;
+    let database = backend.create_database().await?;
     match backend {
         Backend::Postgres => floor_postgres::measure(&database.url).await,
         Backend::Sqlite => {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_share_decides() {
+    fn median_share_decides() {
         assert!(share("SQLite", "drain", vec![0.1, 0.5, 0.6], 0.5).holds);
         assert!(!share("SQLite", "drain", vec![0.9, 0.4, 0.3], 0.5).holds);
     }

@@ -1,4 +1,4 @@
-//! Publish, claim and finish, in turns on two databases.
+//! Measures publish, claim and finish alternately on two databases.
 
 use std::time::Instant;
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 use windlass::{ClaimRequest, LeasedEvent, Queue, Report};
 
 use crate::AnyError;
-use crate::order::{PAID, order};
+use crate::event::{PAID, order};
 use crate::statistics::summary;
 
-/// Batch size, and how many events each measurement takes.
+/// Batch size and number of events per measurement.
 const SIZES: [(usize, usize); 2] = [(1, 1_000), (100, 20_000)];
 
-/// What an event costs on either.
+/// The time per event on each database.
 #[derive(Debug, Serialize)]
 pub struct Cost {
     pub work: &'static str,
@@ -44,27 +44,27 @@ pub async fn compare(empty: &Queue, full: &Queue, rounds: u16) -> Result<Vec<Cos
     Ok(costs)
 }
 
-/// Microseconds an event: published, claimed, finished.
+/// Microseconds per event for publish, claim and finish.
 async fn measure(queue: &Queue, batch: usize, events: usize) -> Result<[f64; 3], AnyError> {
     let template = order(PAID, 12_345)?;
-    let each = |begun: Instant| begun.elapsed().as_secs_f64() * 1e6 / events as f64;
-    let begun = Instant::now();
+    let each = |started: Instant| started.elapsed().as_secs_f64() * 1e6 / events as f64;
+    let started = Instant::now();
     for _ in 0..events / batch {
         queue.publish_all(vec![template.clone(); batch]).await?;
     }
-    let published = each(begun);
-    let (begun, mut claims) = (Instant::now(), Vec::new());
+    let published = each(started);
+    let (started, mut claims) = (Instant::now(), Vec::new());
     for _ in 0..events / batch {
         claims.push(queue.claim(ClaimRequest::new("bench").max(batch)).await?);
     }
-    let claimed = each(begun);
+    let claimed = each(started);
     assert_eq!(claims.iter().map(Vec::len).sum::<usize>(), events, "all that was published");
-    let begun = Instant::now();
+    let started = Instant::now();
     for claim in claims {
         let reports = claim.iter().map(|delivery| (LeasedEvent::from(delivery), Report::done())).collect();
         for finished in queue.finish_all(reports).await? {
             assert!(!finished?.is_lost(), "a lease was lost");
         }
     }
-    Ok([published, claimed, each(begun)])
+    Ok([published, claimed, each(started)])
 }

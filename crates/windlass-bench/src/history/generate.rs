@@ -1,4 +1,4 @@
-//! Years of history within minutes: rows as publish, claim and finish would have written them.
+//! Generates years of history in minutes, with the rows that publish, claim and finish would have written.
 
 use chrono::Utc;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -6,25 +6,25 @@ use windlass::{NewEvent, Queue, rusqlite};
 
 use super::months::Month;
 use crate::AnyError;
-use crate::order::PAID;
+use crate::event::PAID;
 use crate::store::Backend;
 
-/// Fills a new database with finished events, evenly over the months.
+/// Fills a new database with finished events, spread evenly over the months.
 pub async fn fill(backend: Backend, url: &str, events: u64, months: &[Month]) -> Result<(), AnyError> {
     let queue = Queue::open(url).await?;
-    // Makes the schema and the lane.
+    // Creates the schema and the lane.
     queue.publish(NewEvent::new(PAID)).await?;
-    let taken = queue.poll("generator").await?.ok_or("there is an event")?;
-    let _ = queue.finish(&taken, windlass::Report::done()).await?;
+    let claimed = queue.poll("generator").await?.ok_or("there is an event")?;
+    let _ = queue.finish(&claimed, windlass::Report::done()).await?;
     queue.close().await;
-    let of_month = events / months.len() as u64;
+    let events_per_month = events / months.len() as u64;
     match backend {
-        Backend::Sqlite => fill_sqlite(url.trim_start_matches("sqlite://"), of_month, months),
-        Backend::Postgres => fill_postgres(url, of_month, months).await,
+        Backend::Sqlite => fill_sqlite(url.trim_start_matches("sqlite://"), events_per_month, months),
+        Backend::Postgres => fill_postgres(url, events_per_month, months).await,
     }
 }
 
-async fn fill_postgres(url: &str, of_month: u64, months: &[Month]) -> Result<(), AnyError> {
+async fn fill_postgres(url: &str, events_per_month: u64, months: &[Month]) -> Result<(), AnyError> {
     let mut connection = PgConnection::connect(url).await?;
     connection
         .execute("SET synchronous_commit = off; DELETE FROM windlass.events; DELETE FROM windlass.event_attempts")
@@ -39,13 +39,13 @@ async fn fill_postgres(url: &str, of_month: u64, months: &[Month]) -> Result<(),
             );
             connection.execute(AssertSqlSafe(create)).await?;
         }
-        let first = 1_000 + n as u64 * of_month;
+        let first = 1_000 + n as u64 * events_per_month;
         for insert in [POSTGRES_EVENTS, POSTGRES_ATTEMPTS] {
-            let insert = sqlx::query(insert).bind(first as i64).bind(of_month as i64).bind(month.from);
+            let insert = sqlx::query(insert).bind(first as i64).bind(events_per_month as i64).bind(month.from);
             insert.bind(month.until.min(Utc::now())).execute(&mut connection).await?;
         }
     }
-    let last = (1_000 + months.len() as u64 * of_month) as i64;
+    let last = (1_000 + months.len() as u64 * events_per_month) as i64;
     sqlx::query("SELECT setval('windlass.events_id_seq', $1)").bind(last).execute(&mut connection).await?;
     connection.execute("VACUUM ANALYZE").await?;
     connection.execute("CHECKPOINT").await?;
@@ -65,7 +65,7 @@ SELECT $1 + n, (SELECT min(subscription_id) FROM windlass.subscriptions), 'order
        $3 + n * (($4 - $3) / $2), $3 + n * (($4 - $3) / $2), 'COMPLETED', 1, 0, 3
 FROM generate_series(0, $2 - 1) AS n";
 
-fn fill_sqlite(path: &str, of_month: u64, months: &[Month]) -> Result<(), AnyError> {
+fn fill_sqlite(path: &str, events_per_month: u64, months: &[Month]) -> Result<(), AnyError> {
     let connection = rusqlite::Connection::open(path)?;
     connection.execute_batch(
         "PRAGMA synchronous = off; PRAGMA cache_size = -1000000; DELETE FROM events; DELETE FROM event_attempts",
@@ -73,9 +73,9 @@ fn fill_sqlite(path: &str, of_month: u64, months: &[Month]) -> Result<(), AnyErr
     for (n, month) in months.iter().enumerate() {
         eprintln!("  {}", month.name);
         let until = month.until.min(Utc::now()).timestamp_micros();
-        let (from, first) = (month.from.timestamp_micros(), 1_000 + n as u64 * of_month);
+        let (from, first) = (month.from.timestamp_micros(), 1_000 + n as u64 * events_per_month);
         for insert in [SQLITE_EVENTS, SQLITE_ATTEMPTS] {
-            connection.execute(insert, (first as i64, of_month as i64, from, until))?;
+            connection.execute(insert, (first as i64, events_per_month as i64, from, until))?;
         }
     }
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); ANALYZE")?;

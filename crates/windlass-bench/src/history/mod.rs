@@ -1,16 +1,16 @@
-//! What a long history costs: the same work on an empty database and on a full one, side by side.
+//! The cost of a long history: the same work on an empty and on a full database, alternating.
 
 mod compare;
-mod forget;
 mod generate;
 mod months;
+mod retention;
 
 use clap::Args;
 use serde::Serialize;
 use windlass::Queue;
 
 use self::compare::Cost;
-use self::forget::Forgotten;
+use self::retention::RetentionCost;
 use crate::AnyError;
 use crate::store::Backend;
 
@@ -19,13 +19,13 @@ pub struct Options {
     /// Only this store.
     #[arg(long, value_enum)]
     store: Option<Backend>,
-    /// How many finished events the full database has.
+    /// Number of finished events in the full database.
     #[arg(long, default_value_t = 10_000_000)]
     events: u64,
-    /// Over how many months they are spread.
+    /// Number of months over which they are spread.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=120))]
     months: u32,
-    /// How often each is measured; the median counts.
+    /// Measurements of each case; the median counts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// JSON instead of tables.
@@ -45,7 +45,7 @@ struct Measured {
     events: u64,
     months: u32,
     costs: Vec<Cost>,
-    forgotten: Forgotten,
+    forgotten: RetentionCost,
 }
 
 pub async fn run(options: &Options) -> Result<(), AnyError> {
@@ -64,13 +64,13 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
 }
 
 async fn measure(options: &Options, backend: Backend) -> Result<Measured, AnyError> {
-    let (empty, full) = (backend.fresh().await?, backend.fresh().await?);
-    eprintln!("{}: making {} events of {} months", backend.name(), options.events, options.months);
+    let (empty, full) = (backend.create_database().await?, backend.create_database().await?);
+    eprintln!("{}: generating {} events of {} months", backend.name(), options.events, options.months);
     let months = months::last(options.months);
     generate::fill(backend, &full.url, options.events, &months).await?;
     let (empty, full) = (Queue::open(&empty.url).await?, Queue::open(&full.url).await?);
     let costs = compare::compare(&empty, &full, options.rounds).await?;
-    let forgotten = forget::measure(&full, backend).await?;
+    let forgotten = retention::measure(&full, backend).await?;
     empty.close().await;
     full.close().await;
     Ok(Measured { store: backend.name(), events: options.events, months: options.months, costs, forgotten })
@@ -84,7 +84,7 @@ fn print(measured: &Measured) {
     for Cost { work, batch, empty_us, full_us, ratio } in &measured.costs {
         println!("| {work} | {batch} | {empty_us:.1} | {full_us:.1} | {ratio:.2} |");
     }
-    let Forgotten { what, count, took_ms, before, during } = &measured.forgotten;
+    let RetentionCost { what, count, took_ms, before, during } = &measured.forgotten;
     println!("\n{count} {what} forgotten in {took_ms:.0} ms; publishing meanwhile, ms:\n");
     println!("| | p50 | p99 | max |");
     println!("| --- | ---: | ---: | ---: |");

@@ -1,8 +1,8 @@
-//! Months of the calendar.
+//! Calendar months.
 
 use chrono::{DateTime, Datelike, Days, Months, NaiveDate, Utc};
 
-/// A month, by the instants it begins at and ends before.
+/// A calendar month: `from` is its beginning, `until` the beginning of the next.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Month {
     pub name: String,
@@ -10,7 +10,7 @@ pub struct Month {
     pub until: DateTime<Utc>,
 }
 
-/// The last ones, the present month included; the oldest first.
+/// The last months including the current one, the oldest first.
 pub fn last(count: u32) -> Vec<Month> {
     let today = Utc::now().date_naive();
     (0..count).rev().map(|back| month(today - Months::new(back))).collect()

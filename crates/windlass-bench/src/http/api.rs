@@ -1,4 +1,4 @@
-//! The requests of the HTTP API that are measured.
+//! The measured requests of the HTTP API.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::connection::{Answer, Connection};
+use super::connection::{Connection, Response};
 use crate::AnyError;
 
-/// What is published with this tag is ours, also on a server that has other events.
+/// The tag of the benchmark's events, to tell them apart on a server with other events.
 pub const TAG: &str = "bench";
 
-/// One event, or a batch, ready to be sent many times.
+/// A request body with one event or a batch, prepared to be sent many times.
 pub struct Publication {
     pub events: usize,
     path: &'static str,
@@ -36,15 +36,15 @@ impl Publication {
     }
 }
 
-/// An event that the worker holds.
+/// An event leased by the worker.
 #[derive(Deserialize)]
-pub struct Taken {
+pub struct ClaimedEvent {
     pub id: i64,
-    /// Sent back as it came.
+    /// Sent back unchanged.
     lease: Option<Box<RawValue>>,
 }
 
-/// A connection, and the worker that it works for.
+/// A connection used by one worker.
 pub struct Api {
     connection: Connection,
     worker: String,
@@ -57,63 +57,63 @@ impl Api {
     }
 
     pub async fn publish(&mut self, publication: &Publication) -> Result<(), AnyError> {
-        let answer = self.connection.post(publication.path, &publication.body).await?;
-        expect(201, publication.path, &answer)
+        let response = self.connection.post(publication.path, &publication.body).await?;
+        expect(201, publication.path, &response)
     }
 
-    /// Takes up to `max` of ours: by the request for one, if it is one.
-    pub async fn claim(&mut self, max: usize) -> Result<Vec<Taken>, AnyError> {
+    /// Claims up to `max` events of the benchmark. One event is claimed with the request for a single event.
+    pub async fn claim(&mut self, max: usize) -> Result<Vec<ClaimedEvent>, AnyError> {
         if max == 1 {
             let path = format!("/events/subscribe?tags={TAG}&worker_id={}", self.worker);
             return Ok(self.subscribe(&path).await?.into_iter().collect());
         }
         #[derive(Deserialize)]
         struct Claimed {
-            events: Vec<Taken>,
+            events: Vec<ClaimedEvent>,
         }
         self.body.clear();
         write!(self.body, r#"{{"worker_id":"{}","max":{max},"wait_ms":0,"tags":"{TAG}"}}"#, self.worker)?;
-        let answer = self.connection.post("/events/claim", self.body.as_bytes()).await?;
-        expect(200, "/events/claim", &answer)?;
-        Ok(serde_json::from_slice::<Claimed>(answer.body)?.events)
+        let response = self.connection.post("/events/claim", self.body.as_bytes()).await?;
+        expect(200, "/events/claim", &response)?;
+        Ok(serde_json::from_slice::<Claimed>(response.body)?.events)
     }
 
     /// Waits up to `wait_ms` for an event with the tag.
-    pub async fn wait(&mut self, tag: &str, wait_ms: u64) -> Result<Option<Taken>, AnyError> {
+    pub async fn wait(&mut self, tag: &str, wait_ms: u64) -> Result<Option<ClaimedEvent>, AnyError> {
         let path = format!("/events/subscribe?tags={tag}&worker_id={}&wait_ms={wait_ms}", self.worker);
         self.subscribe(&path).await
     }
 
-    async fn subscribe(&mut self, path: &str) -> Result<Option<Taken>, AnyError> {
-        let answer = self.connection.get(path).await?;
-        if answer.status == 204 {
+    async fn subscribe(&mut self, path: &str) -> Result<Option<ClaimedEvent>, AnyError> {
+        let response = self.connection.get(path).await?;
+        if response.status == 204 {
             return Ok(None);
         }
-        expect(200, path, &answer)?;
-        Ok(Some(serde_json::from_slice(answer.body)?))
+        expect(200, path, &response)?;
+        Ok(Some(serde_json::from_slice(response.body)?))
     }
 
-    /// Completes what was claimed together.
-    pub async fn finish(&mut self, taken: &[Taken]) -> Result<(), AnyError> {
-        match taken {
+    /// Completes events that were claimed together.
+    pub async fn finish(&mut self, claimed: &[ClaimedEvent]) -> Result<(), AnyError> {
+        match claimed {
             [one] => self.complete(one).await,
             many => self.finish_many(many).await,
         }
     }
 
-    async fn complete(&mut self, taken: &Taken) -> Result<(), AnyError> {
+    async fn complete(&mut self, claimed: &ClaimedEvent) -> Result<(), AnyError> {
         self.body.clear();
         write!(self.body, r#"{{"worker_id":"{}""#, self.worker)?;
-        if let Some(lease) = &taken.lease {
+        if let Some(lease) = &claimed.lease {
             write!(self.body, r#","lease":{lease}"#)?;
         }
         self.body.push('}');
-        let path = format!("/events/{}/complete", taken.id);
-        let answer = self.connection.post(&path, self.body.as_bytes()).await?;
-        expect(200, &path, &answer)
+        let path = format!("/events/{}/complete", claimed.id);
+        let response = self.connection.post(&path, self.body.as_bytes()).await?;
+        expect(200, &path, &response)
     }
 
-    async fn finish_many(&mut self, taken: &[Taken]) -> Result<(), AnyError> {
+    async fn finish_many(&mut self, claimed: &[ClaimedEvent]) -> Result<(), AnyError> {
         #[derive(Deserialize)]
         struct Finished {
             results: Vec<Outcome>,
@@ -124,27 +124,27 @@ impl Api {
         }
         self.body.clear();
         write!(self.body, r#"{{"worker_id":"{}","items":["#, self.worker)?;
-        for (at, Taken { id, lease }) in taken.iter().enumerate() {
+        for (at, ClaimedEvent { id, lease }) in claimed.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             let lease = lease.as_ref().ok_or("a claimed event has no lease")?;
             write!(self.body, r#"{comma}{{"event_id":{id},"lease":{lease},"outcome":"complete"}}"#)?;
         }
         self.body.push_str("]}");
-        let answer = self.connection.post("/events/finish", self.body.as_bytes()).await?;
-        expect(200, "/events/finish", &answer)?;
-        let results = serde_json::from_slice::<Finished>(answer.body)?.results;
-        match results.len() == taken.len() && results.iter().all(|result| result.status == 200) {
+        let response = self.connection.post("/events/finish", self.body.as_bytes()).await?;
+        expect(200, "/events/finish", &response)?;
+        let results = serde_json::from_slice::<Finished>(response.body)?.results;
+        match results.len() == claimed.len() && results.iter().all(|result| result.status == 200) {
             true => Ok(()),
-            false => Err(format!("not all were completed: {}", String::from_utf8_lossy(answer.body)).into()),
+            false => Err(format!("not all were completed: {}", String::from_utf8_lossy(response.body)).into()),
         }
     }
 }
 
-fn expect(status: u16, path: &str, answer: &Answer<'_>) -> Result<(), AnyError> {
-    if answer.status == status {
+fn expect(status: u16, path: &str, response: &Response<'_>) -> Result<(), AnyError> {
+    if response.status == status {
         return Ok(());
     }
-    Err(format!("{path}: {} instead of {status}: {}", answer.status, String::from_utf8_lossy(answer.body)).into())
+    Err(format!("{path}: {} instead of {status}: {}", response.status, String::from_utf8_lossy(response.body)).into())
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publication_is_what_the_api_expects() {
+    fn publication_has_the_format_of_the_api() {
         let one: serde_json::Value = serde_json::from_slice(&Publication::new(1, "a").body).unwrap();
         assert_eq!((one["tags"].as_str(), one["type"].as_str()), (Some("a"), Some("order.paid")));
         let many = Publication::new(3, "a");
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_kept_as_it_came_or_absent() {
-        let lease = |text| serde_json::from_str::<Taken>(text).unwrap().lease.map(|lease| lease.to_string());
+    fn lease_is_kept_unchanged_or_absent() {
+        let lease = |text| serde_json::from_str::<ClaimedEvent>(text).unwrap().lease.map(|lease| lease.to_string());
         assert_eq!(lease(r#"{"id":7,"title":"a"}"#), None);
         assert_eq!(lease(r#"{"id":7,"lease":12}"#).as_deref(), Some("12"));
         assert_eq!(lease(r#"{"id":7,"lease":"1-2"}"#).as_deref(), Some("\"1-2\""));

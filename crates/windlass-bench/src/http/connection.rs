@@ -1,5 +1,5 @@
-//! One HTTP/1.1 connection that is kept open. Written by hand: a client that shares the cores with
-//! the server it measures must be light.
+//! A minimal HTTP/1.1 client on one keep-alive connection. It shares the cores with the measured server, so it must
+//! be light.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ pub struct Connection {
     stream: TcpStream,
     host: SocketAddr,
     request: Vec<u8>,
-    answer: Vec<u8>,
+    response: Vec<u8>,
 }
 
-pub struct Answer<'a> {
+pub struct Response<'a> {
     pub status: u16,
     pub body: &'a [u8],
 }
@@ -26,16 +26,16 @@ impl Connection {
         let connected = TcpStream::connect(host).await;
         let stream = connected.map_err(|error| format!("cannot connect to {host}: {error}"))?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, host, request: Vec::new(), answer: Vec::new() })
+        Ok(Connection { stream, host, request: Vec::new(), response: Vec::new() })
     }
 
-    pub async fn get(&mut self, path: &str) -> Result<Answer<'_>, AnyError> {
+    pub async fn get(&mut self, path: &str) -> Result<Response<'_>, AnyError> {
         self.request.clear();
         write!(self.request, "GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host)?;
         self.exchange().await
     }
 
-    pub async fn post(&mut self, path: &str, body: &[u8]) -> Result<Answer<'_>, AnyError> {
+    pub async fn post(&mut self, path: &str, body: &[u8]) -> Result<Response<'_>, AnyError> {
         let (host, length) = (self.host, body.len());
         self.request.clear();
         write!(
@@ -46,25 +46,25 @@ impl Connection {
         self.exchange().await
     }
 
-    /// Nothing is sent before the last answer was read, so that what is read belongs to this request.
-    async fn exchange(&mut self) -> Result<Answer<'_>, AnyError> {
+    /// Sends the next request only after the previous response was read completely, so that responses match requests.
+    async fn exchange(&mut self) -> Result<Response<'_>, AnyError> {
         self.stream.write_all(&self.request).await?;
-        self.answer.clear();
+        self.response.clear();
         let head = loop {
             self.read().await?;
-            if let Some(head) = Head::parse(&self.answer)? {
+            if let Some(head) = Head::parse(&self.response)? {
                 break head;
             }
         };
         let end = head.length + head.body_length;
-        while self.answer.len() < end {
+        while self.response.len() < end {
             self.read().await?;
         }
-        Ok(Answer { status: head.status, body: &self.answer[head.length..end] })
+        Ok(Response { status: head.status, body: &self.response[head.length..end] })
     }
 
     async fn read(&mut self) -> Result<(), AnyError> {
-        match self.stream.read_buf(&mut self.answer).await? {
+        match self.stream.read_buf(&mut self.response).await? {
             0 => Err("the server closed the connection".into()),
             _ => Ok(()),
         }
@@ -74,20 +74,20 @@ impl Connection {
 #[derive(Debug, PartialEq)]
 struct Head {
     status: u16,
-    /// With the empty line.
+    /// Including the empty line.
     length: usize,
     body_length: usize,
 }
 
 impl Head {
-    /// None as long as the head is not complete.
+    /// `None` while the head is incomplete.
     fn parse(bytes: &[u8]) -> Result<Option<Head>, AnyError> {
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
         let text = std::str::from_utf8(&bytes[..end])?;
         let mut lines = text.split("\r\n");
         let status_line = lines.next().unwrap_or_default();
         let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.ok_or_else(|| format!("not an HTTP answer: {status_line}"))?;
+        let status = status.ok_or_else(|| format!("not an HTTP response: {status_line}"))?;
         let mut body_length = None;
         for (name, value) in lines.filter_map(|line| line.split_once(':')) {
             if name.eq_ignore_ascii_case("content-length") {
@@ -96,7 +96,7 @@ impl Head {
         }
         let body_length = match status {
             204 => 0,
-            _ => body_length.ok_or("an answer without content-length")?,
+            _ => body_length.ok_or("a response without content-length")?,
         };
         Ok(Some(Head { status, length: end + 4, body_length }))
     }
@@ -107,12 +107,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_read_once_it_is_complete() {
-        let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nx: y\r\n\r\n{}";
-        let length = answer.len() - 2;
-        assert_eq!(Head::parse(&answer[..length - 1]).unwrap(), None);
+    fn head_is_parsed_when_complete() {
+        let response = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nx: y\r\n\r\n{}";
+        let length = response.len() - 2;
+        assert_eq!(Head::parse(&response[..length - 1]).unwrap(), None);
         let head = Head { status: 201, length, body_length: 2 };
-        assert_eq!(Head::parse(&answer[..length]).unwrap(), Some(head));
+        assert_eq!(Head::parse(&response[..length]).unwrap(), Some(head));
     }
 
     #[test]

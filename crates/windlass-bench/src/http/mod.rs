@@ -1,10 +1,10 @@
-//! Publish and work over HTTP, against `windlass serve` as a process of its own.
+//! Benchmarks over HTTP, against `windlass serve` in its own process.
 
 mod api;
 pub(crate) mod connection;
-mod crowd;
 mod load;
 mod measure;
+mod poller_pool;
 mod pollers;
 mod report;
 pub(crate) mod server;
@@ -14,40 +14,40 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use self::server::Place;
+use self::server::ServerTarget;
 use crate::AnyError;
 use crate::store::Backend;
 
 #[derive(Args)]
 pub struct Options {
-    /// A running server, as http://HOST:PORT, instead of one that is started for each measurement.
+    /// URL of a running server (http://HOST:PORT), instead of one that is started for each measurement.
     #[arg(long, value_name = "URL", conflicts_with = "store")]
     server: Option<String>,
-    /// The running server's process, to read its CPU time and memory.
+    /// Process id of the running server, to read its CPU time and memory.
     #[arg(long, value_name = "PID", requires = "server")]
     server_pid: Option<u32>,
     /// Only this store.
     #[arg(long, value_enum)]
     store: Option<Backend>,
-    /// Only this workload; soak and pollers run only if they are named.
+    /// Only this workload; soak and pollers run only if named.
     #[arg(long, value_enum)]
     workload: Option<Workload>,
-    /// How many connections; each sends its next request once it has an answer.
+    /// Number of connections; each sends its next request when it has the response.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..))]
     connections: u16,
-    /// How long each measurement takes [default: 10; soak 300; pollers 20, idle]
+    /// Seconds per measurement [default: 10; soak 300; pollers 20, idle]
     #[arg(long)]
     seconds: Option<u64>,
-    /// How often each is measured; the median counts.
+    /// Measurements of each case; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// soak: how many events are published and not yet completed.
+    /// soak: number of events published and not yet completed.
     #[arg(long, default_value_t = 1000)]
     backlog: usize,
-    /// pollers: how many connections wait for an event.
+    /// pollers: number of connections that wait for an event.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pollers: u32,
-    /// pollers: each waits for a tag of its own.
+    /// pollers: each waits for its own tag.
     #[arg(long)]
     distinct_tags: bool,
     /// JSON instead of a table.
@@ -57,17 +57,17 @@ pub struct Options {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Workload {
-    /// One event in a request.
+    /// One event per request.
     Publish,
-    /// Take one, complete it.
+    /// Claim one event, complete it.
     Work,
-    /// 100 events in a request.
+    /// 100 events per request.
     PublishBatch,
-    /// Take up to 100, complete them together.
+    /// Claim up to 100 events, complete them together.
     WorkBatch,
-    /// Publish and work at once, for a long time: does memory grow, does it slow down?
+    /// Publish and work concurrently for a long time, to find memory growth and slowdown.
     Soak,
-    /// Many connections that wait for an event: what they cost, and how soon an event reaches one.
+    /// Many connections that wait for an event: their cost, and the latency of an event.
     Pollers,
 }
 
@@ -76,12 +76,12 @@ impl Options {
         self.server.is_none() && self.store != Some(Backend::Sqlite)
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn targets(&self) -> Vec<ServerTarget> {
         match &self.server {
-            Some(url) => vec![Place::Running { url: url.clone(), pid: self.server_pid }],
+            Some(url) => vec![ServerTarget::Running { url: url.clone(), pid: self.server_pid }],
             None => {
                 let stores = Backend::ALL.into_iter().filter(|store| self.store.is_none_or(|only| only == *store));
-                stores.map(Place::Own).collect()
+                stores.map(ServerTarget::Started).collect()
             }
         }
     }

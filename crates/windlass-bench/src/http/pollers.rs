@@ -1,4 +1,4 @@
-//! Many connections that each wait for an event.
+//! Many connections that each wait for an event: memory and CPU time per connection, and the latency of an event.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::Options;
-use super::crowd::Crowd;
-use super::server::{Place, Server};
+use super::poller_pool::PollerPool;
+use super::server::{Server, ServerTarget};
 use crate::AnyError;
 use crate::usage::Usage;
 
-/// Files that are open besides the pollers' connections.
+/// Open files besides the pollers' connections.
 const OTHER_FILES: u64 = 200;
-const SETTLE: Duration = Duration::from_secs(3);
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 const EVENTS: u32 = 20;
 
 #[derive(Serialize)]
@@ -23,20 +23,20 @@ struct Pollers {
     distinct_tags: bool,
     opened_in_seconds: f64,
     idle: Option<Idle>,
-    /// From sending the publish request to its arrival at a poller.
+    /// From sending the publish request to its receipt by a poller.
     reached_after: Spread,
-    /// How many events were published, each of which reached exactly one poller.
+    /// The number of published events, each of which reached exactly one poller.
     events: u32,
 }
 
-/// What the server costs while nothing happens.
+/// The cost of the idle server.
 #[derive(Serialize)]
 struct Idle {
     seconds: f64,
     rss_mb: f64,
-    /// More than before they came.
+    /// The growth since before the pollers connected.
     rss_kb_per_poller: f64,
-    /// Of one core.
+    /// In percent of one core.
     cpu_percent: f64,
 }
 
@@ -48,11 +48,11 @@ struct Spread {
 }
 
 pub async fn run(options: &Options) -> Result<(), AnyError> {
-    // Before the server starts: it inherits the limit.
+    // Raise the limit before the server starts: it inherits the limit.
     raise_file_limit(u64::from(options.pollers) + OTHER_FILES)?;
     let mut measured = Vec::new();
-    for place in options.places() {
-        measured.push(measure(options, &place).await?);
+    for target in options.targets() {
+        measured.push(measure(options, &target).await?);
     }
     if options.json {
         println!("{:#}", serde_json::json!({ "pollers": measured }));
@@ -86,25 +86,25 @@ fn check_file_limit(needed: u64, raised: u64) -> Result<(), AnyError> {
         return Ok(());
     }
     Err(format!(
-        "so many pollers need {needed} open files, and the limit cannot be raised above {raised}: \
-         raise the hard limit (`ulimit -Hn`), or take fewer by --pollers"
+        "this many pollers need {needed} open files, but the limit cannot be raised above {raised}: \
+         raise the hard limit (`ulimit -Hn`), or use fewer with --pollers"
     )
     .into())
 }
 
-async fn measure(options: &Options, place: &Place) -> Result<Pollers, AnyError> {
-    let (store, pollers) = (place.name(), options.pollers);
-    let server = place.server().await?;
+async fn measure(options: &Options, target: &ServerTarget) -> Result<Pollers, AnyError> {
+    let (store, pollers) = (target.name(), options.pollers);
+    let server = target.server().await?;
     let fresh = server.usage();
-    let begun = Instant::now();
-    let mut crowd = Crowd::gather(server.address, pollers, options.distinct_tags).await?;
-    let opened_in_seconds = begun.elapsed().as_secs_f64();
+    let started = Instant::now();
+    let mut pool = PollerPool::open(server.address, pollers, options.distinct_tags).await?;
+    let opened_in_seconds = started.elapsed().as_secs_f64();
     eprintln!("{store}: {pollers} pollers after {opened_in_seconds:.1} s");
-    sleep(SETTLE).await;
-    let idle = crowd.alive(idle(&server, fresh, pollers, options.time(20))).await?;
+    sleep(SETTLE_TIME).await;
+    let idle = pool.while_running(idle(&server, fresh, pollers, options.time(20))).await?;
     eprintln!("{store}: publishing {EVENTS} events");
-    let reached_after = spread(crowd.publish(EVENTS).await?);
-    drop(crowd);
+    let reached_after = spread(pool.publish(EVENTS).await?);
+    drop(pool);
     server.stop()?;
     let distinct_tags = options.distinct_tags;
     Ok(Pollers { store, pollers, distinct_tags, opened_in_seconds, idle, reached_after, events: EVENTS })
@@ -134,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_ordered() {
+    fn spread_is_ordered() {
         let took = [3, 1, 2].map(Duration::from_millis).to_vec();
         assert_eq!(spread(took), Spread { min_ms: 1.0, median_ms: 2.0, max_ms: 3.0 });
     }
 
     #[test]
-    fn a_limit_that_is_too_low_is_an_error() {
+    fn too_low_file_limit_is_an_error() {
         assert!(check_file_limit(10_200, 10_200).is_ok());
         let error = check_file_limit(10_200, 4096).unwrap_err().to_string();
         assert!(error.contains("10200") && error.contains("4096"), "{error}");

@@ -1,4 +1,4 @@
-//! What the matrix measured, as a table or as JSON.
+//! Prints results as a table or as JSON.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::load::Outcome;
 use crate::latency::{Latencies, Percentiles};
 use crate::usage::Usage;
 
-/// One cell of the matrix.
+/// One combination of store, workload and batch size.
 #[derive(Serialize)]
 pub struct Measurement {
     store: &'static str,
@@ -28,10 +28,10 @@ pub struct Round {
     server: Option<Cost>,
 }
 
-/// What it cost the server.
+/// The cost for the server.
 #[derive(Debug, PartialEq, Serialize)]
 struct Cost {
-    /// Of one core.
+    /// In percent of one core.
     cpu_percent: f64,
     cpu_micros_per_event: f64,
     rss_mb: f64,
@@ -96,7 +96,7 @@ fn row(measurement: &Measurement) -> String {
     let Measurement { store, workload, batch, rounds, .. } = measurement;
     let rate = |at: usize| rounds[at].events_per_second;
     let (min, median, max) = (rate(0), &rounds[rounds.len() / 2], rate(rounds.len() - 1));
-    let latencies: Vec<String> = median.latencies.iter().map(shown).collect();
+    let latencies: Vec<String> = median.latencies.iter().map(format_latency).collect();
     let latencies = latencies.join(", ");
     let cost = match &median.server {
         Some(Cost { cpu_percent, cpu_micros_per_event, rss_mb, rss_growth_mb }) => {
@@ -108,7 +108,7 @@ fn row(measurement: &Measurement) -> String {
     format!("| {store} | {workload} | {batch} | {rate:.0} | {min:.0} – {max:.0} | {latencies} | {cost} |")
 }
 
-fn shown(Percentiles { request, p50_ms, p99_ms, .. }: &Percentiles) -> String {
+fn format_latency(Percentiles { request, p50_ms, p99_ms, .. }: &Percentiles) -> String {
     format!("{request} {p50_ms:.1} / {p99_ms:.1} ms")
 }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_round_is_the_row() {
+    fn row_shows_the_median_round() {
         let measured =
             Measurement::new("SQLite", "publish", 32, 1, vec![round(200_000), round(50_000), round(100_000)]);
         let expected = "| SQLite | publish | 1 | 10000 | 5000 – 20000 | publish 3.0 / 3.0 ms \
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_cost_is_left_open() {
+    fn unknown_cost_is_shown_as_dashes() {
         let measured = Measurement::new("as given", "work", 32, 1, vec![Round { server: None, ..round(10) }]);
         assert!(row(&measured).ends_with("| – | – | – |"));
     }

@@ -1,4 +1,4 @@
-//! The server that is measured: `windlass serve` as a process of its own, or one that runs already.
+//! The measured server: `windlass serve` in its own process, or a running one.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -7,33 +7,33 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::AnyError;
-use crate::store::{Backend, Fresh};
+use crate::store::{Backend, TempDatabase};
 use crate::usage::Usage;
 
-/// Longer than the server's own grace for requests that are under way.
-const STOP_MAX: Duration = Duration::from_secs(40);
+/// Longer than the server's grace period for open requests.
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Where the server is to be found.
-pub enum Place {
-    /// It runs already. Without its pid nothing is known about its use of the machine.
+/// The server to measure.
+pub enum ServerTarget {
+    /// A running server. Without its pid, its CPU time and memory are unknown.
     Running { url: String, pid: Option<u32> },
-    /// Started by us, on an empty database.
-    Own(Backend),
+    /// A server started for the measurement, on a new database.
+    Started(Backend),
 }
 
-impl Place {
+impl ServerTarget {
     pub fn name(&self) -> &'static str {
         match self {
-            Place::Running { .. } => "as given",
-            Place::Own(backend) => backend.name(),
+            ServerTarget::Running { .. } => "as given",
+            ServerTarget::Started(backend) => backend.name(),
         }
     }
 
     pub async fn server(&self) -> Result<Server, AnyError> {
         match self {
-            Place::Running { url, pid } => Server::running(url, *pid).await,
-            Place::Own(backend) => {
-                let database = backend.fresh().await?;
+            ServerTarget::Running { url, pid } => Server::running(url, *pid).await,
+            ServerTarget::Started(backend) => {
+                let database = backend.create_database().await?;
                 Server::start(&database.url.clone(), Some(database))
             }
         }
@@ -43,32 +43,32 @@ impl Place {
 pub struct Server {
     pub address: SocketAddr,
     pid: Option<u32>,
-    own: Option<Own>,
+    started: Option<StartedServer>,
 }
 
-/// Fields are dropped in order: the process ends before its database goes.
-struct Own {
+/// Fields are dropped in order: the process ends before its database is removed.
+struct StartedServer {
     process: Process,
-    _database: Option<Fresh>,
+    _database: Option<TempDatabase>,
 }
 
 impl Server {
     async fn running(url: &str, pid: Option<u32>) -> Result<Server, AnyError> {
-        let host = url.strip_prefix("http://").ok_or("--server: give http://HOST:PORT")?.trim_end_matches('/');
+        let host = url.strip_prefix("http://").ok_or("--server: expected http://HOST:PORT")?.trim_end_matches('/');
         let found = tokio::net::lookup_host(host).await.map_err(|error| format!("--server {url}: {error}"))?.next();
         let address = found.ok_or_else(|| format!("--server {url}: no such host"))?;
-        Ok(Server { address, pid, own: None })
+        Ok(Server { address, pid, started: None })
     }
 
-    /// One of our own, on a database that somebody else looks after.
+    /// Starts a server on a database that the caller owns.
     pub fn on(url: &str) -> Result<Server, AnyError> {
         Server::start(url, None)
     }
 
-    fn start(url: &str, database: Option<Fresh>) -> Result<Server, AnyError> {
+    fn start(url: &str, database: Option<TempDatabase>) -> Result<Server, AnyError> {
         let mut command = Command::new(program()?);
         command.args(["serve", "--listen", "127.0.0.1:0", "--database", url]);
-        // What is set for other servers, tokens say, is not for this one.
+        // Settings for other servers, such as tokens, do not apply to this one.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"WINDLASS_")) {
             command.env_remove(name);
         }
@@ -78,24 +78,24 @@ impl Server {
         let process = Process(child);
         let address = listening_address(stdout)?;
         let pid = Some(process.0.id());
-        Ok(Server { address, pid, own: Some(Own { process, _database: database }) })
+        Ok(Server { address, pid, started: Some(StartedServer { process, _database: database }) })
     }
 
-    /// None where the system does not tell.
+    /// `None` if unknown.
     pub fn usage(&self) -> Option<Usage> {
         Usage::of(self.pid?)
     }
 
-    /// An error if our own server has ended by itself, or does not end well.
+    /// Stops a started server; an error if it ended by itself or with a failure.
     pub fn stop(mut self) -> Result<(), AnyError> {
-        match &mut self.own {
-            Some(own) => own.process.stop(),
+        match &mut self.started {
+            Some(started) => started.process.stop(),
             None => Ok(()),
         }
     }
 }
 
-/// The `windlass` that was built together with this program.
+/// The `windlass` binary next to this program.
 fn program() -> Result<PathBuf, AnyError> {
     let program = std::env::current_exe()?.with_file_name("windlass");
     match program.is_file() {
@@ -104,7 +104,7 @@ fn program() -> Result<PathBuf, AnyError> {
     }
 }
 
-/// Reads up to the address; what follows is read too, or the server could not write it.
+/// Reads the output up to the address, and discards the rest so that the server does not block on a full pipe.
 fn listening_address(stdout: ChildStdout) -> Result<SocketAddr, AnyError> {
     let mut stdout = BufReader::new(stdout);
     let mut line = String::new();
@@ -124,7 +124,7 @@ fn address_in(line: &str) -> Option<SocketAddr> {
     line.split_whitespace().find_map(|word| word.strip_prefix("http://")?.parse().ok())
 }
 
-/// A process that is ended by SIGTERM when dropped.
+/// A process that is stopped with SIGTERM when dropped.
 struct Process(Child);
 
 impl Process {
@@ -134,15 +134,15 @@ impl Process {
         }
         let kill = format!("kill -s TERM {}", self.0.id());
         Command::new("sh").args(["-c", &kill]).status()?;
-        let begun = Instant::now();
-        while begun.elapsed() < STOP_MAX {
+        let started = Instant::now();
+        while started.elapsed() < STOP_TIMEOUT {
             match self.0.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => return Err(format!("the server ended badly: {status}").into()),
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         }
-        Err(format!("the server did not end within {STOP_MAX:?} of SIGTERM").into())
+        Err(format!("the server did not end within {STOP_TIMEOUT:?} of SIGTERM").into())
     }
 }
 
@@ -160,14 +160,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_found_among_the_first_lines() {
+    fn address_is_found_in_the_startup_output() {
         assert_eq!(address_in("windlass 0.1.0\n"), None);
         assert_eq!(address_in("  database   postgres://me@127.0.0.1:5432/events\n"), None);
         assert_eq!(address_in("  listening  http://127.0.0.1:7700\n"), "127.0.0.1:7700".parse().ok());
     }
 
     #[tokio::test]
-    async fn a_running_server_is_given_by_its_url() {
+    async fn running_server_is_named_by_its_url() {
         assert_eq!(Server::running("http://127.0.0.1:7700/", None).await.unwrap().address.port(), 7700);
         assert!(Server::running("127.0.0.1:7700", None).await.is_err());
     }

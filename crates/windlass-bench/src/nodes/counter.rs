@@ -1,4 +1,4 @@
-//! Draining a backlog: until all of it is handled, completed and committed.
+//! Drains a backlog with a node and measures the rate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use windlass::{Node, Queue, Status};
 use crate::AnyError;
 use crate::engine;
 
-/// How often handlers ran.
+/// Counts handler runs.
 pub struct Counter {
     runs: AtomicUsize,
     expected: usize,
@@ -22,7 +22,7 @@ impl Counter {
         Arc::new(Counter { runs: AtomicUsize::new(0), expected, reached: Notify::new() })
     }
 
-    /// A handler runs.
+    /// Called by the handler on each run.
     pub fn count(&self) {
         if self.runs.fetch_add(1, Ordering::Relaxed) + 1 == self.expected {
             self.reached.notify_one();
@@ -30,15 +30,15 @@ impl Counter {
     }
 }
 
-/// Publishes so many events, and drains them with the node that `node` makes. Events per second, from the start of
-/// the node until it has stopped: then the end of every event is committed.
+/// Publishes events and drains them with the node made by `node`. Returns events per second, from the start of the
+/// node until it has stopped and all completions are committed.
 pub async fn drain(queue: &Queue, events: usize, node: impl FnOnce(Arc<Counter>) -> Node) -> Result<f64, AnyError> {
     let since = queue.clock().now();
     engine::publish(queue, 4, 1000, events).await?;
     drain_published(queue, events, since, node).await
 }
 
-/// The same for events that were published since then.
+/// The same for events published since `since`.
 pub async fn drain_published(
     queue: &Queue,
     events: usize,
@@ -46,11 +46,11 @@ pub async fn drain_published(
     node: impl FnOnce(Arc<Counter>) -> Node,
 ) -> Result<f64, AnyError> {
     let counter = Counter::new(events);
-    let begun = Instant::now();
+    let started = Instant::now();
     let running = node(counter.clone()).start().await?;
     counter.reached.notified().await;
     running.stop().await;
-    let took = begun.elapsed();
+    let took = started.elapsed();
 
     let stats = queue.stats(since).await?;
     let completed: u64 = stats.iter().filter(|row| row.status == Status::Completed).map(|row| row.count).sum();

@@ -1,4 +1,4 @@
-//! A backlog of ten groups is drained by a handler that takes 5 ms. A group alone could do 200 events a second.
+//! Drains a backlog of ten groups with a handler that takes 5 ms. A single group is limited to 200 events a second.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::Options;
 use super::counter::drain_published;
 use super::report::Rate;
 use crate::AnyError;
-use crate::order::{PAID, order};
+use crate::event::{PAID, order};
 use crate::store::Backend;
 
 const EVENTS: usize = 2_000;
 const GROUPS: usize = 10;
-const TAKES: Duration = Duration::from_millis(5);
+const HANDLER_TIME: Duration = Duration::from_millis(5);
 
 pub async fn run(options: &Options, store: Backend) -> Result<Vec<Rate>, AnyError> {
     let events = options.events.unwrap_or(EVENTS);
@@ -26,7 +26,7 @@ pub async fn run(options: &Options, store: Backend) -> Result<Vec<Rate>, AnyErro
 }
 
 async fn measure(store: Backend, events: usize) -> Result<f64, AnyError> {
-    let database = store.fresh().await?;
+    let database = store.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let since = queue.clock().now();
     let grouped = |n: usize| Ok::<_, windlass::Error>(order(PAID, n)?.group(format!("group-{}", n % GROUPS)));
@@ -38,7 +38,7 @@ async fn measure(store: Backend, events: usize) -> Result<f64, AnyError> {
         let work = move |_, _| {
             let counter = counter.clone();
             async move {
-                tokio::time::sleep(TAKES).await;
+                tokio::time::sleep(HANDLER_TIME).await;
                 counter.count();
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! What a node costs that has nothing to do.
+//! The cost of an idle node.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use windlass::{Node, Queue};
 use super::Options;
 use super::report::Idle;
 use crate::AnyError;
-use crate::order::PAID;
+use crate::event::PAID;
 use crate::postgres;
 use crate::store::Backend;
 use crate::usage::Usage;
 
-/// Until the start is over and PostgreSQL has counted it: a backend that idles keeps its counts to itself for 10 s.
+/// Time for the startup, and for PostgreSQL to report it: an idle backend reports its statistics after up to 10 s.
 const SETTLE: Duration = Duration::from_secs(12);
 
 pub async fn run(options: &Options, store: Backend) -> Result<Idle, AnyError> {
     eprintln!("{}: idle, {} s", store.name(), options.seconds);
-    let database = store.fresh().await?;
+    let database = store.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let node = Node::new(&queue, "bench").on(PAID, |_, _| async { Ok(()) }).on("order.sent", |_, _| async { Ok(()) });
     let node = node.start().await?;
@@ -42,7 +42,7 @@ pub async fn run(options: &Options, store: Backend) -> Result<Idle, AnyError> {
     })
 }
 
-/// Transactions in a database so far. Asked from another database, so that asking does not count.
+/// Transactions in a database so far. Queried from another database, so that the query is not counted.
 async fn transactions(store: Backend, url: &str) -> Result<Option<i64>, AnyError> {
     let (Backend::Postgres, Some(server)) = (store, postgres::url()) else { return Ok(None) };
     let name = url.rsplit('/').next().unwrap_or_default();

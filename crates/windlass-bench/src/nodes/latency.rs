@@ -1,4 +1,4 @@
-//! From publishing to the start of the handler, on a node that has nothing else to do.
+//! Latency from publishing to the start of the handler, on an otherwise idle node.
 
 use windlass::{Node, Queue};
 
@@ -6,7 +6,7 @@ use super::Options;
 use super::report::Delays;
 use super::stopwatch::Stopwatch;
 use crate::AnyError;
-use crate::order::PAID;
+use crate::event::PAID;
 use crate::store::Backend;
 
 pub async fn run(options: &Options, store: Backend) -> Result<Vec<Delays>, AnyError> {
@@ -18,14 +18,14 @@ pub async fn run(options: &Options, store: Backend) -> Result<Vec<Delays>, AnyEr
     Ok(delays)
 }
 
-/// A second queue shares nothing with the first but the database: another process, as far as the node can tell.
+/// With `elsewhere`, publishes on a second queue, which shares only the database, like another process.
 async fn measure(
     options: &Options,
     store: Backend,
     case: &'static str,
     elsewhere: bool,
 ) -> Result<Option<Delays>, AnyError> {
-    let database = store.fresh().await?;
+    let database = store.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let publisher = if elsewhere { Queue::open(&database.url).await? } else { queue.clone() };
     let watch = Stopwatch::new(options.time());

@@ -1,4 +1,4 @@
-//! Handlers on a node, in this process.
+//! Benchmarks of handlers on a node in this process.
 
 mod counter;
 mod groups;
@@ -26,16 +26,16 @@ pub struct Options {
     /// Only this workload.
     #[arg(long, value_enum)]
     workload: Option<Workload>,
-    /// throughput, transactional: only this many handlers at once.
+    /// throughput, transactional: only this concurrency.
     #[arg(long)]
     concurrency: Option<usize>,
-    /// throughput, transactional, groups: how many events in each measurement [default: 100000; transactional 20000, groups 2000]
+    /// throughput, transactional, groups: events per measurement [default: 100000; transactional 20000, groups 2000]
     #[arg(long)]
     events: Option<usize>,
-    /// throughput, transactional, groups: how often each is measured; the median counts.
+    /// throughput, transactional, groups: measurements of each case; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// latency, slow-type, idle: how long each measurement takes.
+    /// latency, slow-type, idle: seconds per measurement.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// JSON instead of tables.
@@ -45,18 +45,18 @@ pub struct Options {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Workload {
-    /// A backlog is drained by a handler that does nothing.
+    /// Drain a backlog with a handler that does nothing.
     Throughput,
-    /// From publishing, 50 times a second, to the start of the handler.
+    /// Latency from publishing, 50 times a second, to the start of the handler.
     Latency,
-    /// The same, beside a type that is slow.
+    /// The same while another type is slow.
     SlowType,
-    /// Nothing to do.
+    /// An idle node.
     Idle,
-    /// A backlog is drained by a handler that inserts a row in the transaction that completes its event, and by one that
-    /// inserts it on its own connection.
+    /// Drain a backlog with a handler that inserts a row in the transaction that completes its event, and with one
+    /// that inserts it on its own connection.
     Transactional,
-    /// A backlog of ten groups is drained by a handler that takes 5 ms.
+    /// Drain a backlog of ten groups with a handler that takes 5 ms.
     Groups,
 }
 
@@ -80,7 +80,7 @@ impl Options {
 }
 
 pub async fn run(options: &Options) -> Result<(), AnyError> {
-    let mut report = Report::begin();
+    let mut report = Report::start();
     for workload in options.workloads() {
         for store in options.stores() {
             match workload {

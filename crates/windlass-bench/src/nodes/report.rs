@@ -1,4 +1,4 @@
-//! What was measured, as tables or as JSON.
+//! Prints results as tables or as JSON.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ pub struct Report {
     pub rates: Vec<Rate>,
     pub delays: Vec<Delays>,
     pub idle: Vec<Idle>,
-    /// Of the last minute, where the system tells: before and after.
+    /// The load average of the last minute, before and after, if available.
     load: [Option<f64>; 2],
 }
 
@@ -20,7 +20,7 @@ pub struct Rate {
     workload: &'static str,
     concurrency: usize,
     events: usize,
-    /// One for each round, slowest first.
+    /// One per round, slowest first.
     events_per_second: Vec<f64>,
 }
 
@@ -40,7 +40,7 @@ pub struct Delays {
 pub struct Idle {
     pub store: &'static str,
     pub seconds: f64,
-    /// Of one core, of this process.
+    /// CPU time of this process, in percent of one core.
     pub cpu_percent: Option<f64>,
     pub transactions_per_second: Option<f64>,
 }
@@ -67,31 +67,31 @@ impl Rate {
 impl Delays {
     fn row(&self) -> String {
         let Delays { store, case, events, handled, from_call, from_return } = self;
-        let (from_call, from_return) = (shown(from_call), shown(from_return));
+        let (from_call, from_return) = (format_percentiles(from_call), format_percentiles(from_return));
         format!("| {store} | {case} | {handled} of {events} | {from_call} | {from_return} |")
     }
 }
 
-fn shown(Percentiles { p50_ms, p95_ms, p99_ms, max_ms, .. }: &Percentiles) -> String {
+fn format_percentiles(Percentiles { p50_ms, p95_ms, p99_ms, max_ms, .. }: &Percentiles) -> String {
     format!("{p50_ms:.1} / {p95_ms:.1} / {p99_ms:.1} / {max_ms:.1}")
 }
 
 impl Idle {
     fn row(&self) -> String {
         let Idle { store, seconds, cpu_percent, transactions_per_second } = self;
-        let known = |figure: &Option<f64>, unit| figure.map_or("–".to_owned(), |figure| format!("{figure:.2}{unit}"));
-        let (cpu, transactions) = (known(cpu_percent, " %"), known(transactions_per_second, ""));
+        let or_dash = |value: &Option<f64>, unit| value.map_or("–".to_owned(), |value| format!("{value:.2}{unit}"));
+        let (cpu, transactions) = (or_dash(cpu_percent, " %"), or_dash(transactions_per_second, ""));
         format!("| {store} | {seconds:.0} | {cpu} | {transactions} |")
     }
 }
 
 impl Report {
-    pub fn begin() -> Report {
-        Report { rates: Vec::new(), delays: Vec::new(), idle: Vec::new(), load: [load(), None] }
+    pub fn start() -> Report {
+        Report { rates: Vec::new(), delays: Vec::new(), idle: Vec::new(), load: [load_average(), None] }
     }
 
     pub fn print(mut self, json: bool) {
-        self.load[1] = load();
+        self.load[1] = load_average();
         if json {
             println!("{:#}", serde_json::json!(self));
             return;
@@ -124,7 +124,7 @@ fn table(head: &str, rows: impl ExactSizeIterator<Item = String>) {
     }
 }
 
-fn load() -> Option<f64> {
+fn load_average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
@@ -133,13 +133,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_round_is_the_row() {
+    fn row_shows_the_median_round() {
         let rate = Rate::new(Backend::Sqlite, "throughput", 10, 100, vec![300.0, 100.0, 200.0]);
         assert_eq!(rate.row(), "| SQLite | throughput | 10 | 100 | 200 | 100 – 300 |");
     }
 
     #[test]
-    fn what_is_not_known_is_left_open() {
+    fn unknown_values_are_shown_as_a_dash() {
         let idle = Idle { store: "SQLite", seconds: 20.0, cpu_percent: Some(0.25), transactions_per_second: None };
         assert_eq!(idle.row(), "| SQLite | 20 | 0.25 % | – |");
     }

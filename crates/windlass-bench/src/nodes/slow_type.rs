@@ -1,4 +1,4 @@
-//! Whether events of a quick type reach their handler while a slow one has more to do than it can.
+//! Whether events of a quick type reach their handler while a slow type overloads its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::Options;
 use super::report::Delays;
 use super::stopwatch::Stopwatch;
 use crate::AnyError;
-use crate::order::order;
+use crate::event::order;
 use crate::store::Backend;
 
 const CONCURRENCY: usize = 10;
-const SLOW: Duration = Duration::from_secs(2);
-const SLOW_AT_ONCE: usize = 2;
-/// More than can be handled while it is measured.
+const SLOW_HANDLER_TIME: Duration = Duration::from_secs(2);
+const SLOW_CONCURRENCY: usize = 2;
+/// More than can be handled during the measurement.
 const BACKLOG: usize = 1000;
 
 struct Case {
@@ -40,7 +40,7 @@ pub async fn run(options: &Options, store: Backend) -> Result<Vec<Delays>, AnyEr
 }
 
 async fn measure(options: &Options, store: Backend, case: &Case) -> Result<Option<Delays>, AnyError> {
-    let database = store.fresh().await?;
+    let database = store.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     queue.publish_all(vec![order("slow", 0)?; case.backlog]).await?;
     let watch = Stopwatch::new(options.time());
@@ -59,9 +59,9 @@ fn node(queue: &Queue, case: &Case, watch: &Arc<Stopwatch>) -> Node {
         async { started }
     };
     let slow = |_, _| async {
-        tokio::time::sleep(SLOW).await;
+        tokio::time::sleep(SLOW_HANDLER_TIME).await;
         Ok(())
     };
     let node = Node::new(queue, "bench").concurrency(CONCURRENCY).on("quick", quick).on("slow", slow);
-    if case.limited { node.concurrency_of("slow", SLOW_AT_ONCE) } else { node }
+    if case.limited { node.concurrency_of("slow", SLOW_CONCURRENCY) } else { node }
 }

@@ -1,4 +1,4 @@
-//! A backlog is drained by a handler that does nothing.
+//! Drains a backlog with a handler that does nothing.
 
 use windlass::{Node, Queue};
 
@@ -6,7 +6,7 @@ use super::Options;
 use super::counter::drain;
 use super::report::Rate;
 use crate::AnyError;
-use crate::order::PAID;
+use crate::event::PAID;
 use crate::store::Backend;
 
 const EVENTS: usize = 100_000;
@@ -29,7 +29,7 @@ pub async fn run(options: &Options, store: Backend) -> Result<Vec<Rate>, AnyErro
 }
 
 async fn measure(store: Backend, concurrency: usize, events: usize) -> Result<f64, AnyError> {
-    let database = store.fresh().await?;
+    let database = store.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let rate = drain(&queue, events, |counter| {
         let work = move |_, _| {

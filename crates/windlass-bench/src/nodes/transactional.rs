@@ -1,5 +1,6 @@
-//! A backlog is drained by a handler that inserts a row: in the transaction that completes its event, and on PostgreSQL also
-//! on a connection of the application, as a handler without a transaction would do it. The rounds alternate.
+//! Drains a backlog with a handler that inserts a row in the transaction that completes its event. On PostgreSQL it
+//! also measures a handler that inserts on a connection of the application, without that transaction. The rounds
+//! alternate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use super::Options;
 use super::counter::{Counter, drain};
 use super::report::Rate;
 use crate::AnyError;
-use crate::order::PAID;
+use crate::event::PAID;
 use crate::store::Backend;
 
 const EVENTS: usize = 20_000;
@@ -42,7 +43,7 @@ pub async fn run(options: &Options, store: Backend) -> Result<Vec<Rate>, AnyErro
 }
 
 async fn measure(store: Backend, events: usize, concurrency: usize, in_transaction: bool) -> Result<f64, AnyError> {
-    let database = store.fresh().await?;
+    let database = store.create_database().await?;
     let queue = Queue::options(&database.url).handler_connections(concurrency).open().await?;
     let node = Node::new(&queue, "bench").concurrency(concurrency);
     let rate = match store {
@@ -84,7 +85,7 @@ fn on_own_connection(node: Node, counter: Arc<Counter>, pool: PgPool) -> Node {
     })
 }
 
-/// The table is made by the first, since nobody else has the connection.
+/// The first handler creates the table: no other code has access to the connection.
 fn in_sqlite(node: Node, counter: Arc<Counter>) -> Node {
     let created = AtomicBool::new(false);
     node.on_in_sqlite_tx(PAID, move |event, connection| {

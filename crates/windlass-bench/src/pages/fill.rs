@@ -1,4 +1,4 @@
-//! A large database within a minute: rows as publish, claim and finish would have written them.
+//! Fills a large database within a minute, with the rows that publish, claim and finish would have written.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, Executor, PgConnection};
@@ -20,18 +20,18 @@ pub const TYPES: [&str; 8] = [
 pub const TAG: &str = "email";
 /// A text that no event has.
 pub const NEEDLE: &str = "needle";
-/// One of so many is a dead letter.
+/// One in this many events is a dead letter.
 pub const DEAD_EVERY: u32 = 10;
-/// How many of those that wait are held.
-const HELD: u32 = 100;
+/// How many unfinished deliveries are leased.
+const LEASED: u32 = 100;
 const NODES: u32 = 100;
 const SCHEDULES: u32 = 1_000;
-/// Over this time they are spread.
-const SPAN: TimeDelta = TimeDelta::hours(48);
-/// The first id: those before it are of events that made the lanes.
+/// The period over which the events are spread.
+const HISTORY_PERIOD: TimeDelta = TimeDelta::hours(48);
+/// The first id. Events with lower ids created the lanes.
 const FIRST: u32 = 1_000;
 
-/// What is to be made: `total` events from the first id on, the last `live` of which are not done.
+/// The events to create: `total` from the first id on, the last `live` of which are not finished.
 struct Plan {
     total: u32,
     live: u32,
@@ -39,7 +39,7 @@ struct Plan {
     step_us: i64,
 }
 
-/// Fills the database, unless that was done before.
+/// Fills the database unless it is filled already.
 pub async fn fill(backend: Backend, url: &str, events: u32, pending: u32) -> Result<(), AnyError> {
     let queue = Queue::open(url).await?;
     if queue.search(SearchFilter::default()).await?.next.is_some() {
@@ -63,10 +63,10 @@ pub async fn fill(backend: Backend, url: &str, events: u32, pending: u32) -> Res
         queue.add_schedule(schedule).await?;
     }
     queue.close().await;
-    // Every eleventh is another namespace's.
+    // Every eleventh belongs to another namespace.
     let (total, live) = (events / 10 * 11, pending / 10 * 11);
-    let step_us = SPAN.num_microseconds().unwrap_or(0) / i64::from(total.max(1));
-    let plan = Plan { total, live, from: Utc::now() - SPAN, step_us };
+    let step_us = HISTORY_PERIOD.num_microseconds().unwrap_or(0) / i64::from(total.max(1));
+    let plan = Plan { total, live, from: Utc::now() - HISTORY_PERIOD, step_us };
     match backend {
         Backend::Sqlite => fill_sqlite(url.trim_start_matches("sqlite://"), &plan),
         Backend::Postgres => fill_postgres(url, &plan).await,
@@ -89,7 +89,7 @@ async fn fill_postgres(url: &str, plan: &Plan) -> Result<(), AnyError> {
     }
     eprintln!("  live ones");
     let insert = sqlx::query(POSTGRES_LIVE).bind(done + 1).bind(last).bind(plan.from).bind(plan.step_us);
-    insert.bind(i64::from(HELD)).execute(&mut connection).await?;
+    insert.bind(i64::from(LEASED)).execute(&mut connection).await?;
     sqlx::query("SELECT setval('windlass.events_id_seq', $1)").bind(last).execute(&mut connection).await?;
     connection.execute(POSTGRES_LEASES).await?;
     sqlx::query(POSTGRES_SAMPLES).bind(Utc::now()).execute(&mut connection).await?;
@@ -98,7 +98,7 @@ async fn fill_postgres(url: &str, plan: &Plan) -> Result<(), AnyError> {
     Ok(connection.close().await?)
 }
 
-/// The lane of each kind of event in both namespaces.
+/// The lanes of each kind of event in both namespaces.
 const POSTGRES_KINDS: &str = "
 CREATE TEMP TABLE kinds AS
 SELECT row_number() OVER (ORDER BY a.lane_id) - 1 AS k, a.event_type, a.tags, a.lane_id, b.lane_id AS other_lane,
@@ -164,7 +164,7 @@ fn fill_sqlite(path: &str, plan: &Plan) -> Result<(), AnyError> {
     eprintln!("  live ones");
     let now = Utc::now();
     let soon = (now + TimeDelta::hours(1)).timestamp_micros();
-    connection.execute(SQLITE_LIVE, (done + 1, last, from, plan.step_us, i64::from(HELD), soon))?;
+    connection.execute(SQLITE_LIVE, (done + 1, last, from, plan.step_us, i64::from(LEASED), soon))?;
     connection.execute(SQLITE_SAMPLES, [now.timestamp_micros()])?;
     connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); ANALYZE")?;
     Ok(())

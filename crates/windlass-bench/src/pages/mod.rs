@@ -1,4 +1,4 @@
-//! What the pages of the dashboard cost on a large database: each read they make, and the pages themselves.
+//! The cost of the dashboard's pages on a large database: of each read, and of the pages themselves.
 
 mod fill;
 mod reads;
@@ -17,19 +17,21 @@ pub struct Options {
     /// Only this store.
     #[arg(long, value_enum)]
     store: Option<Backend>,
-    /// How many events the namespace has; a tenth of them are dead letters, and another namespace has a tenth as many.
+    /// Number of events in the namespace; a tenth of them are dead letters, and another namespace has a tenth as
+    /// many.
     #[arg(long, default_value_t = 1_000_000)]
     events: u32,
-    /// How many of them are waiting.
+    /// Number of pending events among them.
     #[arg(long, default_value_t = 10_000)]
     pending: u32,
-    /// How often each is measured.
+    /// Measurements of each read.
     #[arg(long, default_value_t = 21, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Use this database, and fill it if it is empty, instead of a new one that is removed at the end.
+    /// Use this database, filling it if it is empty, instead of a temporary one.
     #[arg(long, requires = "store")]
     database: Option<String>,
-    /// Instead of reads, get the pages of the server at this address (`127.0.0.1:7700`), which serves a filled database.
+    /// Get the pages of the server at this address (`127.0.0.1:7700`) instead of measuring reads. It must serve a
+    /// filled database.
     #[arg(long, value_name = "ADDRESS")]
     server: Option<std::net::SocketAddr>,
     /// JSON instead of tables.
@@ -72,7 +74,7 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
 async fn measure(options: &Options, backend: Backend) -> Result<Measured, AnyError> {
     let fresh = match options.database {
         Some(_) => None,
-        None => Some(backend.fresh().await?),
+        None => Some(backend.create_database().await?),
     };
     let url = options.database.as_deref().or(fresh.as_ref().map(|fresh| &*fresh.url)).ok_or("there is a database")?;
     fill::fill(backend, url, options.events, options.pending).await?;

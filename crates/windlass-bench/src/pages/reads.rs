@@ -1,4 +1,4 @@
-//! Each read that a page makes.
+//! Measures each read that a page makes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::fill::{DEAD_EVERY, NEEDLE, TAG, TYPES};
 use crate::AnyError;
 use crate::latency::{Latencies, Percentiles};
 
-/// Times one read so often. The first is not counted: it warms the caches that later ones find warm.
+/// Times a read `rounds` times, after one that warms the caches and is not counted.
 macro_rules! time {
     ($times:ident, $rounds:ident, $name:expr, $read:expr) => {{
         let _ = $read.await?;
@@ -79,7 +79,7 @@ async fn lists(queue: &Queue, rounds: u16, times: &mut Vec<Percentiles>) -> Resu
         ("list type", ListFilter { types: vec![TYPES[3].into()], ..none() }),
     ];
     for (name, filter) in lists {
-        // Seconds each: an exact total of so many is counted.
+        // Each takes seconds because it counts an exact total.
         let rounds = rounds.min(5);
         time!(times, rounds, name, queue.list(filter.clone()));
     }

@@ -1,4 +1,4 @@
-//! The pages of a server, one after the other.
+//! Requests the pages of a server one after the other.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use crate::AnyError;
 use crate::http::connection::Connection;
 use crate::latency::{Latencies, Percentiles};
 
-/// What is asked for. An event of the middle stands for all.
+/// The requested paths. One event in the middle represents all.
 const PATHS: [&str; 23] = [
     "/ui/default",
     "/ui/default/events",
@@ -38,7 +38,7 @@ pub async fn measure(address: SocketAddr, rounds: u16) -> Result<Vec<Percentiles
     for path in PATHS {
         let mut latencies = Latencies::new(path);
         let mut connection = Connection::open(address).await?;
-        // The first visit counts: some pages gather then what the next ones are shown.
+        // The first visit counts: some pages then compute what later visits read from a cache.
         for _ in 0..rounds {
             let status = latencies.time(async { connection.get(path).await.map(|answer| answer.status) }).await?;
             if status != 200 {

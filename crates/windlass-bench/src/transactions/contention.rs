@@ -1,4 +1,5 @@
-//! Many transactions of 50 ms that publish to groups, while a process routes. None waits for another, and none is aborted.
+//! 200 connections with transactions of 50 ms that publish to groups, while a process routes. No transaction blocks
+//! another and none is aborted.
 
 use sqlx::{Connection, Executor, PgConnection};
 use windlass::Queue;
@@ -14,18 +15,18 @@ const SLEEP: &str = "\\sleep 50 ms\n";
 pub async fn run(options: &Options) -> Result<(), AnyError> {
     let publish = |group: &str| format!("SELECT windlass.publish('t', '{{}}'{group});\n");
     let shared = "\\set a random(1, 4)\n\\set b random(1, 4)\n\\set c random(1, 4)\n";
-    let to = |name: &str| publish(&format!(", group_id => 'g' || :{name}"));
+    let to_group = |name: &str| publish(&format!(", group_id => 'g' || :{name}"));
     let cases = [
         ("no publish", String::new(), String::new()),
         ("no group", String::new(), publish("")),
         ("its own group", String::new(), publish(", group_id => 'own-' || :client_id")),
-        ("one of four groups", shared.to_owned(), to("a")),
-        ("two of four groups", shared.to_owned(), to("a") + &to("b")),
-        ("three of four groups", shared.to_owned(), to("a") + &to("b") + &to("c")),
+        ("one of four groups", shared.to_owned(), to_group("a")),
+        ("two of four groups", shared.to_owned(), to_group("a") + &to_group("b")),
+        ("three of four groups", shared.to_owned(), to_group("a") + &to_group("b") + &to_group("c")),
     ];
     println!("| publishes to | commits/s | of none | multixact members | deadlocks | transactions |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: |");
-    let database = Backend::Postgres.fresh().await?;
+    let database = Backend::Postgres.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     PgConnection::connect(&database.url).await?.execute(TABLE).await?;
     let router = {
@@ -44,7 +45,7 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
             effects[at].1 += after.1 - before.1;
         }
     }
-    let counts: Vec<f64> = rates.iter().map(|of| of.iter().sum::<f64>() * options.seconds as f64).collect();
+    let counts: Vec<f64> = rates.iter().map(|rounds| rounds.iter().sum::<f64>() * options.seconds as f64).collect();
     let rates: Vec<f64> = rates.into_iter().map(median).collect();
     for (at, (name, ..)) in cases.iter().enumerate() {
         let ((members, deadlocks), rate) = (effects[at], rates[at]);

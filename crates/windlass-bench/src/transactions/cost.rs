@@ -1,4 +1,4 @@
-//! What publishing adds to a transaction that inserts a row.
+//! The cost of publishing in a transaction that inserts a row.
 
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, Executor, PgConnection};
@@ -8,7 +8,7 @@ use windlass::{ClaimRequest, Queue};
 
 use super::{Options, median, pgbench};
 use crate::AnyError;
-use crate::order::{PAID, order};
+use crate::event::{PAID, order};
 use crate::store::Backend;
 
 const CONNECTIONS: [usize; 4] = [1, 4, 16, 70];
@@ -19,9 +19,9 @@ const PAYLOAD: &str =
 
 struct Case {
     name: &'static str,
-    /// What comes after the INSERT. `None`: the library.
+    /// The statement after the INSERT; `None` publishes with the library.
     publish: Option<String>,
-    /// A process routes meanwhile.
+    /// Whether a process routes meanwhile.
     routed: bool,
 }
 
@@ -58,7 +58,7 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
 }
 
 async fn measure(case: &Case, connections: usize, options: &Options) -> Result<f64, AnyError> {
-    let database = Backend::Postgres.fresh().await?;
+    let database = Backend::Postgres.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let mut connection = PgConnection::connect(&database.url).await?;
     connection.execute(TABLE).await?;
@@ -85,17 +85,17 @@ async fn measure(case: &Case, connections: usize, options: &Options) -> Result<f
     Ok(rate)
 }
 
-/// A claim that waits for another type keeps the router of this process at work.
+/// Keeps the router of this process running with a claim that waits for another type.
 pub async fn keep_router(queue: Queue) {
     let request = || ClaimRequest::new("bench").types(["another"]).wait(Duration::from_secs(30));
     while queue.claim(request()).await.is_ok() {}
 }
 
-/// The same transaction by sqlx and `publish_in`.
+/// The same transaction with sqlx and `publish_in`.
 async fn in_library(queue: &Queue, url: &str, connections: usize, seconds: u64) -> Result<f64, AnyError> {
     let pool = PgPoolOptions::new().max_connections(connections as u32).test_before_acquire(false).connect(url).await?;
-    let (mut tasks, begun) = (JoinSet::new(), Instant::now());
-    let end = begun + Duration::from_secs(seconds);
+    let (mut tasks, started) = (JoinSet::new(), Instant::now());
+    let end = started + Duration::from_secs(seconds);
     for _ in 0..connections {
         let (pool, queue) = (pool.clone(), queue.clone());
         tasks.spawn(async move {
@@ -114,5 +114,5 @@ async fn in_library(queue: &Queue, url: &str, connections: usize, seconds: u64) 
     while let Some(done) = tasks.join_next().await {
         count += done??;
     }
-    Ok(count as f64 / begun.elapsed().as_secs_f64())
+    Ok(count as f64 / started.elapsed().as_secs_f64())
 }

@@ -1,4 +1,5 @@
-//! From the commit of a transaction that publishes by SQL to the start of the handler, and how often it notifies.
+//! Latency from the commit of a transaction that publishes by SQL to the start of the handler, and the number of
+//! notifications.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,7 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
 }
 
 async fn measure(rate: usize, seconds: u64) -> Result<(), AnyError> {
-    let database = Backend::Postgres.fresh().await?;
+    let database = Backend::Postgres.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let started: Arc<Mutex<HashMap<i64, Instant>>> = Arc::default();
     let seen = started.clone();
@@ -42,7 +43,7 @@ async fn measure(rate: usize, seconds: u64) -> Result<(), AnyError> {
     listener.listen("windlass").await?;
     let counted = notifications.clone();
     let counting = tokio::spawn(async move {
-        // Publishers sign with a plus.
+        // Notifications of publishers end with a plus.
         while let Ok(notification) = listener.recv().await {
             *counted.lock().expect("nothing panics") += usize::from(notification.payload().ends_with('+'));
         }

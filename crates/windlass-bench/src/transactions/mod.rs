@@ -1,6 +1,6 @@
 //! Publishing in transactions of the application, on PostgreSQL.
 //!
-//! Each measurement runs beside its control in the same run, and the rounds alternate.
+//! Each measurement runs together with its control in one run, and the rounds alternate.
 
 mod contention;
 mod cost;
@@ -20,16 +20,16 @@ pub struct Options {
     /// Only this measurement.
     #[arg(long, value_enum)]
     only: Option<Measurement>,
-    /// How long each run takes.
+    /// Seconds per run.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How often each is run; the median counts.
+    /// Runs of each case; the median counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// pgmq's `pgmq.sql`, to run `pgmq.send` beside `windlass.publish`.
+    /// pgmq's `pgmq.sql`, to compare `pgmq.send` with `windlass.publish`.
     #[arg(long, value_name = "FILE")]
     pgmq_sql: Option<PathBuf>,
-    /// cost: only so many connections.
+    /// cost: only this number of connections.
     #[arg(long)]
     connections: Option<usize>,
 }
@@ -38,13 +38,13 @@ pub struct Options {
 enum Measurement {
     /// Transactions/s of an INSERT alone, with `windlass.publish`, with the outbox, with `publish_in` and with `pgmq.send`.
     Cost,
-    /// 200 connections and transactions of 50 ms, which publish to no group, to their own or to some of four groups.
+    /// 200 connections with transactions of 50 ms, which publish to no group, to their own or to some of four groups.
     Contention,
-    /// From the commit to the start of the handler.
+    /// Latency from the commit to the start of the handler.
     Delay,
     /// The rates of a process while a transaction that has published stays open.
     Held,
-    /// How fast arrivals become deliveries.
+    /// The rate at which arrivals become deliveries.
     Routing,
 }
 

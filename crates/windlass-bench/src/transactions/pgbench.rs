@@ -32,7 +32,7 @@ pub async fn run(url: &str, script: &str, connections: usize, seconds: u64) -> R
     rate.ok_or_else(|| format!("pgbench: {printed}{}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// The next member of a multixact, and how many deadlocks there were.
+/// The next multixact member and the number of deadlocks so far.
 pub async fn side_effects(url: &str) -> Result<(i64, i64), AnyError> {
     let mut connection = PgConnection::connect(url).await?;
     sqlx::query("CHECKPOINT").execute(&mut connection).await?;

@@ -1,4 +1,4 @@
-//! How fast arrivals become deliveries.
+//! The rate at which arrivals become deliveries.
 
 use sqlx::{Connection, PgConnection};
 use tokio::time::{Duration, Instant, sleep};
@@ -6,7 +6,7 @@ use windlass::{ClaimRequest, Queue};
 
 use super::{Options, median};
 use crate::AnyError;
-use crate::order::{PAID, order};
+use crate::event::{PAID, order};
 use crate::store::Backend;
 
 const BATCHES: usize = 100;
@@ -26,30 +26,30 @@ pub async fn run(options: &Options) -> Result<(), AnyError> {
 }
 
 async fn measure() -> Result<(f64, f64), AnyError> {
-    let database = Backend::Postgres.fresh().await?;
+    let database = Backend::Postgres.create_database().await?;
     let queue = Queue::open(&database.url).await?;
     let mut connection = PgConnection::connect(&database.url).await?;
     let events = vec![order(PAID, 12_345)?; BATCH];
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..BATCHES {
         let mut tx = connection.begin().await?;
         queue.publish_all_in(&mut *tx, events.clone()).await?;
         tx.commit().await?;
     }
-    let publish = (BATCHES * BATCH) as f64 / begun.elapsed().as_secs_f64();
+    let publish = (BATCHES * BATCH) as f64 / started.elapsed().as_secs_f64();
     let waiting = {
         let queue = queue.clone();
-        // It waits for another type, and so keeps a router at work.
+        // A claim that waits for another type keeps a router running.
         tokio::spawn(async move {
             queue.claim(ClaimRequest::new("bench").types(["another"]).wait(Duration::from_secs(60))).await
         })
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     let any = "SELECT count(*) FROM (SELECT FROM windlass.arrivals LIMIT 1) AS a";
     while sqlx::query_scalar::<_, i64>(any).fetch_one(&mut connection).await? > 0 {
         sleep(Duration::from_millis(5)).await;
     }
-    let route = (BATCHES * BATCH) as f64 / begun.elapsed().as_secs_f64();
+    let route = (BATCHES * BATCH) as f64 / started.elapsed().as_secs_f64();
     waiting.abort();
     queue.close().await;
     Ok((publish, route))

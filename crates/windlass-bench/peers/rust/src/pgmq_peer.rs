@@ -13,7 +13,7 @@ use crate::version_of;
 
 const QUEUE: &str = "bench";
 const CONNECTIONS: u32 = 20;
-/// Nobody else may read a message for so long.
+/// How long a message is invisible to other readers.
 const VISIBILITY_SECONDS: i32 = 60;
 /// How long a read waits for messages, and how often it looks; 100 ms is pgmq's default.
 const POLL_TIMEOUT: Duration = Duration::from_secs(1);

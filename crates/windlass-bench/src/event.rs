@@ -1,9 +1,9 @@
-//! The event that is published everywhere.
+//! The event that all workloads publish.
 
 use serde::{Deserialize, Serialize};
 use windlass::{Error, NewEvent};
 
-/// Its usual type.
+/// The default event type.
 pub const PAID: &str = "order.paid";
 
 #[derive(Serialize, Deserialize)]
@@ -13,11 +13,11 @@ pub struct Order {
     note: String,
 }
 
-/// About 200 bytes.
-pub fn contents(order_id: usize) -> Order {
+/// A payload of about 200 bytes.
+pub fn order_payload(order_id: usize) -> Order {
     Order { order_id, amount: "99.90".into(), note: "x".repeat(150) }
 }
 
 pub fn order(event_type: &str, order_id: usize) -> Result<NewEvent, Error> {
-    NewEvent::new(event_type).payload(&contents(order_id))
+    NewEvent::new(event_type).payload(&order_payload(order_id))
 }

@@ -1,4 +1,4 @@
-//! How long publishers wait while history is forgotten: months dropped, or rows deleted.
+//! Publish latency while history is deleted: partitions dropped, or rows deleted.
 
 use std::time::{Duration, Instant};
 
@@ -8,51 +8,51 @@ use tokio::task::JoinSet;
 use windlass::{Partitions, Queue};
 
 use crate::AnyError;
+use crate::event::{PAID, order};
 use crate::latency::{Latencies, Percentiles};
-use crate::order::{PAID, order};
 use crate::store::Backend;
 
-/// So many publish at once, one event after another.
+/// Concurrent publishers, each publishing one event after another.
 const PUBLISHERS: usize = 4;
-/// How long they are watched before, to compare with.
-const BEFORE: Duration = Duration::from_secs(10);
+/// Time measured before the deletion, for comparison.
+const BASELINE_TIME: Duration = Duration::from_secs(10);
 
-/// Where that goes row by row, it is watched for so long.
-const ROW_WISE: Duration = Duration::from_secs(20);
+/// Time measured while rows are deleted one by one.
+const ROW_DELETE_TIME: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Serialize)]
-pub struct Forgotten {
-    /// What is counted: partitions, or deliveries.
+pub struct RetentionCost {
+    /// The unit of `count`: partitions or deliveries.
     pub what: &'static str,
     pub count: usize,
     pub took_ms: f64,
-    /// What publishing took before, and meanwhile.
+    /// Publish latency before and during the deletion.
     pub before: Percentiles,
     pub during: Percentiles,
 }
 
-pub async fn measure(queue: &Queue, backend: Backend) -> Result<Forgotten, AnyError> {
-    let before = publishing(queue, async {
-        tokio::time::sleep(BEFORE).await;
+pub async fn measure(queue: &Queue, backend: Backend) -> Result<RetentionCost, AnyError> {
+    let before = measure_publishing(queue, async {
+        tokio::time::sleep(BASELINE_TIME).await;
         Ok(())
     })
     .await?
     .1;
-    let ((what, count, took), during) = publishing(queue, async {
-        let begun = Instant::now();
+    let ((what, count, took), during) = measure_publishing(queue, async {
+        let started = Instant::now();
         let (what, count) = match backend {
             Backend::Postgres => ("partitions", drop_months(queue).await?),
             Backend::Sqlite => ("deliveries", delete_rows(queue).await?),
         };
-        Ok((what, count, begun.elapsed()))
+        Ok((what, count, started.elapsed()))
     })
     .await?;
-    Ok(Forgotten { what, count, took_ms: took.as_secs_f64() * 1e3, before, during })
+    Ok(RetentionCost { what, count, took_ms: took.as_secs_f64() * 1e3, before, during })
 }
 
 async fn delete_rows(queue: &Queue) -> Result<usize, AnyError> {
-    let (begun, mut deleted) = (Instant::now(), 0);
-    while begun.elapsed() < ROW_WISE {
+    let (started, mut deleted) = (Instant::now(), 0);
+    while started.elapsed() < ROW_DELETE_TIME {
         let done = queue.retain_once().await?;
         deleted += done.deliveries;
         if !done.more {
@@ -62,20 +62,20 @@ async fn delete_rows(queue: &Queue) -> Result<usize, AnyError> {
     Ok(deleted)
 }
 
-/// Until there is nothing more to drop.
+/// Drops partitions until none is left to drop.
 async fn drop_months(queue: &Queue) -> Result<usize, AnyError> {
     let mut dropped = 0;
     loop {
-        let Partitions { dropped: now, put_off, .. } = queue.partitions_once().await?;
+        let Partitions { dropped: now, postponed, .. } = queue.partitions_once().await?;
         dropped += now;
-        if now == 0 && put_off == 0 {
+        if now == 0 && postponed == 0 {
             return Ok(dropped);
         }
     }
 }
 
-/// What publishing takes while something is done.
-async fn publishing<T>(
+/// Measures publish latency while `work` runs.
+async fn measure_publishing<T>(
     queue: &Queue,
     work: impl Future<Output = Result<T, AnyError>>,
 ) -> Result<(T, Percentiles), AnyError> {
@@ -83,13 +83,13 @@ async fn publishing<T>(
     for _ in 0..PUBLISHERS {
         publishers.spawn(publish_until(queue.clone(), done.subscribe()));
     }
-    let worked = work.await?;
+    let result = work.await?;
     done.send_replace(true);
     let mut all = Latencies::new("publish");
     while let Some(latencies) = publishers.join_next().await {
-        all.join(latencies??);
+        all.merge(latencies??);
     }
-    Ok((worked, all.percentiles().ok_or("nothing was published")?))
+    Ok((result, all.percentiles().ok_or("nothing was published")?))
 }
 
 async fn publish_until(queue: Queue, done: watch::Receiver<bool>) -> Result<Latencies, AnyError> {

@@ -1,4 +1,4 @@
-//! A process that is ended together with all that it has started.
+//! A child process that is stopped together with its own children.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use crate::AnyError;
 
-/// How long it may take to end when it is asked to.
-const END_MAX: Duration = Duration::from_secs(10);
+/// How long the process may take to stop after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The process leads a group of its own, which is ended when this is dropped.
-pub struct Group(pub Child);
+/// The leader of a new process group; the group is stopped when this is dropped.
+pub struct ProcessGroup(pub Child);
 
-impl Group {
-    pub fn start(command: &mut Command) -> Result<Group, AnyError> {
+impl ProcessGroup {
+    pub fn start(command: &mut Command) -> Result<ProcessGroup, AnyError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let started = command.process_group(0).spawn();
-        started.map(Group).map_err(|error| format!("cannot run {program}: {error}").into())
+        started.map(ProcessGroup).map_err(|error| format!("cannot run {program}: {error}").into())
     }
 
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Whether it ended in time.
+    /// Waits for the process; returns whether it ended in time.
     fn wait(&mut self) -> bool {
-        let begun = Instant::now();
+        let started = Instant::now();
         while !self.has_ended() {
-            if begun.elapsed() > END_MAX {
+            if started.elapsed() > STOP_TIMEOUT {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -41,9 +41,9 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // What it has started may be there still when it is not.
+        // Children may outlive the leader, so signal the group in any case.
         if !self.has_ended() {
             self.signal("TERM");
             self.wait();
@@ -61,13 +61,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_has_started_ends_with_it() {
+    fn child_processes_are_stopped_too() {
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 600 & wait"]).stdout(Stdio::piped());
-        let mut group = Group::start(&mut shell).unwrap();
+        let mut group = ProcessGroup::start(&mut shell).unwrap();
         let mut stdout = group.0.stdout.take().unwrap();
         drop(group);
-        // The sleeper has the same stdout: it is at its end once both are gone.
+        // The child shares stdout, which reaches its end when both processes are gone.
         assert_eq!(stdout.read(&mut [0]).unwrap(), 0);
     }
 }
