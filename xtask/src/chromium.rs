@@ -1,16 +1,16 @@
-//! Finds Chromium, in which the tests use the dashboard, or installs it where that needs no question.
+//! Finds Chromium, in which the tests use the dashboard, or installs it if that needs no password.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::install::with_apt;
-use crate::run::{Result, kept, output, run};
+use crate::run::{Result, output, run, target_folder};
 
-/// Names the program to the tests.
+/// The variable with the program, for the tests.
 pub const VARIABLE: &str = "WINDLASS_TEST_CHROMIUM";
 
-/// The tests look for the same names in PATH where nobody tells them.
+/// Program names; the tests search PATH for the same ones if the variable is not set.
 const NAMES: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 const ON_MACOS: &str = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome";
@@ -22,7 +22,7 @@ apt-get update
 apt-get install -y --no-install-recommends chromium
 ";
 
-/// For who is not root: what is missing, unpacked into the folder `$1`, and a script there that runs it.
+/// Without root: unpacks the missing packages into the folder `$1` and writes a script there that runs Chromium.
 const APT_UNPACK: &str = r#"
 set -e
 cd "$1"
@@ -44,7 +44,7 @@ The tests use the dashboard in Chromium, and none was found. Either
     Chromium is a snap that cannot be driven from outside; macOS); or
   - set WINDLASS_TEST_CHROMIUM to the path of a Chromium or Chrome.";
 
-/// The program: the one that is named, found, installed or unpacked.
+/// The program: named by the variable, found, installed or unpacked.
 pub fn program() -> Result<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()).map(PathBuf::from) {
         return match runs(&named) {
@@ -61,9 +61,9 @@ pub fn program() -> Result<PathBuf> {
     }
 }
 
-/// One in cargo's target folder, put there if it is missing.
+/// Chromium in cargo's target folder; unpacks it if missing.
 fn unpacked() -> Option<PathBuf> {
-    let folder = kept("chromium").ok()?;
+    let folder = target_folder("chromium").ok()?;
     let program = folder.join("chromium");
     if !runs(&program) {
         println!("Chromium is unpacked into {}", folder.display());
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_run_is_not_taken() {
+    fn program_that_does_not_run_is_rejected() {
         assert!(runs(Path::new("true")));
         assert!(!runs(Path::new("false")));
         assert!(!runs(Path::new("/no/such/browser")));

@@ -1,4 +1,4 @@
-//! Programs that others need, installed where that needs no question.
+//! Installs programs that the tests need, if that needs no password.
 
 use std::process::Command;
 
@@ -8,32 +8,32 @@ use crate::run::{Result, output, run};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program {
     pub name: &'static str,
-    /// With these it runs and succeeds, if it is there.
+    /// Arguments with which an installed program succeeds.
     pub args: &'static [&'static str],
     pub package: &'static str,
 }
 
-/// The examples in the documentation are written for these.
-pub const OF_THE_TESTS: &[Program] = &[
+/// The programs that the documentation's examples use.
+pub const TEST_PROGRAMS: &[Program] = &[
     Program { name: "curl", args: &["--version"], package: "curl" },
     Program { name: "python3", args: &["--version"], package: "python3" },
     Program { name: "node", args: &["--version"], package: "nodejs" },
 ];
 
-/// Debian's python3 comes without what makes a venv.
+/// Debian's python3 does not include the modules that create a venv.
 pub const PYTHON: Program =
     Program { name: "python3", args: &["-c", "import ensurepip, venv"], package: "python3-venv" };
 
 impl Program {
-    fn is_there(&self) -> bool {
+    fn is_installed(&self) -> bool {
         output(self.name, self.args).is_some()
     }
 }
 
-/// Installs those that are missing, if there are any.
+/// Installs the missing programs.
 pub fn programs(needed: &[Program]) -> Result {
     let missing = |programs: &[Program]| -> Vec<Program> {
-        programs.iter().copied().filter(|program| !program.is_there()).collect()
+        programs.iter().copied().filter(|program| !program.is_installed()).collect()
     };
     let absent = missing(needed);
     if absent.is_empty() {
@@ -46,7 +46,7 @@ pub fn programs(needed: &[Program]) -> Result {
     }
 }
 
-/// Runs a script that calls `apt-get`, as root; `how_to` tells what to do where that is not possible.
+/// Runs a script that calls `apt-get` as root. `how_to` is the error text if that is not possible.
 pub fn with_apt(what: &str, script: &str, how_to: &str) -> Result {
     let mut shell = match (output("apt-get", &["--version"]), is_root()) {
         (Some(_), true) => Command::new("sh"),
@@ -85,7 +85,7 @@ fn how_to_install(programs: &[Program]) -> String {
     let (names, packages) = (names(programs), packages(programs));
     format!(
         "These programs are needed and were not found, or do not run: {names}. Install them:\n  \
-         `apt-get install {packages}` (Debian, Ubuntu), elsewhere the packages that have them."
+         `apt-get install {packages}` (Debian, Ubuntu), or the corresponding packages of your system."
     )
 }
 
@@ -96,22 +96,22 @@ mod tests {
     const ABSENT: Program = Program { name: "no-such-program", args: &[], package: "none" };
 
     #[test]
-    fn a_program_is_there_if_it_runs() {
-        assert!(Program { name: "true", ..ABSENT }.is_there());
-        assert!(!Program { name: "false", ..ABSENT }.is_there());
-        assert!(!ABSENT.is_there());
+    fn program_is_installed_if_it_runs() {
+        assert!(Program { name: "true", ..ABSENT }.is_installed());
+        assert!(!Program { name: "false", ..ABSENT }.is_installed());
+        assert!(!ABSENT.is_installed());
     }
 
     #[test]
-    fn nothing_is_installed_where_nothing_is_missing() {
+    fn nothing_is_installed_if_nothing_is_missing() {
         assert_eq!(programs(&[Program { name: "true", ..ABSENT }]), Ok(()));
     }
 
     #[test]
-    fn only_packages_of_the_missing_are_named() {
-        let script = apt_script(&OF_THE_TESTS[1..]);
+    fn only_missing_packages_are_named() {
+        let script = apt_script(&TEST_PROGRAMS[1..]);
         assert!(script.ends_with(" --no-install-recommends python3 nodejs\n"), "{script}");
-        let how_to = how_to_install(&OF_THE_TESTS[..1]);
+        let how_to = how_to_install(&TEST_PROGRAMS[..1]);
         assert!(how_to.contains("found, or do not run: curl.") && how_to.contains("apt-get install curl`"), "{how_to}");
     }
 }

@@ -1,6 +1,7 @@
-//! `cargo xtask`: what the project does to itself. Parses the command and maps its result to an
+//! `cargo xtask`: the project's own build and test commands. This file parses the command and maps its result to an
 //! exit code; each command has its own file.
 
+mod acceptance;
 mod chromium;
 mod drivers;
 mod install;
@@ -18,19 +19,20 @@ cargo xtask <command>
   test [--fast] [-- ARGS]   formatting, tidy, clippy, the library with each store alone, every test
                             (ARGS go to `cargo test`), docs; --fast: only the tests
   tidy                      the rules of CONTRIBUTING.md that a program can check
+  acceptance                write the table of tests in docs/acceptance.md
   postgres [--durable] [-- COMMAND]
                             a throw-away PostgreSQL for COMMAND, or until Ctrl-C;
                             --durable: fsync on and more memory, for benchmarks
-  openapi-check [-- ARGS]   whether the server does what its OpenAPI document says, asked by
-                            Schemathesis (ARGS go to it), which is installed under target/
+  openapi-check [-- ARGS]   check the server against its OpenAPI document with Schemathesis
+                            (ARGS go to it), which is installed under target/
 
 Tests use the PostgreSQL at $WINDLASS_TEST_POSTGRES (a postgres:// URL of a role that may create
 databases). If it is not set, `test` starts a throw-away server of its own. `postgres` always
 starts its own. They use the dashboard in the Chromium at $WINDLASS_TEST_CHROMIUM, or the one in PATH.
-PostgreSQL, pg_cron, Chromium, curl, python3, node and npm are installed by apt-get where they are missing
-and that asks nothing. Without pg_cron its tests are left out, and that is said. The drivers psycopg and pg
-are installed under target/, unless $WINDLASS_TEST_PYTHON is a Python that has the one, and
-$WINDLASS_TEST_NODE_FOLDER a folder with the other in its node_modules.
+If missing, PostgreSQL, pg_cron, Chromium, curl, python3, node and npm are installed with apt-get, provided
+that needs no password. Without pg_cron its tests are skipped with a message. The drivers psycopg and pg are
+installed under target/, unless $WINDLASS_TEST_PYTHON is a Python with psycopg and
+$WINDLASS_TEST_NODE_FOLDER a folder with pg in its node_modules.
 
 Exit codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 ";
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         (["test"], args) => test::test(args),
         (["test", "--fast"], args) => test::fast(args),
         (["tidy"], []) => tidy::tidy(),
+        (["acceptance"], []) => tidy::paths().and_then(|paths| acceptance::write(&paths)),
         (["openapi-check"], args) => openapi::check(args),
         (["postgres"], command) => postgres::postgres(false, command),
         (["postgres", "--durable"], command) => postgres::postgres(true, command),

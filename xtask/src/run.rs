@@ -1,5 +1,4 @@
-//! Runs commands, one after the other, so that Ctrl-C and SIGTERM end the command and not our
-//! own clean-up.
+//! Runs commands so that Ctrl-C and SIGTERM end the command but not this program's cleanup.
 
 use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
@@ -8,14 +7,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What went wrong, as a sentence for the person who ran the command.
+/// The error is a sentence for the user.
 pub type Result<T = ()> = std::result::Result<T, String>;
 
 pub const POLL: Duration = Duration::from_millis(50);
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
 
-/// From here on SIGINT, SIGTERM and SIGHUP are only counted; whoever waits asks for them.
+/// From here on SIGINT, SIGTERM and SIGHUP are only counted; waiting code checks [`interrupted`].
 pub fn catch_signals() {
     ctrlc::set_handler(|| {
         SIGNALS.fetch_add(1, Ordering::SeqCst);
@@ -31,18 +30,18 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the repository")
 }
 
-/// A path in the folder where cargo puts programs, this one too.
-pub fn beside_us(name: &str) -> Result<PathBuf> {
+/// A path in the folder of cargo's build results, which contains this program.
+pub fn build_folder_path(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let folder = own.parent().ok_or("this program is in no folder")?;
     Ok(folder.join(name))
 }
 
-/// A folder for what a command keeps, in cargo's target folder, wherever that is.
-pub fn kept(name: &str) -> Result<PathBuf> {
-    let target = beside_us("..")?;
+/// A folder in cargo's target folder for files that a command keeps; created if missing.
+pub fn target_folder(name: &str) -> Result<PathBuf> {
+    let target = build_folder_path("..")?;
     let folder = target.canonicalize().map_err(|error| format!("{}: {error}", target.display()))?.join(name);
-    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
     Ok(folder)
 }
 
@@ -52,15 +51,15 @@ pub fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     command
 }
 
-/// Runs `command` to its end. The first signal we get is passed on as SIGTERM, the next as SIGKILL.
+/// Runs `command` to its end. Passes on the first signal as SIGTERM and later ones as SIGKILL.
 pub fn run(command: &mut Command) -> Result {
-    // On a terminal the command stays in our group: it may read the keyboard, and Ctrl-C reaches
-    // all its children. Elsewhere it gets a group of its own, for us to signal as a whole.
+    // On a terminal the command stays in this process group: it may read the keyboard, and Ctrl-C reaches all its
+    // children. Otherwise it gets its own group, which can be signaled as a whole.
     let own_group = !io::stdin().is_terminal();
     if own_group {
         command.process_group(0);
     }
-    // What cargo tells a program of its package would make it build others anew that look at it.
+    // Cargo's variables for this package would make cargo rebuild packages that read them.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
         command.env_remove(name);
     }
@@ -86,20 +85,20 @@ pub fn run(command: &mut Command) -> Result {
     }
 }
 
-/// Sends a signal to a process, or to a group if `target` is negative. By the shell's own `kill`,
-/// since small images have no /bin/kill.
+/// Sends a signal to a process, or to a group if `target` is negative. Uses the shell's `kill`, since small images
+/// have no /bin/kill.
 pub fn signal(name: &str, target: &str) {
     let _ = Command::new("sh").args(["-c", &format!("kill -s {name} -- {target}")]).stderr(Stdio::null()).status();
 }
 
-/// What a command prints, without the newline; none if it fails or does not exist.
+/// The output of a command without the newline; `None` if it fails or does not exist.
 pub fn output(program: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program).args(args).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim_end().to_owned())
 }
 
-/// Named steps that all run, also after one has failed, and a count at the end.
+/// Named steps that all run, even after a failure, with a summary at the end.
 pub struct Steps {
     started: Instant,
     passed: usize,
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_step_is_counted_and_the_next_one_runs() {
+    fn failed_step_is_counted_and_the_next_one_runs() {
         let mut steps = Steps::new();
         steps.step("first", || run(Command::new("false").arg("x")));
         steps.step("second", || run(&mut Command::new("true")));
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_named() {
+    fn missing_program_is_named() {
         let error = run(&mut Command::new("/no/such/program")).unwrap_err();
         assert!(error.starts_with("cannot run /no/such/program"), "{error}");
     }

@@ -1,9 +1,9 @@
-//! `cargo xtask test`: everything the tests need, then all checks, tests and docs.
+//! `cargo xtask test`: installs what the tests need, then runs all checks, tests and docs.
 
 use crate::chromium;
 use crate::drivers;
 use crate::install;
-use crate::postgres::{Cluster, URL_VARIABLE, cron, tell};
+use crate::postgres::{Cluster, URL_VARIABLE, cron, set_test_environment};
 use crate::run::{Result, Steps, cargo, run};
 use crate::tidy;
 
@@ -23,8 +23,8 @@ pub fn all(steps: &mut Steps, args: &[String]) {
     steps.step("format", || run(&mut cargo(["fmt", "--all", "--check"])));
     steps.step("tidy", tidy::tidy);
     steps.step("clippy", || run(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
-    steps.step("the library on SQLite alone", || library_on("sqlite"));
-    steps.step("the library on PostgreSQL alone", || library_on("postgres"));
+    steps.step("the library on SQLite alone", || check_library_with("sqlite"));
+    steps.step("the library on PostgreSQL alone", || check_library_with("postgres"));
     steps.step("tests", || tests(args));
     steps.step("docs", || {
         let mut doc = cargo(["doc", "--workspace", "--no-deps"]);
@@ -32,21 +32,21 @@ pub fn all(steps: &mut Steps, args: &[String]) {
     });
 }
 
-/// Its tests need both, so this is about the library itself.
-fn library_on(store: &str) -> Result {
+/// Checks only the library, because its tests need both stores.
+fn check_library_with(store: &str) -> Result {
     let lone =
         ["clippy", "-p", "windlass", "--lib", "--no-default-features", "--features", store, "--", "-D", "warnings"];
     run(&mut cargo(lone))
 }
 
-/// PostgreSQL, Chromium, and the programs and drivers that the documentation's examples call are part of the tests:
-/// without them they fail, they are not skipped. Only tests of pg_cron are left out where there is none.
+/// Runs the tests. PostgreSQL, Chromium, and the programs and drivers that the documentation's examples use are
+/// required: without them tests fail. Only tests of pg_cron are skipped if it is missing.
 fn tests(args: &[String]) -> Result {
-    install::programs(install::OF_THE_TESTS)?;
+    install::programs(install::TEST_PROGRAMS)?;
     let chromium = chromium::program()?;
     drivers::install()?;
-    // Tests start the `windlass` binary. Built together with the tests, and not by `-p`, it shares
-    // their features, so that nothing is compiled twice.
+    // Tests start the `windlass` binary. Building it together with the tests, not with `-p`, gives it the same
+    // features, so that nothing is compiled twice.
     run(&mut cargo(["build", "--workspace", "--bins", "--tests", "--examples"]))?;
 
     let cluster;
@@ -59,5 +59,5 @@ fn tests(args: &[String]) -> Result {
     };
     cron::install();
     let mut test = cargo(["test", "--workspace", "--no-fail-fast"]);
-    run(tell(test.args(args), &url).env(chromium::VARIABLE, chromium))
+    run(set_test_environment(test.args(args), &url).env(chromium::VARIABLE, chromium))
 }

@@ -1,9 +1,9 @@
-"""Keeps long polls short: what wait_ms means is tested elsewhere, here it would only take time."""
+"""Shortens long polls: other tests cover wait_ms, and here it would only take time."""
 
 import schemathesis
 
 SHORT_MS = 20
-# Longer ones are refused, and shall be.
+# The server must reject longer ones, so they are not shortened.
 LONGEST_MS = 60_000
 
 

@@ -1,4 +1,4 @@
-//! `cargo xtask openapi-check`: does the server do what its OpenAPI document says? Schemathesis asks it.
+//! `cargo xtask openapi-check`: checks the server against its OpenAPI document with Schemathesis.
 
 mod server;
 
@@ -7,39 +7,39 @@ use std::process::Command;
 
 use self::server::Server;
 use crate::install::{self, PYTHON};
-use crate::run::{Result, beside_us, cargo, kept, root, run};
+use crate::run::{Result, build_folder_path, cargo, root, run, target_folder};
 
-/// The one that this was tried with: others may find other things, or name their options differently.
+/// The tested version: other versions may find other problems or have other options.
 const VERSION: &str = "4.32.5";
 
 const OPTIONS: &[&str] = &[
     "--checks=not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
     "--phases=examples,coverage,fuzzing,stateful",
-    // The same requests every time; `-- --seed=2 --max-examples=500` asks others, and more.
+    // The same requests every time. `-- --seed=2 --max-examples=500` sends other and more requests.
     "--seed=1",
     "--max-examples=50",
     "--generation-database=none",
     "--continue-on-failure",
-    // An answer that never ends cannot be checked.
+    // A response that never ends cannot be checked.
     "--exclude-path-regex=/events/stream$",
     "--request-timeout=70",
 ];
 
 pub fn check(args: &[String]) -> Result {
     install::programs(&[PYTHON])?;
-    let folder = kept("openapi-check")?;
+    let folder = target_folder("openapi-check")?;
     let schemathesis = schemathesis(&folder)?;
-    // With the features that the tests build it with, so that nothing is compiled twice.
+    // With the same features as the tests, so that nothing is compiled twice.
     run(&mut cargo(["build", "--workspace", "--bin", "windlass"]))?;
-    let server = Server::start(&beside_us("windlass")?, &folder)?;
+    let server = Server::start(&build_folder_path("windlass")?, &folder)?;
     let mut check = Command::new(schemathesis);
     check.arg("run").arg(format!("{}/openapi.json", server.url)).args(OPTIONS).args(args);
     check.env("SCHEMATHESIS_HOOKS", root().join("xtask/src/openapi/hooks.py"));
-    // Nothing that lies about in the repository is to be its configuration.
+    // Run outside the repository, so that no file there is used as configuration.
     run(check.current_dir(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// Schemathesis, installed into a venv of its own if it is not there yet.
+/// Schemathesis, installed into its own venv if missing.
 fn schemathesis(folder: &Path) -> Result<PathBuf> {
     let venv = folder.join(format!("schemathesis-{VERSION}"));
     let program = venv.join("bin/schemathesis");

@@ -1,4 +1,4 @@
-//! `windlass serve` on an empty SQLite file, gone with it when dropped.
+//! `windlass serve` on a temporary SQLite file. Both are removed when dropped.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::run::{POLL, Result, signal};
 
-/// Longer than its own grace for requests that are under way.
-const STOP_MAX: Duration = Duration::from_secs(40);
+/// Longer than the server's grace period for open requests.
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 pub struct Server {
     pub url: String,
@@ -21,12 +21,12 @@ pub struct Server {
 impl Server {
     pub fn start(program: &Path, folder: &Path) -> Result<Server> {
         let data = folder.join(format!("data-{}", std::process::id()));
-        fs::create_dir_all(&data).map_err(|error| format!("cannot make {}: {error}", data.display()))?;
+        fs::create_dir_all(&data).map_err(|error| format!("cannot create {}: {error}", data.display()))?;
         let mut serve = Command::new(program);
         let database = format!("sqlite://{}", data.join("windlass.db").display());
         serve.args(["serve", "--listen", "127.0.0.1:0", "--database", &database]);
-        without_settings(&mut serve);
-        // A group of its own, or Ctrl-C would stop it before those who use it.
+        remove_windlass_variables(&mut serve);
+        // Its own process group; otherwise Ctrl-C would stop it before the programs that use it.
         serve.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
         let process = serve.spawn().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         let mut server = Server { url: String::new(), process, data };
@@ -37,14 +37,14 @@ impl Server {
     }
 }
 
-/// What is set for other servers, tokens say, is not for this one.
-fn without_settings(serve: &mut Command) {
+/// Settings for other servers, such as tokens, do not apply to this one.
+fn remove_windlass_variables(serve: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"WINDLASS_")) {
         serve.env_remove(name);
     }
 }
 
-/// Reads up to the address; what follows is read too, or the server could not write it.
+/// Reads the output up to the address, and discards the rest so that the server does not block on a full pipe.
 fn listening_url(stdout: ChildStdout) -> Result<String> {
     let mut stdout = BufReader::new(stdout);
     let mut line = String::new();
@@ -69,9 +69,9 @@ impl Drop for Server {
         } else {
             signal("TERM", &self.process.id().to_string());
         }
-        let asked = Instant::now();
+        let stop_requested_at = Instant::now();
         while let Ok(None) = self.process.try_wait() {
-            if asked.elapsed() > STOP_MAX {
+            if stop_requested_at.elapsed() > STOP_TIMEOUT {
                 let _ = self.process.kill();
             }
             std::thread::sleep(POLL);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_is_found_among_the_first_lines() {
+    fn url_is_found_in_the_startup_output() {
         assert_eq!(url_in("  database   sqlite://windlass.db\n"), None);
         assert_eq!(url_in("  listening  http://127.0.0.1:7700\n").as_deref(), Some("http://127.0.0.1:7700"));
     }

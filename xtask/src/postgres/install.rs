@@ -1,4 +1,4 @@
-//! Finds PostgreSQL's server programs, or installs them where that needs no question.
+//! Finds PostgreSQL's server programs, or installs them if that needs no password.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::install::with_apt;
 use crate::run::{Result, output};
 
-/// Debian's server package makes and starts a cluster of its own unless it is told not to, in a
-/// file of postgresql-common. The file is put back afterwards.
+/// Debian's server package creates and starts its own cluster unless a configuration file of postgresql-common
+/// disables it. The script restores that file afterwards.
 const APT_INSTALL: &str = "
 set -e
 export DEBIAN_FRONTEND=noninteractive
@@ -37,7 +37,7 @@ pub fn server_bin() -> Result<PathBuf> {
     find().ok_or_else(|| HOW_TO_INSTALL.into())
 }
 
-/// The same, where it is installed already.
+/// The folder, if PostgreSQL is installed.
 pub fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)

@@ -1,4 +1,4 @@
-//! `cargo xtask postgres`: a throw-away PostgreSQL server, gone when the command ends.
+//! `cargo xtask postgres`: a temporary PostgreSQL server that is removed when the command ends.
 
 pub mod cron;
 mod install;
@@ -16,17 +16,17 @@ use crate::drivers;
 use crate::install::is_root;
 use crate::run::{POLL, Result, interrupted, run, signal};
 
-/// Names the server to the tests.
+/// The variable with the server's URL, for the tests.
 pub const URL_VARIABLE: &str = "WINDLASS_TEST_POSTGRES";
-/// For tests that start, stop and crash a server of their own: where its programs are, and, for root, whom they must
-/// run as.
+/// For tests that start, stop and crash their own server: the folder of its programs and, if the tests run as root,
+/// the user that the server must run as.
 const PROGRAMS_VARIABLE: &str = "WINDLASS_TEST_POSTGRES_PROGRAMS";
 const USER_VARIABLE: &str = "WINDLASS_TEST_POSTGRES_USER";
-/// Set where pg_cron can be used by such a server.
+/// Set if such a server can use pg_cron.
 const CRON_VARIABLE: &str = "WINDLASS_TEST_PG_CRON";
 
-const START_MAX: Duration = Duration::from_secs(60);
-const STOP_MAX: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 const INITDB: &str = "-A trust -U windlass -E UTF8 --locale=C --no-sync";
 const SETTINGS: &[&str] = &["listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=300"];
@@ -40,15 +40,15 @@ pub fn postgres(durable: bool, command: &[String]) -> Result {
             println!("Ctrl-C stops it.");
             cluster.wait()
         }
-        [program, args @ ..] => run(tell(Command::new(program).args(args), &cluster.url)),
+        [program, args @ ..] => run(set_test_environment(Command::new(program).args(args), &cluster.url)),
     }
 }
 
-/// Tells a command what tests have to know of PostgreSQL, and of the drivers that are installed.
-pub fn tell<'a>(command: &'a mut Command, url: &str) -> &'a mut Command {
+/// Sets the variables with which tests find PostgreSQL and the installed drivers.
+pub fn set_test_environment<'a>(command: &'a mut Command, url: &str) -> &'a mut Command {
     command.env(URL_VARIABLE, url);
     if let Some(programs) = install::find() {
-        if cron::is_there(&programs) {
+        if cron::is_installed(&programs) {
             command.env(CRON_VARIABLE, "1");
         }
         command.env(PROGRAMS_VARIABLE, programs);
@@ -62,7 +62,7 @@ pub fn tell<'a>(command: &'a mut Command, url: &str) -> &'a mut Command {
     command
 }
 
-/// A running server with its data; dropping it stops the one and removes the other.
+/// A running server with its data folder. Dropping it stops the server and removes the folder.
 pub struct Cluster {
     pub url: String,
     server: Child,
@@ -90,7 +90,7 @@ impl Cluster {
         for setting in SETTINGS.iter().chain(settings) {
             server.args(["-c", setting]);
         }
-        // A group of its own, or Ctrl-C would stop it before those who use it.
+        // Its own process group; otherwise Ctrl-C would stop it before the programs that use it.
         let server = server
             .process_group(0)
             .spawn()
@@ -109,16 +109,16 @@ impl Cluster {
                 return Err("PostgreSQL did not start".into());
             } else if interrupted() {
                 return Err("interrupted".into());
-            } else if started.elapsed() > START_MAX {
+            } else if started.elapsed() > START_TIMEOUT {
                 let log = self.dir.log();
-                return Err(format!("PostgreSQL was not ready after {START_MAX:?}\n{log}"));
+                return Err(format!("PostgreSQL was not ready after {START_TIMEOUT:?}\n{log}"));
             }
             std::thread::sleep(POLL);
         }
         Ok(())
     }
 
-    /// The server writes its state into line 8 of its pid file, where `pg_ctl` reads it too.
+    /// The server writes its state into line 8 of its pid file, where `pg_ctl` reads it as well.
     fn is_ready(&self) -> bool {
         let pid_file = fs::read_to_string(self.dir.data().join("postmaster.pid"));
         pid_file.is_ok_and(|text| text.lines().nth(7).is_some_and(|line| line.trim() == "ready"))
@@ -128,11 +128,11 @@ impl Cluster {
         !matches!(self.server.try_wait(), Ok(None))
     }
 
-    /// Until a signal ends us.
+    /// Waits for a signal.
     fn wait(&mut self) -> Result {
         while !interrupted() {
             if self.has_ended() {
-                return Err("PostgreSQL is gone".into());
+                return Err("PostgreSQL has ended".into());
             }
             std::thread::sleep(POLL);
         }
@@ -143,14 +143,14 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.has_ended() {
-            eprintln!("PostgreSQL ended by itself. Its last words:\n{}", self.dir.log());
+            eprintln!("PostgreSQL ended by itself. The end of its log:\n{}", self.dir.log());
             return;
         }
         // SIGINT is its fast shutdown: open transactions are rolled back.
         signal("INT", &self.server.id().to_string());
         let started = Instant::now();
         while !self.has_ended() {
-            if started.elapsed() > STOP_MAX {
+            if started.elapsed() > STOP_TIMEOUT {
                 let _ = self.server.kill();
             }
             std::thread::sleep(POLL);
@@ -163,11 +163,11 @@ struct Dir(PathBuf);
 
 impl Dir {
     fn new(user: Option<User>) -> Result<Self> {
-        // Root's own TMPDIR may be closed to the user that the server runs as.
+        // Root's TMPDIR may not be accessible to the user that the server runs as.
         let parent = if user.is_some() { "/tmp".into() } else { std::env::temp_dir() };
         let nanos = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos());
         let path = parent.join(format!("windlass-postgres-{nanos}"));
-        let error = |error| format!("cannot make {}: {error}", path.display());
+        let error = |error| format!("cannot create {}: {error}", path.display());
         DirBuilder::new().mode(0o700).create(&path).map_err(error)?;
         let dir = Self(path.clone());
         if let Some(User { uid, gid }) = user {
@@ -180,7 +180,7 @@ impl Dir {
         self.0.join("data")
     }
 
-    /// A program of PostgreSQL that runs here as `user` and writes into the log.
+    /// A PostgreSQL program that runs in this folder as `user` and writes to the log.
     fn command(&self, program: &Path, user: Option<User>) -> Result<Command> {
         let path = self.0.join("log");
         let log = File::options().create(true).append(true).open(&path);
@@ -206,7 +206,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // More than once: children of an interrupted initdb may still be writing.
+        // Retries, because children of an interrupted initdb may still be writing.
         let remove = || {
             std::thread::sleep(POLL);
             fs::remove_dir_all(&self.0)
@@ -223,7 +223,7 @@ struct User {
     gid: u32,
 }
 
-/// Whom the server must run as: PostgreSQL refuses to run as root. None: as we are.
+/// The user that the server must run as, because PostgreSQL refuses to run as root; `None` for the current user.
 fn server_user() -> Result<Option<User>> {
     if !is_root() {
         return Ok(None);
@@ -252,14 +252,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_found_by_their_whole_name() {
+    fn users_are_found_by_full_name() {
         let passwd = "postgres2:x:7:8::/:/bin/sh\npostgres:x:101:104:admin,,,:/var:/bin/bash\n";
         assert_eq!(find_user(passwd, "postgres"), Some(User { uid: 101, gid: 104 }));
         assert_eq!(find_user(passwd, "nobody"), None);
     }
 
     #[test]
-    fn a_folder_is_private_and_removed_when_dropped() {
+    fn folder_is_private_and_removed_when_dropped() {
         use std::os::unix::fs::PermissionsExt;
         let dir = Dir::new(None).unwrap();
         let path = dir.0.clone();

@@ -2,17 +2,17 @@
 
 mod rules;
 mod source;
+mod style;
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::acceptance;
 use crate::run::{Result, root};
 
 pub fn tidy() -> Result {
-    let mut paths = Vec::new();
-    walk(root(), "", &mut paths).map_err(|error| format!("cannot list the files: {error}"))?;
-    paths.sort();
+    let paths = paths()?;
 
     let mut count = 0;
     let mut report = |path: &str, line: usize, message: &str| {
@@ -25,7 +25,7 @@ pub fn tidy() -> Result {
         } else {
             String::new()
         };
-        for rule in rules::OF_A_FILE {
+        for rule in rules::FILE_RULES {
             for (line, message) in rule(path, &text) {
                 report(path, line, &message);
             }
@@ -34,16 +34,34 @@ pub fn tidy() -> Result {
     for (path, message) in rules::migrations_are_twins(&paths) {
         report(&path, 1, &message);
     }
+    if let Some(message) = style::root_is_small(&paths) {
+        report("crates/windlass/src", 1, &message);
+    }
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).map_err(|error| error.to_string())?;
+    for message in style::architecture_is_true(&architecture, &paths) {
+        report("ARCHITECTURE.md", 1, &message);
+    }
+    for message in acceptance::violations(&paths)? {
+        report("docs/acceptance.md", 1, &message);
+    }
     match count {
         0 => Ok(()),
         count => Err(format!("{count} violations; the rules are in CONTRIBUTING.md")),
     }
 }
 
-/// All files below `root`, as paths relative to it, but not git's and cargo's own.
+/// All files of the project, in order.
+pub fn paths() -> Result<Vec<String>> {
+    let mut paths = Vec::new();
+    walk(root(), "", &mut paths).map_err(|error| format!("cannot list the files: {error}"))?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// All files below `root` except git's and cargo's, as paths relative to it.
 fn walk(root: &Path, below: &str, paths: &mut Vec<String>) -> io::Result<()> {
     let dir = root.join(below);
-    // Cargo marks its target folders, whatever they are called, with this file.
+    // Cargo marks its target folders with this file, whatever their name.
     if dir.join("CACHEDIR.TAG").exists() {
         return Ok(());
     }

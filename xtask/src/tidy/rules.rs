@@ -2,12 +2,12 @@
 
 use super::source::{Source, without_tests};
 
-/// Line numbers, from 1, and what is wrong there.
+/// Line numbers, from 1, and the problem in each line.
 pub type Violations = Vec<(usize, String)>;
 
 pub type Rule = fn(path: &str, text: &str) -> Violations;
 
-pub const OF_A_FILE: &[Rule] = &[
+pub const FILE_RULES: &[Rule] = &[
     sql_is_in_the_stores,
     rust_files_are_short,
     nothing_is_left_undone,
@@ -15,6 +15,7 @@ pub const OF_A_FILE: &[Rule] = &[
     modules_say_their_purpose,
     no_unwrap,
     file_names_use_our_words,
+    super::style::comments_use_standard_terms,
 ];
 
 const LINES_MAX: usize = 700;
@@ -36,7 +37,7 @@ fn sql_is_in_the_stores(path: &str, text: &str) -> Violations {
     sql.map(|(line, _)| (line, "SQL belongs in crates/windlass/src/store/".into())).collect()
 }
 
-/// Capitals give SQL away by one word; small letters, which could be prose, by two.
+/// Uppercase SQL is recognized by one keyword; lowercase, which could be prose, by two.
 fn looks_like_sql(string: &str) -> bool {
     const CAPITALS: [&str; 6] = ["SELECT ", "INSERT INTO ", "UPDATE ", "DELETE FROM ", "CREATE TABLE ", "PRAGMA "];
     const SMALL: [(&str, &str); 4] = [("select", "from"), ("insert", "into"), ("update", "set"), ("delete", "from")];

@@ -1,9 +1,9 @@
-//! Tells apart what is code, what is a string and what is a comment in a Rust file.
+//! Separates code, strings and comments of a Rust file.
 
 pub struct Source {
     /// The text with strings and comments blanked; every line keeps its number.
     pub code: String,
-    /// What is between the quotes, with the line it starts on.
+    /// The contents of strings, each with the line where it starts.
     pub strings: Vec<(usize, String)>,
 }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_told_from_code_and_comments() {
+    fn strings_are_separated_from_code_and_comments() {
         let text = r####"let a = "one \" // still"; // "no"
 /* "no" /* nested */ 'still */ let b = r#"two "quoted""#;
 let c: &'static str = b"three"; let d = ['"', '\'', '\\', 'é'];
@@ -160,7 +160,7 @@ six"; var"####;
     }
 
     #[test]
-    fn an_open_end_is_not_a_hang() {
+    fn unterminated_tokens_do_not_hang() {
         for text in ["\"open", "r#\"open\"", "/* open", "'\\", "'", "// open", "r", "#[cfg(test)]"] {
             without_tests(&Source::parse(text).code);
         }
