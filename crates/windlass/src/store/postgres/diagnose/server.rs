@@ -15,11 +15,11 @@ use crate::observe::diagnose::server::{
     XminHolder, XminHolders,
 };
 use crate::store::postgres::row::get;
-use crate::store::postgres::{CLAIMS, MAINTENANCE, PgStore, READS, RENEWALS, WRITES, notify};
+use crate::store::postgres::{CLAIMS, MAINTENANCE, PgStore, READS, RENEWALS, ROUTES, WRITES, notify};
 use crate::store::{Checked, MonthStore};
 
 /// All connections of this store; one is the listener's.
-const OWN_MAX: usize = CLAIMS + WRITES + MAINTENANCE + RENEWALS + READS + 1;
+const OWN_MAX: usize = CLAIMS + WRITES + MAINTENANCE + ROUTES + RENEWALS + READS + 1;
 
 const RELEASE: &str = "
 SELECT current_setting('server_version_num')::integer AS number, current_setting('server_version') AS text";

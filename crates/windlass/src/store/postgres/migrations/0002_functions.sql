@@ -1,12 +1,12 @@
 CREATE FUNCTION windlass._topology_lock(for_namespace text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT hashtextextended('windlass.topology ' || for_namespace, 0)
 $$;
-COMMENT ON FUNCTION windlass._topology_lock IS 'Internal: the advisory lock of a namespace''s subscriptions, lanes and policy.';
+COMMENT ON FUNCTION windlass._topology_lock IS 'Internal: the key of the advisory lock on a namespace''s subscriptions, lanes and policy.';
 
 CREATE FUNCTION windlass._router_lock(for_namespace text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT hashtextextended('windlass.router ' || for_namespace, 0)
 $$;
-COMMENT ON FUNCTION windlass._router_lock IS 'Internal: the advisory lock of the one router that is at work in a namespace.';
+COMMENT ON FUNCTION windlass._router_lock IS 'Internal: the key of the advisory lock that the active router of a namespace holds.';
 
 CREATE FUNCTION windlass.touch_node_heartbeat(p_node_id text) RETURNS void LANGUAGE sql AS $$
     UPDATE windlass.nodes SET last_heartbeat = now(), stopped_at = NULL WHERE node_id = p_node_id
@@ -31,13 +31,13 @@ BEGIN
     RETURN FOUND AND found_version = coalesce(for_version, found_version);
 END $$;
 COMMENT ON FUNCTION windlass._hold_topology IS
-    'Internal: keeps a namespace as it is until the transaction ends; whether it exists and has this version, if one is given.';
+    'Internal: locks a namespace against changes until the transaction ends. Returns whether it exists and, if a version is given, has this version.';
 
 CREATE FUNCTION windlass._refuse(field text, problem text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION '%: %', field, problem USING ERRCODE = 'invalid_parameter_value', COLUMN = field;
 END $$;
-COMMENT ON FUNCTION windlass._refuse IS 'Internal: says what is wrong with a field.';
+COMMENT ON FUNCTION windlass._refuse IS 'Internal: raises the error for an invalid field.';
 
 CREATE FUNCTION windlass._check_size(field text, value text, bytes_max integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -84,7 +84,7 @@ BEGIN
     END LOOP;
     RETURN brackets <> '';
 END $$;
-COMMENT ON FUNCTION windlass._nests_deeper IS 'Internal: whether JSON nests deeper than that.';
+COMMENT ON FUNCTION windlass._nests_deeper IS 'Internal: whether JSON is nested deeper than the limit.';
 
 -- Removes escaped backslashes first, then whole pairs: the rest is an unpaired surrogate.
 CREATE FUNCTION windlass._has_lone_surrogate(value text) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -117,7 +117,7 @@ BEGIN
         PERFORM windlass._refuse(field, 'must be a JSON object');
     END IF;
 END $$;
-COMMENT ON FUNCTION windlass._check_metadata IS 'Internal: refuses what is not an object.';
+COMMENT ON FUNCTION windlass._check_metadata IS 'Internal: refuses metadata that is not a JSON object.';
 
 CREATE FUNCTION windlass._check_type(field text, event_type text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -126,7 +126,7 @@ BEGIN
         PERFORM windlass._refuse(field, 'must not contain ''*''');
     END IF;
 END $$;
-COMMENT ON FUNCTION windlass._check_type IS 'Internal: refuses what is no event type.';
+COMMENT ON FUNCTION windlass._check_type IS 'Internal: refuses an invalid event type.';
 
 -- 878400 hours are about a hundred years, whatever the time zone.
 CREATE FUNCTION windlass._check_times(run_at timestamptz, delay interval, expires_at timestamptz)
@@ -157,7 +157,7 @@ BEGIN
         PERFORM windlass._refuse('expires_at', 'must be after run_at: the event could never start');
     END IF;
 END $$;
-COMMENT ON FUNCTION windlass._check_times IS 'Internal: refuses instants that make no sense.';
+COMMENT ON FUNCTION windlass._check_times IS 'Internal: refuses contradicting or out-of-range times.';
 
 CREATE FUNCTION windlass._tag_set(tags text) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -395,7 +395,7 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION windlass.publish FROM PUBLIC;
 COMMENT ON FUNCTION windlass.publish IS
-    'Publishes an event in the current transaction, and returns its id; for a key that is known, the first event''s.';
+    'Publishes an event in the current transaction and returns its id. For a known key, returns the id of the first event.';
 
 -- To publish with an INSERT. The view returns no rows, so granting SELECT on it reveals nothing.
 CREATE VIEW windlass.outbox AS
@@ -404,7 +404,7 @@ SELECT NULL::text AS namespace, NULL::text AS event_type, NULL::json AS payload,
        NULL::text AS producer, NULL::timestamptz AS run_at, NULL::interval AS delay, NULL::timestamptz AS expires_at,
        NULL::integer AS max_retries, NULL::json AS metadata, NULL::bigint AS id
 WHERE false;
-COMMENT ON VIEW windlass.outbox IS 'INSERT publishes an event in the current transaction; RETURNING id tells its id.';
+COMMENT ON VIEW windlass.outbox IS 'INSERT publishes an event in the current transaction. RETURNING id returns its id.';
 
 CREATE FUNCTION windlass._insert_into_outbox() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
@@ -449,19 +449,19 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION windlass.append_event_log FROM PUBLIC;
 COMMENT ON FUNCTION windlass.append_event_log IS
-    'Stores an event in the history only, for nobody to handle, and returns its id.';
+    'Stores an event in the history without a delivery and returns its id.';
 
 CREATE FUNCTION windlass.queue_name_for_namespace(p_namespace text) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT 'core_events_' || replace(p_namespace, '-', '_')
 $$;
-COMMENT ON FUNCTION windlass.queue_name_for_namespace IS 'What the queue of a namespace is called elsewhere.';
+COMMENT ON FUNCTION windlass.queue_name_for_namespace IS 'The external name of a namespace''s queue.';
 
 CREATE FUNCTION windlass.dead_letter_queue_name_for_namespace(p_namespace text)
 RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT windlass.queue_name_for_namespace(p_namespace) || '_dlq'
 $$;
 COMMENT ON FUNCTION windlass.dead_letter_queue_name_for_namespace IS
-    'What the dead letters of a namespace are called elsewhere.';
+    'The external name of a namespace''s dead-letter queue.';
 
 -- Formats a timestamp like the library. The time zone is set instead of passed to AT TIME ZONE, which takes names like
 -- CET for offsets. The setting ends with the function, because the function declares it.
@@ -471,19 +471,19 @@ BEGIN
     PERFORM set_config('TimeZone', zone, true);
     RETURN to_char(instant, 'YYYY-MM-DD"T"HH24:MI:SSTZH:TZM');
 END $$;
-COMMENT ON FUNCTION windlass._instant IS 'Internal: an instant in RFC 3339, with the offset of a time zone.';
+COMMENT ON FUNCTION windlass._instant IS 'Internal: a timestamp in RFC 3339 with the offset of a time zone.';
 
 CREATE FUNCTION windlass._utc(instant timestamptz) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN replace(windlass._instant(instant, 'UTC'), '+00:00', 'Z');
 END $$;
-COMMENT ON FUNCTION windlass._utc IS 'Internal: an instant in RFC 3339, in UTC.';
+COMMENT ON FUNCTION windlass._utc IS 'Internal: a timestamp in RFC 3339 in UTC.';
 
 CREATE FUNCTION windlass._fill(template text, name text, value text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN regexp_replace(template, '\{\{ *' || replace(name, '.', '\.') || ' *\}\}', replace(value, '\', '\\'), 'g');
 END $$;
-COMMENT ON FUNCTION windlass._fill IS 'Internal: puts a value in where its name stands in double braces.';
+COMMENT ON FUNCTION windlass._fill IS 'Internal: replaces a placeholder in double braces by its value.';
 
 -- The schedule's name is inserted last, because it may look like another placeholder.
 CREATE FUNCTION windlass._render(template text, schedule windlass.schedules, tick timestamptz, schedule_name text)
@@ -505,7 +505,7 @@ BEGIN
     template := windlass._fill(template, 'schedule.id', schedule.schedule_id::text);
     RETURN windlass._fill(template, 'schedule.name', schedule_name);
 END $$;
-COMMENT ON FUNCTION windlass._render IS 'Internal: puts values into the title or the payload of a schedule.';
+COMMENT ON FUNCTION windlass._render IS 'Internal: fills in the placeholders of a schedule''s title or payload.';
 
 -- The lock excludes others who fire the schedule until the commit.
 CREATE FUNCTION windlass.run_scheduled_task(p_task_id uuid) RETURNS bigint
@@ -558,7 +558,7 @@ BEGIN
     RETURN new_id;
 END $$;
 COMMENT ON FUNCTION windlass.run_scheduled_task IS
-    'Publishes the event of a schedule, and returns its id; null where it is not active, or was run in this minute.';
+    'Publishes the event of a schedule and returns its id, or null if the schedule is not active or has already run in this minute (pg_cron) or transaction.';
 
 CREATE FUNCTION windlass._add_counts(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(array_agg(coalesce(i.a, 0) + coalesce(i.b, 0) ORDER BY i.n), '{}')
