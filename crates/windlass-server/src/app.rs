@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! State shared by all request handlers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -7,48 +7,48 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use windlass::Queue;
 
-use crate::auth::Gate;
-use crate::dashboard::{AllCounted, AllWorkers, Figured};
+use crate::auth::Authorizer;
+use crate::dashboard::{DeliveryCountCache, OverviewCache, WorkerCache};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::serve::ServeOptions;
-use crate::stream::Hub;
+use crate::stream::ActivityHub;
 
-/// One running server. Clones share everything.
+/// One running server. Clones share all state.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub queue: Queue,
     pub options: ServeOptions,
-    pub gate: Gate,
-    pub hub: Hub,
-    pub figured: Figured,
-    pub counted: AllCounted,
-    pub workers: AllWorkers,
+    pub authorizer: Authorizer,
+    pub hub: ActivityHub,
+    pub overview_cache: OverviewCache,
+    pub delivery_counts: DeliveryCountCache,
+    pub worker_cache: WorkerCache,
     pub metrics: Metrics,
-    /// Where it listens; nowhere, within a process.
+    /// The listening address; unset for an in-process API.
     pub address: OnceLock<SocketAddr>,
-    /// Room for claims that wait.
-    waiting: Arc<Semaphore>,
-    /// Room for request bodies, in kibibytes.
-    bodies: Arc<Semaphore>,
+    /// Permits for waiting claims.
+    waiting_claims: Arc<Semaphore>,
+    /// Memory for request bodies, one permit per KiB.
+    body_memory: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
-    /// Requests that have no answer yet.
-    unanswered: watch::Sender<usize>,
+    /// Number of requests without a response.
+    in_flight: watch::Sender<usize>,
 }
 
-/// A request that has no answer yet.
-pub(crate) struct Unanswered(App);
+/// Counts one request as in flight until it is dropped.
+pub(crate) struct InFlightRequest(App);
 
-impl Drop for Unanswered {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        self.0.unanswered.send_modify(|count| *count -= 1);
+        self.0.in_flight.send_modify(|count| *count -= 1);
     }
 }
 
-/// How long clients may take to read the last answers.
-const READ_MAX: Duration = Duration::from_secs(5);
+/// How long clients may take to read the last responses during shutdown.
+const FINAL_READ_TIME: Duration = Duration::from_secs(5);
 
 impl std::ops::Deref for App {
     type Target = Shared;
@@ -61,62 +61,63 @@ impl std::ops::Deref for App {
 impl App {
     pub fn new(queue: Queue, options: ServeOptions, stopping: watch::Receiver<bool>) -> App {
         let metrics = Metrics::new(&queue, options.metrics_age_max);
-        let gate = Gate::new(options.access, &metrics);
+        let authorizer = Authorizer::new(options.access, &metrics);
         App(Arc::new(Shared {
-            hub: Hub::new(options.streams_max),
-            figured: Figured::default(),
-            counted: AllCounted::default(),
-            workers: AllWorkers::default(),
-            waiting: Arc::new(Semaphore::new(options.waiting_claims_max)),
-            bodies: Arc::new(Semaphore::new(options.bodies_bytes_max / 1024)),
+            hub: ActivityHub::new(options.streams_max),
+            overview_cache: OverviewCache::default(),
+            delivery_counts: DeliveryCountCache::default(),
+            worker_cache: WorkerCache::default(),
+            waiting_claims: Arc::new(Semaphore::new(options.waiting_claims_max)),
+            body_memory: Arc::new(Semaphore::new(options.bodies_bytes_max / 1024)),
             queue,
             options,
-            gate,
+            authorizer,
             metrics,
             address: OnceLock::new(),
             stopping,
-            unanswered: watch::Sender::new(0),
+            in_flight: watch::Sender::new(0),
         }))
     }
 
-    /// Counts a request that has no answer yet, for as long as what is returned lives.
-    pub fn asked(&self) -> Unanswered {
-        self.unanswered.send_modify(|count| *count += 1);
-        Unanswered(self.clone())
+    /// Counts a request as in flight until the returned guard is dropped.
+    pub fn track_request(&self) -> InFlightRequest {
+        self.in_flight.send_modify(|count| *count += 1);
+        InFlightRequest(self.clone())
     }
 
-    /// Ready when every request has its answer, and the clients had a while to read it.
-    pub async fn answered_all(&self) {
-        // The sender is ours: it does not go away.
-        let _ = self.unanswered.subscribe().wait_for(|count| *count == 0).await;
-        tokio::time::sleep(READ_MAX).await;
+    /// Resolves when every request has a response and clients have had time to read it.
+    pub async fn all_requests_answered(&self) {
+        // This cannot fail: `self` keeps the sender alive.
+        let _ = self.in_flight.subscribe().wait_for(|count| *count == 0).await;
+        tokio::time::sleep(FINAL_READ_TIME).await;
     }
 
-    /// Whether the server is about to end.
+    /// Whether the server is shutting down.
     pub fn is_stopping(&self) -> bool {
         *self.stopping.borrow()
     }
 
-    /// Ready when the server is about to end.
+    /// Resolves when the server starts to shut down.
     pub async fn stopping(&self) {
-        // An error means that the server is gone altogether.
+        // An error means that the sender was dropped, so the server has stopped.
         let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
     }
 
-    /// A place among the claims that wait.
-    pub fn wait_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        self.waiting.clone().try_acquire_owned().map_err(|_| {
+    /// Takes a permit for a waiting claim; 429 if all are in use.
+    pub fn acquire_waiting_claim(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.waiting_claims.clone().try_acquire_owned().map_err(|_| {
             let max = self.options.waiting_claims_max;
-            let error = format!("{max} claims are waiting already; ask again later, or with wait_ms=0");
+            let error = format!("{max} claims are already waiting; retry later, or with wait_ms=0");
             ApiError::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", error)
         })
     }
 
-    /// Room for so many more bytes of request bodies.
-    pub fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// Reserves memory for a request body; 503 if the limit is reached.
+    pub fn reserve_body_memory(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        self.bodies.clone().try_acquire_many_owned(kib).map_err(|_| {
-            ApiError::unavailable("overloaded", "the server holds as many request bodies as it may; try again later")
-        })
+        self.body_memory
+            .clone()
+            .try_acquire_many_owned(kib)
+            .map_err(|_| ApiError::unavailable("overloaded", "too many request bodies in memory; try again later"))
     }
 }

@@ -1,4 +1,4 @@
-//! Every failure as an answer: a status, and `{"error": sentence, "code": stable_word}`.
+//! Error responses: a status, and `{"error": sentence, "code": stable_word}`.
 
 use std::time::Duration;
 
@@ -6,11 +6,10 @@ use axum::Json;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 use windlass::Error;
+use windlass_api::ErrorBody;
 
-/// Every code that an answer can carry. `docs/errors.md` has a section for each.
+/// Every error code of the API. `docs/errors.md` has a section for each.
 pub(crate) const CODES: &[&str] = &[
     "closed",
     "cross_site",
@@ -50,73 +49,55 @@ pub(crate) const CODES: &[&str] = &[
     "wrong_token",
 ];
 
-/// How long a client that is turned away for the moment should wait, in seconds.
+/// The `Retry-After` of 429 and 503 responses, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
-/// A failure, on its way to the client.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     pub status: StatusCode,
     pub body: ErrorBody,
 }
 
-/// What went wrong.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[schema(example = json!({ "error": "max: must be from 1 to 1000", "code": "invalid", "field": "max" }))]
-pub(crate) struct ErrorBody {
-    /// A sentence for people.
-    pub error: String,
-    /// A word for programs; it stays the same across versions. See docs/errors.md.
-    pub code: &'static str,
-    /// The field that is not acceptable.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<&'static str>,
-    /// With `max_retries_exceeded`: the failures that were reported.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_count: Option<u32>,
-    /// With `max_retries_exceeded`: the failures that were allowed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_retries: Option<u32>,
-}
-
 impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, error: impl Into<String>) -> ApiError {
         debug_assert!(CODES.contains(&code), "{code} is not in CODES");
-        let body = ErrorBody { error: error.into(), code, field: None, retry_count: None, max_retries: None };
+        let body =
+            ErrorBody { error: error.into(), code: code.into(), field: None, retry_count: None, max_retries: None };
         ApiError { status, body }
     }
 
-    /// A value that the client sent is not acceptable.
+    /// 400: a value that the client sent is invalid.
     pub fn invalid(field: &'static str, problem: impl std::fmt::Display) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid", format!("{field}: {problem}")).of_field(field)
     }
 
-    /// Not now; later perhaps.
+    /// 503: the client may retry.
     pub fn unavailable(code: &'static str, error: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, error)
     }
 
-    /// Nothing is known yet.
+    /// 503: the request took too long and its outcome is unknown.
     pub fn timed_out(limit: Duration) -> ApiError {
-        let error = format!("no answer within {} s; what was asked for may or may not be done", limit.as_secs());
+        let error = format!("no response within {} s; the request may or may not have taken effect", limit.as_secs());
         ApiError::unavailable("timed_out", error)
     }
 
-    /// The report was stored, and it was the last: the source document wants an error here.
+    /// 400, although the report was stored: the API contract requires an error for the last failure.
     pub fn max_retries_exceeded(retry_count: u32, max_retries: u32) -> ApiError {
         let mut error = ApiError::new(StatusCode::BAD_REQUEST, "max_retries_exceeded", "Max retries exceeded");
         (error.body.retry_count, error.body.max_retries) = (Some(retry_count), Some(max_retries));
         error
     }
 
-    /// It is about one of several things that were sent together.
+    /// Names the item of the request that the error is about.
     pub fn in_item(mut self, what: &str, index: usize) -> ApiError {
         self.body.error = format!("{what}[{index}]: {}", self.body.error);
         self
     }
 
     fn of_field(mut self, field: &'static str) -> ApiError {
-        self.body.field = Some(field);
+        self.body.field = Some(field.into());
         self
     }
 }
@@ -144,7 +125,7 @@ impl From<Error> for ApiError {
     }
 }
 
-/// What is meant to be large is too large; a name that is too long is a bad name.
+/// 413 for fields that hold data. A name that is too long is an invalid name: 400.
 fn too_large(field: &str) -> StatusCode {
     match field {
         "payload" | "metadata" | "detail" => StatusCode::PAYLOAD_TOO_LARGE,
@@ -152,7 +133,7 @@ fn too_large(field: &str) -> StatusCode {
     }
 }
 
-/// The driver's words, which may name hosts and files, go to the log only.
+/// The driver's message may name hosts and files, so it is logged and not sent to the client.
 fn of_database(error: &Error) -> ApiError {
     tracing::warn!(code = error.code(), "{error}");
     match error {
@@ -178,7 +159,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, later) = (self.status, matches!(self.status.as_u16(), 429 | 503));
         let mut response = (status, Json(&self.body)).into_response();
-        // For the dashboard, which says the same on a page.
+        // The dashboard renders the same error as a page.
         response.extensions_mut().insert(self.body);
         if later {
             response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
@@ -192,26 +173,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_in_order_and_distinct() {
+    fn error_codes_are_sorted_and_unique() {
         assert!(CODES.is_sorted_by(|a, b| a < b));
     }
 
     #[test]
-    fn each_code_has_its_section_in_the_document() {
+    fn each_error_code_is_documented() {
         let document = include_str!("../../../docs/errors.md");
         let sections: Vec<&str> = document.lines().filter_map(|line| line.strip_prefix("## ")).collect();
         assert_eq!(sections, CODES);
     }
 
     #[test]
-    fn a_payload_is_too_large_but_a_name_is_bad() {
+    fn large_payload_is_413_and_long_name_is_400() {
         let error = |field| ApiError::from(Error::TooLarge { field, size: 300, max: 200 });
         assert_eq!(error("payload").status, 413);
         assert_eq!(error("worker_id").status, 400);
     }
 
     #[test]
-    fn what_the_driver_says_stays_in_the_log() {
+    fn driver_message_is_not_sent_to_the_client() {
         let error = ApiError::from(Error::DatabaseUnavailable { detail: "10.1.2.3:5432 refused".into() });
         assert_eq!(error.status, 503);
         assert!(!error.body.error.contains("10.1.2.3"), "{}", error.body.error);

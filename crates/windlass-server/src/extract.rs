@@ -1,4 +1,6 @@
-//! What handlers take from a request, each refusal in the form of `error.rs`.
+//! Extractors: path parameters, query strings and request bodies. A rejection is an [`ApiError`].
+//!
+//! Request bodies are limited in size, in time and in the memory that all of them use together.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,7 +22,7 @@ use windlass::{Limits, Queue};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// The queue, in the namespace that the path names: `default` where it names none.
+/// The queue in the namespace of the path; `default` if the path names none.
 pub(crate) struct InNamespace(pub Queue);
 
 impl FromRequestParts<App> for InNamespace {
@@ -80,7 +82,7 @@ impl FromRequestParts<App> for ScheduleId {
     }
 }
 
-/// A part of the path that the route names, if it does.
+/// A parameter of the path, if the route has it.
 pub(crate) async fn path_part(parts: &mut Parts, name: &'static str) -> Result<Option<String>, ApiError> {
     let all = RawPathParams::from_request_parts(parts, &()).await;
     let all = all.map_err(|rejection| bad_request("invalid", format!("path: {}", rejection.body_text())))?;
@@ -88,35 +90,35 @@ pub(crate) async fn path_part(parts: &mut Parts, name: &'static str) -> Result<O
 }
 
 /// The query string.
-pub(crate) struct Args<T>(pub T);
+pub(crate) struct QueryArgs<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequestParts<App> for Args<T> {
+impl<T: DeserializeOwned> FromRequestParts<App> for QueryArgs<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Args<T>, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<QueryArgs<T>, ApiError> {
         if parts.uri.query().is_some_and(|query| query.contains("%00")) {
             return Err(bad_request("invalid", "query string: must not contain the character U+0000".to_owned()));
         }
         match Query::from_request_parts(parts, app).await {
-            Ok(Query(args)) => Ok(Args(args)),
-            Err(rejection) => Err(bad_request("invalid", format!("query string: {}", reason(&rejection)))),
+            Ok(Query(args)) => Ok(QueryArgs(args)),
+            Err(rejection) => Err(bad_request("invalid", format!("query string: {}", parser_message(&rejection)))),
         }
     }
 }
 
-/// An instant that every database knows. Before this one nothing happened, so it says the same.
-pub(crate) fn known(instant: DateTime<Utc>) -> DateTime<Utc> {
-    instant.max(DateTime::UNIX_EPOCH)
+/// Raises a timestamp to 1970, so that every database can represent it. No event is older.
+pub(crate) fn clamp_to_epoch(timestamp: DateTime<Utc>) -> DateTime<Utc> {
+    timestamp.max(DateTime::UNIX_EPOCH)
 }
 
-/// The body, as JSON, and the room it takes up for as long as it is worked on.
-pub(crate) struct JsonBody<T>(pub T, pub Room);
+/// A JSON body, and the memory that it occupies while the request is handled.
+pub(crate) struct JsonBody<T>(pub T, pub BodyMemory);
 
-/// The same for a body with many events in it.
-pub(crate) struct BatchBody<T>(pub T, pub Room);
+/// Like [`JsonBody`], for a body with many events.
+pub(crate) struct BatchBody<T>(pub T, pub BodyMemory);
 
-/// What a form holds, in the order of its fields, and the room it takes up.
-pub(crate) struct FormBody(pub Vec<(String, String)>, pub Room);
+/// The fields of a form in order, and the memory that they occupy.
+pub(crate) struct FormBody(pub Vec<(String, String)>, pub BodyMemory);
 
 impl FromRequest<App> for FormBody {
     type Rejection = ApiError;
@@ -126,30 +128,30 @@ impl FromRequest<App> for FormBody {
             let error = "the body must be a form: `Content-Type: application/x-www-form-urlencoded`";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", error));
         }
-        // Each byte of a payload may take three in a form.
+        // URL encoding may triple the size of a payload.
         let max = event_bytes_max(app.queue.limits()).saturating_mul(3);
-        let (bytes, room) = read_all(request, app, max).await?;
+        let (bytes, memory) = read_body(request, app, max).await?;
         let fields: Vec<(String, String)> = form_urlencoded::parse(&bytes).into_owned().collect();
         if fields.iter().any(|(_, value)| value.contains('\0')) {
             return Err(bad_request("invalid", "the form must not contain the character U+0000".to_owned()));
         }
-        Ok(FormBody(fields, room))
+        Ok(FormBody(fields, memory))
     }
 }
 
-/// Given back when the request is done.
-pub(crate) struct Room {
+/// Memory reserved for one body; released when the request ends.
+pub(crate) struct BodyMemory {
     permit: OwnedSemaphorePermit,
     bytes: usize,
 }
 
-impl Room {
-    /// Room for a body that has grown to this size. It is taken as the body comes, in steps, so that nobody
-    /// holds it by an announcement.
+impl BodyMemory {
+    /// Reserves memory for a body that has grown to this size. Memory is reserved in steps while the body arrives, so
+    /// that a `Content-Length` header alone reserves almost none.
     fn grow(&mut self, app: &App, size: usize) -> Result<(), ApiError> {
         if size > self.bytes {
-            let more = (size - self.bytes).next_multiple_of(ROOM_STEP);
-            self.permit.merge(app.room(more)?);
+            let more = (size - self.bytes).next_multiple_of(MEMORY_STEP);
+            self.permit.merge(app.reserve_body_memory(more)?);
             self.bytes += more;
         }
         Ok(())
@@ -161,7 +163,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for JsonBody<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<JsonBody<T>, ApiError> {
         let max = event_bytes_max(app.queue.limits());
-        read_json(request, app, max).await.map(|(value, room)| JsonBody(value, room))
+        read_json(request, app, max).await.map(|(value, memory)| JsonBody(value, memory))
     }
 }
 
@@ -170,53 +172,53 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for BatchBody<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<BatchBody<T>, ApiError> {
         let max = app.options.batch_bytes_max.max(event_bytes_max(app.queue.limits()));
-        read_json(request, app, max).await.map(|(value, room)| BatchBody(value, room))
+        read_json(request, app, max).await.map(|(value, memory)| BatchBody(value, memory))
     }
 }
 
-/// A payload, and room for all beside it. The library checks each field.
+/// The largest body with one event: a payload and its other fields. The library checks each field.
 fn event_bytes_max(limits: &Limits) -> usize {
     limits.payload_bytes_max.saturating_add(128 << 10)
 }
 
-/// How long a client may take to send a body. Shorter than the whole request may take, so that a slow
-/// client is told so.
-const BODY_TIME: Duration = Duration::from_secs(20);
+/// How long a client may take to send a body. Shorter than the request timeout, so that a slow client receives
+/// `slow_request` and not `timed_out`.
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn read_json<T: DeserializeOwned + Send + 'static>(
     request: Request,
     app: &App,
     max: usize,
-) -> Result<(T, Room), ApiError> {
+) -> Result<(T, BodyMemory), ApiError> {
     check_content_type(request.headers())?;
-    let (bytes, room) = read_all(request, app, max).await?;
-    if bytes.len() <= PARSED_AT_ONCE {
-        return Ok((parse(&bytes)?, room));
+    let (bytes, memory) = read_body(request, app, max).await?;
+    if bytes.len() <= INLINE_PARSE_BYTES_MAX {
+        return Ok((parse(&bytes)?, memory));
     }
-    // So that others are served meanwhile.
+    // A large body is parsed on the blocking pool, so that other requests are served meanwhile.
     match tokio::task::spawn_blocking(move || parse(&bytes)).await {
-        Ok(parsed) => Ok((parsed?, room)),
+        Ok(parsed) => Ok((parsed?, memory)),
         Err(error) => Err(bad_request("invalid", format!("the body could not be read: {error}"))),
     }
 }
 
-/// The body's bytes, within the limits of size, room and time.
-async fn read_all(request: Request, app: &App, max: usize) -> Result<(Vec<u8>, Room), ApiError> {
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let reading = read(request.into_body(), app, announced.unwrap_or(0).min(max), max);
-    timeout(BODY_TIME, reading).await.map_err(|_| {
-        let error = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
+/// Reads the body within the limits of size, memory and time.
+async fn read_body(request: Request, app: &App, max: usize) -> Result<(Vec<u8>, BodyMemory), ApiError> {
+    let content_length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let reading = read_chunks(request.into_body(), app, content_length.unwrap_or(0).min(max), max);
+    timeout(BODY_TIMEOUT, reading).await.map_err(|_| {
+        let error = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_request", error)
     })?
 }
 
-/// A body that is not larger than this is parsed in a millisecond or two.
-const PARSED_AT_ONCE: usize = 1 << 20;
+/// A body of at most this size is parsed in one or two milliseconds.
+const INLINE_PARSE_BYTES_MAX: usize = 1 << 20;
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| match Json::<T>::from_bytes(bytes) {
-        // Once more, slower, to say where it is wrong.
-        Err(rejection) => refused(&rejection),
+        // Parse again, slower, for an error that names the position.
+        Err(rejection) => json_error(&rejection),
         Ok(_) => bad_request("invalid", format!("the body is not as expected: {error}")),
     })
 }
@@ -238,26 +240,31 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// How much of a body that is too large is read and thrown away.
-const DISCARDED_MAX: usize = 64 << 20;
+/// How many bytes beyond the limit are read and discarded.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
 
-/// Room for a body is taken in such steps.
-const ROOM_STEP: usize = 16 << 10;
+/// The step in which memory for a body is reserved.
+const MEMORY_STEP: usize = 16 << 10;
 
-/// Reads the body, to its end even where it is too large: many clients do not look at the answer
-/// before they have sent everything, and would see nothing but a broken connection.
-async fn read(mut body: Body, app: &App, announced: usize, max: usize) -> Result<(Vec<u8>, Room), ApiError> {
-    let first = announced.min(ROOM_STEP);
-    let mut room = Room { permit: app.room(first)?, bytes: first };
+/// Reads the body. A body that is too large is read to its end as well: many clients read the response only after
+/// they have sent everything, and would otherwise see a broken connection.
+async fn read_chunks(
+    mut body: Body,
+    app: &App,
+    content_length: usize,
+    max: usize,
+) -> Result<(Vec<u8>, BodyMemory), ApiError> {
+    let first = content_length.min(MEMORY_STEP);
+    let mut memory = BodyMemory { permit: app.reserve_body_memory(first)?, bytes: first };
     let (mut bytes, mut size) = (Vec::with_capacity(first), 0usize);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let frame = frame.map_err(|error| bad_request("invalid", format!("the body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         size = size.saturating_add(data.len());
         if size <= max {
-            room.grow(app, size)?;
+            memory.grow(app, size)?;
             bytes.extend_from_slice(&data);
-        } else if size > max.saturating_add(DISCARDED_MAX) {
+        } else if size > max.saturating_add(DISCARDED_BYTES_MAX) {
             break;
         }
     }
@@ -265,15 +272,15 @@ async fn read(mut body: Body, app: &App, announced: usize, max: usize) -> Result
         let error = format!("the request body is larger than {max} bytes");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error));
     }
-    Ok((bytes, room))
+    Ok((bytes, memory))
 }
 
-fn refused(rejection: &JsonRejection) -> ApiError {
+fn json_error(rejection: &JsonRejection) -> ApiError {
     match rejection {
         JsonRejection::JsonSyntaxError(_) => {
-            bad_request("invalid_json", format!("the body is not valid JSON: {}", reason(rejection)))
+            bad_request("invalid_json", format!("the body is not valid JSON: {}", parser_message(rejection)))
         }
-        _ => bad_request("invalid", format!("the body is not as expected: {}", reason(rejection))),
+        _ => bad_request("invalid", format!("the body is not as expected: {}", parser_message(rejection))),
     }
 }
 
@@ -281,7 +288,7 @@ fn bad_request(code: &'static str, error: String) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, code, error)
 }
 
-/// What the parser said, without axum's introduction to it.
-fn reason(rejection: &dyn std::error::Error) -> String {
+/// The parser's message, without the text that axum puts before it.
+fn parser_message(rejection: &dyn std::error::Error) -> String {
     rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string)
 }

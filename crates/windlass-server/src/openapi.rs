@@ -1,40 +1,42 @@
-//! The OpenAPI document: made from the handlers, and completed here with what they all share.
+//! The OpenAPI document: generated from the handlers, then completed with what all operations share.
 
 use std::collections::HashMap;
 
 use axum::http::Method;
 use serde_json::{Map, Value, json};
+use utoipa::PartialSchema;
 use utoipa::openapi::OpenApi;
 use windlass::Scope;
+use windlass_api::EventOptions;
 
-use crate::auth::{Need, Needs};
+use crate::auth::{RequiredAccess, RequiredAccessByRoute};
 use crate::error::CODES;
 
 const DESCRIPTION: &str = "\
-A durable, at-least-once event queue and bus in your own relational database. Every path that is about events is there \
+A durable, at-least-once event queue and bus in your own relational database. Every path that concerns events exists \
 twice: at the root for the namespace `default`, and under `/namespaces/{namespace}` for any.";
 
-/// What can happen to any request; with a body, more.
+/// Errors that any request can receive. [`BODY_ERRORS`] are added for requests with a body.
 const ERRORS: [(&str, &str); 6] = [
     ("400", "Bad input; nothing was changed."),
     ("401", "An API token is needed."),
     ("403", "The API token does not allow this."),
-    ("405", "The path does not answer to this method."),
+    ("405", "The path does not support this method."),
     ("500", "The database failed."),
-    ("503", "Not now: the database is away, or the server is overloaded or about to stop."),
+    ("503", "Unavailable: the database cannot be reached, or the server is overloaded or shutting down."),
 ];
 const BODY_ERRORS: [(&str, &str); 3] = [
-    ("408", "The body came too slowly."),
+    ("408", "The body was sent too slowly."),
     ("413", "The body, or a field in it, is too large."),
-    ("415", "The body is not JSON, or does not say so."),
+    ("415", "The body is not JSON, or its `Content-Type` is not."),
 ];
 
-/// What a namespace or a subscription may be called.
+/// The names that a namespace or a subscription can have.
 const IDENTIFIER: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$";
 
-/// The whole document.
+/// The complete document.
 pub(crate) fn document(api: &OpenApi) -> Value {
-    // A document that was made from types can always be written.
+    // A document generated from types can always be serialized.
     let mut document = serde_json::to_value(api).unwrap_or_default();
     document["openapi"] = json!("3.1.0");
     document["info"] = json!({
@@ -43,9 +45,12 @@ pub(crate) fn document(api: &OpenApi) -> Value {
     });
     document["components"]["securitySchemes"]["token"] = json!({
         "type": "http", "scheme": "bearer",
-        "description": "An API token, made by `windlass token create`. A server on loopback without any token asks for \
-                        none. The scopes are publish, consume, read and admin; consume includes read, admin everything.",
+        "description": "An API token, created by `windlass token create`. A server on loopback without any token \
+                        requires none. The scopes are publish, consume, read and admin. consume includes \
+                        read; admin includes all.",
     });
+    // utoipa skips it, because serde reads it separately: see `serde_with_options!` in windlass-api.
+    document["components"]["schemas"]["EventOptions"] = json!(EventOptions::schema());
     document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"] = json!(CODES);
     for (path, operation) in operations(&mut document) {
         complete(&path, operation);
@@ -95,24 +100,24 @@ fn complete(path: &str, operation: &mut Map<String, Value>) {
     }
 }
 
-/// What each path needs, as the document says it.
-pub(crate) fn needs(api: &OpenApi) -> Needs {
+/// The access that each route requires, according to the document.
+pub(crate) fn required_access(api: &OpenApi) -> RequiredAccessByRoute {
     let document = serde_json::to_value(api).unwrap_or_default();
-    let mut needs = HashMap::new();
+    let mut required = HashMap::new();
     for (path, item) in document["paths"].as_object().into_iter().flatten() {
         for (method, operation) in item.as_object().into_iter().flatten() {
-            if let (Ok(method), Some(need)) = (method.to_uppercase().parse::<Method>(), need(operation)) {
-                needs.insert((method, path.clone()), need);
+            if let (Ok(method), Some(access)) = (method.to_uppercase().parse::<Method>(), access_of(operation)) {
+                required.insert((method, path.clone()), access);
             }
         }
     }
-    needs
+    required
 }
 
-fn need(operation: &Value) -> Option<Need> {
+fn access_of(operation: &Value) -> Option<RequiredAccess> {
     let security = operation["security"].as_array()?.first()?;
     match security["token"].as_array().and_then(|scopes| scopes.first()?.as_str()) {
-        Some(scope) => scope.parse::<Scope>().ok().map(Need::Scope),
-        None => Some(Need::Nothing),
+        Some(scope) => scope.parse::<Scope>().ok().map(RequiredAccess::Scope),
+        None => Some(RequiredAccess::Public),
     }
 }

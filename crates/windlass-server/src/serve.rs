@@ -1,4 +1,4 @@
-//! Serving: HTTP and upkeep, from the first connection to an orderly end.
+//! Runs the HTTP server and the maintenance tasks, from the first connection to a graceful shutdown.
 
 use std::future::Future;
 use std::io;
@@ -15,36 +15,36 @@ use crate::dashboard::Dashboard;
 use crate::tls::Tls;
 use crate::{listen, routes};
 
-/// How to serve. Everything has a limit; beyond it a request is refused with 413, 429 or 503.
+/// Server options. Every resource has a limit; a request beyond it is refused with 413, 429 or 503.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Whom to answer; only this machine unless set.
+    /// Which clients to accept. Default: [`Access::Local`].
     pub access: Access,
-    /// Speaks TLS; plain HTTP unless set.
+    /// TLS certificate and key. Default: plain HTTP.
     pub tls: Option<Tls>,
-    /// Whether there is a dashboard, and whether it can change anything; on unless set.
+    /// Whether to serve the dashboard, and whether it can change anything. Default: [`Dashboard::On`].
     pub dashboard: Dashboard,
-    /// How often it looks for upkeep that is due: run-out leases, deadlines, retention. Every second unless set.
+    /// How often to check for due maintenance tasks: expired leases, deadlines, retention. Default: 1 s.
     pub maintain_every: Duration,
-    /// What `/metrics` says of the database is at most so old; unless reading it takes more than a twentieth of this: then
-    /// it may be as old as twenty such reads. 5 s unless set; zero reads it every time.
+    /// Maximum age of the database values in `/metrics`. If reading them takes more than a twentieth of this, they may
+    /// be as old as twenty such reads. Zero reads them for every request. Default: 5 s.
     pub metrics_age_max: Duration,
-    /// How long requests that are under way may still take once the server stops. 30 s unless set.
+    /// How long in-flight requests may still take after the server starts to shut down. Default: 30 s.
     pub shutdown_grace: Duration,
-    /// How long a request may take, beside the time that a claim waits. 30 s unless set.
+    /// How long a request may take, in addition to the time that a claim waits. Default: 30 s.
     pub request_timeout: Duration,
-    /// How long a connection may stay silent between requests, take to send a request's head, or leave an
-    /// answer unread. 60 s unless set.
+    /// How long a connection may be idle between requests, take to send a request head, or leave a response unread.
+    /// Default: 60 s.
     pub idle_timeout: Duration,
-    /// The most connections at once. 16,384 unless set.
+    /// Maximum number of open connections. Default: 16,384.
     pub connections_max: usize,
-    /// The most claims that wait at once. 16,384 unless set.
+    /// Maximum number of waiting claims. Default: 16,384.
     pub waiting_claims_max: usize,
-    /// The most streams at once. 1,000 unless set.
+    /// Maximum number of open streams. Default: 1,000.
     pub streams_max: usize,
-    /// The largest body of a request with many events, in bytes. 32 MiB unless set.
+    /// Maximum size of a request body with many events, in bytes. Default: 32 MiB.
     pub batch_bytes_max: usize,
-    /// The most bytes of request bodies in memory at once. 256 MiB unless set.
+    /// Maximum total size of the request bodies in memory, in bytes. Default: 256 MiB.
     pub bodies_bytes_max: usize,
 }
 
@@ -68,8 +68,8 @@ impl Default for ServeOptions {
     }
 }
 
-/// Serves the queue until `shutdown` is ready: then nothing new is accepted, requests that are under
-/// way are answered, claims that wait are told to ask elsewhere, and the queue is closed.
+/// Serves the queue until `shutdown` resolves. Then it accepts no more connections, answers in-flight requests, ends
+/// waiting claims with `shutting_down`, and closes the queue.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,30 +90,30 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (stop, stopping) = watch::channel(false);
     let app = App::new(queue.clone(), options, stopping);
-    // Dropped with this future, it ends its tasks.
-    let mut upkeep = JoinSet::new();
-    upkeep.spawn({
+    // Dropping this future drops the set, which aborts the tasks.
+    let mut background = JoinSet::new();
+    background.spawn({
         let (queue, every) = (queue.clone(), app.options.maintain_every);
         async move { queue.maintain_all(every).await }
     });
-    upkeep.spawn({
+    background.spawn({
         let app = app.clone();
-        async move { app.metrics.settle().await }
+        async move { app.metrics.drain_histograms().await }
     });
-    // It is set once, and here.
+    // This cannot fail: the address is set only here.
     let _ = app.address.set(listener.local_addr()?);
-    let open = listen::accept(&listener, &app, routes::router(app.clone()), shutdown).await;
+    let connections = listen::accept(&listener, &app, routes::router(app.clone()), shutdown).await;
     drop(listener);
-    tracing::info!("stopping: requests under way are still answered");
+    tracing::info!("shutting down: waiting for in-flight requests");
     stop.send_replace(true);
     queue.stop_waiting();
     let grace = app.options.shutdown_grace;
     tokio::select! {
-        () = open.close() => {}
-        () = app.answered_all() => tracing::info!("clients that neither ask nor read are cut off"),
-        () = tokio::time::sleep(grace) => tracing::warn!(?grace, "requests are still under way; they are cut off"),
+        () = connections.close() => {}
+        () = app.all_requests_answered() => tracing::info!("closing idle connections"),
+        () = tokio::time::sleep(grace) => tracing::warn!(?grace, "aborting in-flight requests: the grace period is over"),
     }
-    upkeep.shutdown().await;
+    background.shutdown().await;
     queue.close().await;
     Ok(())
 }

@@ -1,5 +1,7 @@
-//! What happens to events, told to whoever listens. It is read from the database while somebody
-//! does, so that it tells every process's doings, and never waits for a reader.
+//! Broadcasts the activity of events to streams.
+//!
+//! While a namespace has readers, one task polls the database, so that readers see the activity of every process.
+//! The task never waits for a reader: a slow reader receives the number of entries that it missed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,113 +14,113 @@ use windlass::{Action, Activity, ActivityCursor, Delivery, Queue, Result, Status
 
 use crate::error::ApiError;
 
-/// How often the database is asked what is new.
-const EVERY: Duration = Duration::from_millis(250);
-/// After a failure.
-const RETRY: Duration = Duration::from_secs(2);
-/// The most that is told of at once; beyond it, readers are told how much they missed.
-const PAGE: usize = 1_000;
-/// How far a reader may fall behind before it misses something.
-const BEHIND_MAX: usize = 4_096;
+/// How often the database is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Pause after a failed poll.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Maximum number of entries per poll. Readers receive the number of entries beyond it as missed.
+const PAGE_MAX: usize = 1_000;
+/// How many messages a reader may fall behind before it misses some.
+const BUFFERED_MESSAGES_MAX: usize = 4_096;
 
-/// What is told of an error; the event's log has the whole of it.
+/// Maximum length of an error message in the stream. The event's log has all of it.
 const ERROR_BYTES_MAX: usize = 1 << 10;
 
-/// Something to tell.
+/// A message to the readers of a namespace.
 #[derive(Clone)]
-pub(crate) enum Told {
-    Happened(Arc<Line>),
-    /// So many happenings were too many to tell.
+pub(crate) enum StreamMessage {
+    Activity(Arc<ActivityLine>),
+    /// This many entries were left out.
     Missed(u64),
 }
 
-/// Something that happened, and how it is told.
-pub(crate) struct Line {
+/// An activity and its JSON.
+pub(crate) struct ActivityLine {
     pub activity: Activity,
     pub json: String,
 }
 
-impl Line {
-    fn new(mut activity: Activity) -> Option<Line> {
+impl ActivityLine {
+    fn new(mut activity: Activity) -> Option<ActivityLine> {
         if let Some(error) = &mut activity.error_message {
             error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
         }
         let json = serde_json::to_string(&activity).ok()?;
-        Some(Line { activity, json })
+        Some(ActivityLine { activity, json })
     }
 }
 
-/// A reader's end, and its place among the readers.
-pub(crate) struct Reader {
-    pub told: broadcast::Receiver<Told>,
-    _place: OwnedSemaphorePermit,
+/// A subscription to the activity of a namespace. Holds a stream permit.
+pub(crate) struct ActivityReader {
+    pub messages: broadcast::Receiver<StreamMessage>,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// One feed for each namespace that somebody reads.
+/// One broadcast channel for each namespace with readers.
 #[derive(Clone)]
-pub(crate) struct Hub {
-    feeds: Arc<Mutex<HashMap<String, broadcast::Sender<Told>>>>,
-    places: Arc<Semaphore>,
+pub(crate) struct ActivityHub {
+    feeds: Arc<Mutex<HashMap<String, broadcast::Sender<StreamMessage>>>>,
+    permits: Arc<Semaphore>,
 }
 
-impl Hub {
-    pub fn new(readers_max: usize) -> Hub {
-        Hub { feeds: Arc::default(), places: Arc::new(Semaphore::new(readers_max)) }
+impl ActivityHub {
+    pub fn new(readers_max: usize) -> ActivityHub {
+        ActivityHub { feeds: Arc::default(), permits: Arc::new(Semaphore::new(readers_max)) }
     }
 
-    /// Tells of what happens from now on.
-    pub async fn listen(&self, queue: &Queue) -> Result<Reader, ApiError> {
-        let place = self.places.clone().try_acquire_owned().map_err(|_| {
-            let error = "as many streams are open as there may be; try again later";
+    /// Subscribes to the activity from now on; 429 if too many streams are open.
+    pub async fn subscribe(&self, queue: &Queue) -> Result<ActivityReader, ApiError> {
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| {
+            let error = "too many open streams; try again later";
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", error)
         })?;
-        let read_already = self.feeds().get(queue.namespace()).map(broadcast::Sender::subscribe);
-        let told = match read_already {
-            Some(told) => told,
-            // The cursor is set before the answer begins: whoever reads from here on misses nothing.
-            None => self.feed(queue, queue.activity_now().await?),
+        let existing = self.feeds().get(queue.namespace()).map(broadcast::Sender::subscribe);
+        let messages = match existing {
+            Some(messages) => messages,
+            // The cursor is read before the response starts, so that the reader misses nothing after it.
+            None => self.start_feed(queue, queue.activity_now().await?),
         };
-        Ok(Reader { told, _place: place })
+        Ok(ActivityReader { messages, _permit: permit })
     }
 
-    /// A feed that begins at the cursor, unless somebody else has begun one meanwhile.
-    fn feed(&self, queue: &Queue, cursor: ActivityCursor) -> broadcast::Receiver<Told> {
+    /// Starts a channel and its polling task at the cursor, unless another reader has started one meanwhile.
+    fn start_feed(&self, queue: &Queue, cursor: ActivityCursor) -> broadcast::Receiver<StreamMessage> {
         match self.feeds().entry(queue.namespace().to_owned()) {
             Entry::Occupied(feed) => feed.get().subscribe(),
-            Entry::Vacant(none) => {
-                let (feed, told) = broadcast::channel(BEHIND_MAX);
-                none.insert(feed);
-                tokio::spawn(self.clone().tell(queue.clone(), cursor));
-                told
+            Entry::Vacant(vacant) => {
+                let (feed, messages) = broadcast::channel(BUFFERED_MESSAGES_MAX);
+                vacant.insert(feed);
+                tokio::spawn(self.clone().poll_activity(queue.clone(), cursor));
+                messages
             }
         }
     }
 
-    /// Claims made here are told at once; those of other processes when their attempt ends.
-    pub fn picked(&self, namespace: &str, deliveries: &[Delivery]) {
+    /// Publishes claims of this process immediately. Claims of other processes appear when their attempt ends.
+    pub fn publish_claims(&self, namespace: &str, deliveries: &[Delivery]) {
         let Some(feed) = self.feeds().get(namespace).cloned() else { return };
-        for line in deliveries.iter().filter_map(|delivery| Line::new(picked(delivery))) {
-            // Nobody may be listening any more.
-            let _ = feed.send(Told::Happened(Arc::new(line)));
+        for line in deliveries.iter().filter_map(|delivery| ActivityLine::new(claim_activity(delivery))) {
+            // The last reader may have disconnected.
+            let _ = feed.send(StreamMessage::Activity(Arc::new(line)));
         }
     }
 
-    async fn tell(self, queue: Queue, mut cursor: ActivityCursor) {
-        let page_max = PAGE.min(queue.limits().page_max);
-        while let Some(feed) = self.still_heard(queue.namespace()) {
+    async fn poll_activity(self, queue: Queue, mut cursor: ActivityCursor) {
+        let page_max = PAGE_MAX.min(queue.limits().page_max);
+        while let Some(feed) = self.active_feed(queue.namespace()) {
             let wait = match queue.activity(&mut cursor, page_max).await {
                 Ok(page) => {
                     if page.missed > 0 {
-                        let _ = feed.send(Told::Missed(page.missed));
+                        let _ = feed.send(StreamMessage::Missed(page.missed));
                     }
-                    for line in page.entries.into_iter().filter_map(Line::new) {
-                        let _ = feed.send(Told::Happened(Arc::new(line)));
+                    for line in page.entries.into_iter().filter_map(ActivityLine::new) {
+                        let _ = feed.send(StreamMessage::Activity(Arc::new(line)));
                     }
-                    EVERY
+                    POLL_INTERVAL
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the stream cannot be read; trying again");
-                    RETRY
+                    tracing::warn!(%error, "cannot read the activity of events; retrying");
+                    RETRY_DELAY
                 }
             };
             drop(feed);
@@ -126,8 +128,8 @@ impl Hub {
         }
     }
 
-    /// The feed; without any reader it is taken down.
-    fn still_heard(&self, namespace: &str) -> Option<broadcast::Sender<Told>> {
+    /// The channel of a namespace. A channel without readers is removed.
+    fn active_feed(&self, namespace: &str) -> Option<broadcast::Sender<StreamMessage>> {
         let mut feeds = self.feeds();
         match feeds.get(namespace) {
             Some(feed) if feed.receiver_count() > 0 => Some(feed.clone()),
@@ -138,12 +140,12 @@ impl Hub {
         }
     }
 
-    fn feeds(&self) -> std::sync::MutexGuard<'_, HashMap<String, broadcast::Sender<Told>>> {
+    fn feeds(&self) -> std::sync::MutexGuard<'_, HashMap<String, broadcast::Sender<StreamMessage>>> {
         self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn picked(delivery: &Delivery) -> Activity {
+fn claim_activity(delivery: &Delivery) -> Activity {
     Activity {
         event_id: delivery.event.id,
         event_type: delivery.event.event_type.clone(),

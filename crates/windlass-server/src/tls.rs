@@ -1,4 +1,4 @@
-//! TLS, from a certificate and its key.
+//! TLS configuration from PEM files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// How to speak TLS.
+/// A TLS certificate chain and its key, ready for use.
 #[derive(Clone)]
 pub struct Tls(pub(crate) TlsAcceptor);
 
@@ -19,24 +19,24 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-/// Why a certificate or its key cannot be used.
+/// Error of [`Tls::from_pem_files`].
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds something else.
+    /// A file cannot be read or is not valid PEM.
     #[error("{}: {problem}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         problem: String,
     },
-    /// The two do not belong together, or are of a kind that is not known.
+    /// The certificate and the key do not match, or their kind is not supported.
     #[error("the certificate and its key cannot be used: {0}")]
     Pair(#[from] rustls::Error),
 }
 
 impl Tls {
-    /// From PEM files: the certificate with those that vouch for it, and its private key.
+    /// Reads PEM files: the certificate chain and its private key.
     pub fn from_pem_files(certificate: &Path, key: &Path) -> Result<Tls, TlsError> {
         let certificates = CertificateDer::pem_file_iter(certificate)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)

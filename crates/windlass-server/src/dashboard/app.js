@@ -1,4 +1,4 @@
-// Keeps pages up to date, and lets them be used by keyboard. Everything works without this file, too.
+// Keeps pages up to date and adds keyboard shortcuts. Every page also works without this file.
 "use strict";
 
 (() => {
@@ -6,11 +6,11 @@
   const $ = (selector, within = document) => within.querySelector(selector);
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-  // On a phone the navigation is wider than the window.
+  // On phones the navigation is wider than the window: scroll to the current page.
   const here = $(".side nav [aria-current]");
   if (here) here.closest("nav").scrollLeft = here.offsetLeft - innerWidth / 3;
 
-  // Times: the exact instant in the reader's own zone when pointed at, and clocks in that zone.
+  // Times: tooltips and clocks in the local time zone.
 
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -27,7 +27,7 @@
     }
   }
 
-  // Live: the server says when to look again.
+  // Live updates: the server notifies the page when to update.
 
   const liveSwitch = $("#live-switch");
   let source = null;
@@ -42,12 +42,12 @@
     $(".live-text", liveSwitch).textContent = text;
   }
 
-  // What the pointer is held down on: whoever replaces it takes the click away.
+  // The element under the pressed pointer. Replacing it would lose the click.
   let pressed = null;
   addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
   for (const end of ["pointerup", "pointercancel", "dragend"]) addEventListener(end, () => { pressed = null; }, true);
 
-  // Whether a field holds something else than the server sent, or is told to be put right.
+  // Whether a field differs from what the server sent, or is marked as invalid.
   function isInUse(field) {
     if (field.getAttribute("aria-invalid") === "true") return true;
     if (field.type === "checkbox") return field.checked;
@@ -56,7 +56,7 @@
     return Boolean(sent && !sent.selected);
   }
 
-  // Whether somebody is at work in there, and must not have it changed under the hands.
+  // Whether the user is interacting with the element, so that it must not be replaced.
   function isBusy(element) {
     const focused = document.activeElement;
     if (element.contains(focused) && focused.matches("input:not([type=checkbox]), select, textarea")) return true;
@@ -76,7 +76,7 @@
       if (response.redirected) { location.reload(); return; }
       if (response.ok) replace(new DOMParser().parseFromString(await response.text(), "text/html"));
     } catch {
-      // The server is away; the stream says so as well.
+      // The server cannot be reached; the stream reports that as well.
     } finally {
       looking = false;
       if (again) { again = false; setTimeout(look, 250); }
@@ -85,7 +85,7 @@
 
   function replace(page) {
     for (const old of $$("[data-live][id]")) {
-      // `old.id` is a field of that name, where a form has one.
+      // In a form with a field named `id`, `old.id` is that field.
       const fresh = page.getElementById(old.getAttribute("id"));
       if (!fresh || isBusy(old)) continue;
       localTimes(fresh);
@@ -105,7 +105,7 @@
     watchSelections();
   }
 
-  // The element as the server sent it: without the mark of the keyboard.
+  // The element as the server sent it, without the keyboard selection.
   function unmarked(element) {
     const copy = element.cloneNode(true);
     for (const row of $$(".marked", copy)) {
@@ -115,7 +115,7 @@
     return copy;
   }
 
-  // How to find what has the focus in the element that takes the place of the old one.
+  // A selector for the focused element, to find it again in the replacement.
   function pathTo(element) {
     if (element.id) return `#${CSS.escape(element.id)}`;
     const by = (one, names) => names.filter((name) => one?.hasAttribute(name))
@@ -145,7 +145,7 @@
     });
     own.addEventListener("error", () => {
       showLive("broken", "Reconnecting");
-      // Browsers try again by themselves, but not after a refusal.
+      // Browsers reconnect automatically, but not after an error status.
       if (own.readyState === EventSource.CLOSED) setTimeout(() => { if (source === own) { connect(); look(); } }, 5000);
     });
   }
@@ -169,7 +169,7 @@
     connect();
   }
 
-  // Selections: a box in the head takes all, and the buttons say how many.
+  // Selections: the box in the header selects all rows, and the buttons show the number.
 
   function watchSelections() {
     for (const form of $$("form[data-select]")) {
@@ -195,7 +195,7 @@
     watchSelections();
   });
 
-  // Fields that are left empty do not belong into the address.
+  // Omit empty fields from the URL.
 
   for (const form of $$("form[data-filter]")) {
     form.addEventListener("formdata", (event) => {
@@ -203,7 +203,7 @@
     });
   }
 
-  // Questions: the page that asks is shown as a dialog.
+  // Confirmation pages are shown as dialogs.
 
   const ask = $("#ask");
 
@@ -218,7 +218,7 @@
     let page = null;
     try {
       const response = await fetch(action, { method: "POST", body });
-      // Nobody is signed in any more.
+      // The session has ended.
       if (response.redirected) { location.reload(); return; }
       page = new DOMParser().parseFromString(await response.text(), "text/html");
     } catch {
@@ -234,7 +234,7 @@
     notify("bad", sentence || "The server did not answer; nothing is known to have changed.");
   });
 
-  // Whoever clicks twice means it once.
+  // Ignore double clicks.
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (event.defaultPrevented || form.getAttribute("method") !== "post") return;
@@ -258,7 +258,7 @@
     notice.scrollIntoView({ block: "nearest" });
   }
 
-  // Keys.
+  // Keyboard shortcuts.
 
   const help = $("#help");
   let going = 0;
@@ -297,7 +297,7 @@
     const goes = Date.now() - going < 1500 && $(`[data-go="${CSS.escape(event.key)}"]`);
     going = 0;
     if (goes) { event.preventDefault(); goes.click(); return; }
-    // Enter on a link or button is the browser's. A dialog just closed has the focus until the page is drawn again.
+    // The browser handles Enter on links and buttons. A dialog that was just closed keeps the focus until the next draw.
     const control = event.target.closest?.("a, button, summary");
     if (event.key === "Enter" && control && !control.closest("dialog")) return;
     const act = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;

@@ -1,7 +1,7 @@
-//! The files that pages load: ours, and part of the program.
+//! The files that pages load, embedded in the program.
 //!
-//! Pages name them by their version. While servers are replaced one by one, a page of a new one may get a file of an old one:
-//! that works for the moment, but must not be kept under the new name.
+//! Their URLs contain a version. During a rolling upgrade a page of a new server may load a file from an old server.
+//! That works temporarily, but the browser must not cache the old file under the new version.
 
 use std::sync::LazyLock;
 
@@ -19,22 +19,22 @@ const ICON: &str = include_str!("favicon.svg");
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
-        .route("/ui/assets/style.css", get(async |asked| file(asked, "text/css; charset=utf-8", STYLE)))
-        .route("/ui/assets/app.js", get(async |asked| file(asked, "text/javascript; charset=utf-8", SCRIPT)))
-        .route("/ui/assets/favicon.svg", get(async |asked| file(asked, "image/svg+xml", ICON)))
+        .route("/ui/assets/style.css", get(async |query| file(query, "text/css; charset=utf-8", STYLE)))
+        .route("/ui/assets/app.js", get(async |query| file(query, "text/javascript; charset=utf-8", SCRIPT)))
+        .route("/ui/assets/favicon.svg", get(async |query| file(query, "image/svg+xml", ICON)))
 }
 
-fn file(RawQuery(asked): RawQuery, kind: &'static str, text: &'static str) -> impl IntoResponse {
-    let ours = asked.as_deref().and_then(|query| query.strip_prefix("v=")) == Some(VERSION.as_str());
-    let kept = if ours { "public, max-age=31536000, immutable" } else { "no-store" };
-    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, kept), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+fn file(RawQuery(query): RawQuery, kind: &'static str, text: &'static str) -> impl IntoResponse {
+    let is_current = query.as_deref().and_then(|query| query.strip_prefix("v=")) == Some(VERSION.as_str());
+    let cache_control = if is_current { "public, max-age=31536000, immutable" } else { "no-store" };
+    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache_control), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (headers, text)
 }
 
-/// Changes whenever one of the files does, so that browsers may keep them for good.
+/// Changes with the files, so that browsers can cache them indefinitely.
 pub(super) static VERSION: LazyLock<String> = LazyLock::new(|| version(&[STYLE, SCRIPT, ICON]));
 
-/// FNV-1a: it only has to differ.
+/// FNV-1a. The version only has to change with the content.
 fn version(files: &[&str]) -> String {
     let bytes = files.iter().flat_map(|file| file.bytes());
     let hash = bytes
@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_file_has_another_version() {
+    fn changed_file_changes_the_version() {
         assert_eq!(version(&["a", "b"]), version(&["a", "b"]));
         assert_ne!(version(&["a", "b"]), version(&["a", "c"]));
         assert_eq!(version(&[""]).len(), 16);
     }
 
     #[test]
-    fn nothing_is_loaded_from_elsewhere() {
+    fn assets_load_nothing_from_other_hosts() {
         for file in [STYLE, SCRIPT] {
             assert!(!file.contains("http://") && !file.contains("https://") && !file.contains("@import"));
         }

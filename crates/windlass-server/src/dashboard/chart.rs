@@ -1,14 +1,14 @@
-//! Charts: from values to the paths and labels of an SVG. Nothing here does I/O.
+//! Charts: converts values to the paths and labels of an SVG. Does no I/O.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::format::{count, span};
+use super::format::{count, duration};
 
-/// The drawing is this wide and high, and stretched to its place.
+/// Coordinate system of the drawing, which CSS stretches to the available space.
 const WIDTH: f64 = 1_000.0;
 const HEIGHT: f64 = 240.0;
 
-/// What the values of a chart are.
+/// The unit of the values of a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     PerMinute,
@@ -24,7 +24,7 @@ impl Unit {
             Unit::PerMinute => count(whole(value)),
             Unit::Milliseconds if value < 10.0 && value.fract() > 0.049 => format!("{value:.1} ms"),
             Unit::Milliseconds if value == 0.0 => "0".to_owned(),
-            Unit::Milliseconds => span(whole(value)),
+            Unit::Milliseconds => duration(whole(value)),
         }
     }
 
@@ -37,15 +37,15 @@ fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// Values, one for each step; `None` where nothing is known.
+/// One value for each step; `None` if unknown.
 pub(super) struct Series {
     pub name: &'static str,
-    /// Its colour: `tone-1` to `tone-4`.
+    /// CSS class of its color: `tone-1` to `tone-4`.
     pub class: &'static str,
     pub values: Vec<Option<f64>>,
 }
 
-/// The steps of all series.
+/// The time steps of all series.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Steps {
     pub from: DateTime<Utc>,
@@ -59,18 +59,18 @@ impl Steps {
     }
 }
 
-/// A chart, ready to be written.
+/// A chart, ready for the template.
 pub(super) struct Chart {
     pub id: &'static str,
     pub title: &'static str,
-    /// In words, for who does not see it.
+    /// Text alternative for screen readers.
     pub description: String,
     pub lines: Vec<Line>,
-    /// At the top, in the middle, at the bottom.
+    /// Top, middle, bottom.
     pub y_labels: [String; 3],
     pub x_labels: Vec<Tick>,
     pub columns: Vec<Column>,
-    /// There is nothing to draw.
+    /// Whether there is nothing to draw.
     pub is_empty: bool,
 }
 
@@ -78,26 +78,26 @@ pub(super) struct Line {
     pub name: &'static str,
     pub class: &'static str,
     pub path: String,
-    /// The newest value.
+    /// The latest value.
     pub last: String,
 }
 
-/// A time below the chart.
+/// A label on the time axis.
 pub(super) struct Tick {
     pub exact: String,
     pub text: String,
-    /// `clock` or `day`: how to write it in the reader's zone.
+    /// `clock` or `day`: the format that `app.js` uses for the local time zone.
     pub form: &'static str,
 }
 
-/// What one sees who points at a step.
+/// The tooltip of a step.
 pub(super) struct Column {
     pub x: String,
     pub width: String,
     pub title: String,
 }
 
-/// The ticks below, the first and the last at the edges.
+/// Number of labels on the time axis. The first and the last are at the edges.
 const TICKS: usize = 5;
 
 pub(super) fn draw(id: &'static str, title: &'static str, unit: Unit, steps: Steps, series: &[Series]) -> Chart {
@@ -117,7 +117,7 @@ pub(super) fn draw(id: &'static str, title: &'static str, unit: Unit, steps: Ste
     }
 }
 
-/// Not less than the highest value, and such that half of it is a round number, too.
+/// The upper end of the value axis: at least the highest value, with a round half.
 fn nice_top(unit: Unit, highest: f64) -> f64 {
     const SPANS_MS: [f64; 10] = [1.2e5, 2.4e5, 6e5, 1.2e6, 3.6e6, 7.2e6, 2.16e7, 4.32e7, 8.64e7, 1.728e8];
     let floor = if unit == Unit::Milliseconds { 1.0 } else { 2.0 };
@@ -141,7 +141,7 @@ fn line(series: &Series, unit: Unit, len: usize, top: f64) -> Line {
     }
 }
 
-/// One stroke for each run of known values. A value alone is a dash as wide as its step.
+/// An SVG path with one stroke for each run of known values. A single value is a dash as wide as its step.
 fn path(values: &[Option<f64>], len: usize, top: f64) -> String {
     let mut path = String::new();
     let width = WIDTH / len.max(1) as f64;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_is_round_and_not_too_high() {
+    fn value_axis_ends_at_a_round_number() {
         let table = [
             (Unit::Count, 0.0, 2.0),
             (Unit::Count, 2.0, 2.0),
@@ -224,16 +224,16 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_a_stroke_for_each_run() {
+    fn path_has_one_stroke_for_each_run_of_values() {
         let values = [Some(0.0), Some(2.0), None, Some(1.0)];
         assert_eq!(path(&values, 4, 2.0), "M125.0 240.0L375.0 0.0M750.0 120.0h250.0");
         assert_eq!(path(&[None, None], 2, 2.0), "");
-        // What lies above, by an error of ours, stays inside.
+        // Values outside the axis are clamped.
         assert_eq!(path(&[Some(9.0), Some(-1.0)], 2, 2.0), "M250.0 0.0L750.0 240.0");
     }
 
     #[test]
-    fn each_step_says_what_it_holds() {
+    fn each_step_has_a_tooltip_with_its_values() {
         let chart = draw("c", "Chart", Unit::PerMinute, steps(3), &[series(&[Some(1_200.0), None, Some(0.5)])]);
         let titles: Vec<&str> = chart.columns.iter().map(|column| column.title.as_str()).collect();
         let expected = [
@@ -249,10 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_from_zero() {
+    fn missing_values_differ_from_zero() {
         let is_empty = |unit, values: &[Option<f64>]| draw("c", "c", unit, steps(2), &[series(values)]).is_empty;
         assert!(is_empty(Unit::Count, &[None, None]));
-        assert!(!is_empty(Unit::Count, &[Some(0.0), None]), "a depth of zero was looked at");
+        assert!(!is_empty(Unit::Count, &[Some(0.0), None]), "a measured depth of zero is a value");
         assert!(is_empty(Unit::PerMinute, &[Some(0.0), Some(0.0)]));
         assert!(!is_empty(Unit::PerMinute, &[Some(0.0), Some(1.0)]));
     }

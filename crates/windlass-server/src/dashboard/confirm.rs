@@ -1,42 +1,42 @@
-//! The question before an action: what exactly is going to happen.
+//! The confirmation page before an action.
 
 use askama::Template;
 
-use super::Answer;
+use super::PageResult;
 use super::form::Form;
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 
-/// Asks on a page of its own, which `app.js` shows as a dialog. The answer is the same form once more, with
-/// `confirmed`: see [`Form::is_confirmed`].
+/// A confirmation page, which `app.js` shows as a dialog. It submits the same form again with `confirmed`: see
+/// [`Form::is_confirmed`].
 pub(super) struct Confirm {
     pub tab: Tab,
     /// "Redrive 1,204 dead letters?"
     pub question: String,
-    /// What follows from it.
+    /// The consequences.
     pub detail: String,
-    /// On the button: "Redrive 1,204".
+    /// Label of the button: "Redrive 1,204".
     pub button: String,
-    /// Whether it cannot be undone.
+    /// Whether the action cannot be undone.
     pub destructive: bool,
-    /// Where the form goes.
+    /// The URL of the form.
     pub action: String,
-    /// Back, for who thought better of it.
+    /// The URL of the cancel link.
     pub back: String,
 }
 
 #[derive(Template)]
 #[template(path = "confirm.html")]
 struct ConfirmPage {
-    shell: Shell,
+    layout: Layout,
     confirm: Confirm,
     fields: Vec<(String, String)>,
 }
 
 impl Confirm {
-    /// Asks, and carries the form along.
-    pub fn ask(self, visit: &Visit, form: Form) -> Answer {
-        let shell = visit.shell(self.tab, self.question.clone());
-        page(&ConfirmPage { shell, confirm: self, fields: form.0 })
+    /// Renders the confirmation page with the fields of the form.
+    pub fn ask(self, ctx: &PageContext, form: Form) -> PageResult {
+        let layout = ctx.layout(self.tab, self.question.clone());
+        render(&ConfirmPage { layout, confirm: self, fields: form.0 })
     }
 }

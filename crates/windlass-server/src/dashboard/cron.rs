@@ -1,7 +1,7 @@
-//! Cron expressions in words: the usual ones. Of any other nothing is said, since half the truth would mislead.
+//! Describes common cron expressions in words. Others have no description, because a partial one would mislead.
 
-/// "Monday to Friday at 06:00"; `None` where there are no few words for it.
-pub(super) fn in_words(cron: &str) -> Option<String> {
+/// For example "Monday to Friday at 06:00"; `None` if the expression has no short description.
+pub(super) fn describe(cron: &str) -> Option<String> {
     let fields: Vec<&str> = cron.split_ascii_whitespace().collect();
     match fields[..] {
         ["@hourly"] => Some("every hour at minute 0".into()),
@@ -45,7 +45,7 @@ fn join(days: &str, time: &str) -> Option<String> {
     Some(format!("{days} {time}").trim_start().to_owned())
 }
 
-/// `*`, or `*/n` where that comes out even.
+/// `*`, or `*/n` if `n` divides the range evenly.
 fn every(field: &str, of: u32, unit: &str) -> Option<String> {
     if field == "*" {
         return Some(format!("every {unit}"));
@@ -80,7 +80,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// By number, or by its first three letters.
+/// A name, given by number or by its first three letters.
 fn name(text: &str, first: u32, names: &[&'static str]) -> Option<&'static str> {
     let last = first + names.len() as u32 - 1;
     match number(text, first..=last) {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_ones_have_words() {
+    fn common_expressions_have_a_description() {
         let table = [
             ("* * * * *", "every minute"),
             ("*/5 * * * *", "every 5 minutes"),
@@ -129,12 +129,12 @@ mod tests {
             ("@daily", "every day at 00:00"),
         ];
         for (cron, words) in table {
-            assert_eq!(in_words(cron).as_deref(), Some(words), "{cron}");
+            assert_eq!(describe(cron).as_deref(), Some(words), "{cron}");
         }
     }
 
     #[test]
-    fn of_others_nothing_is_said() {
+    fn uncommon_expressions_have_no_description() {
         let others = [
             "",
             "x",
@@ -153,7 +153,7 @@ mod tests {
             "0 6 * 8 *",
         ];
         for cron in others {
-            assert_eq!(in_words(cron), None, "{cron}");
+            assert_eq!(describe(cron), None, "{cron}");
         }
     }
 }

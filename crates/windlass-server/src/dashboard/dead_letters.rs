@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/dead-letters`: what was given up, and bringing it back or throwing it away, many at once.
+//! `/ui/{namespace}/dead-letters`: list dead letters, and redrive or purge many.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,16 +9,16 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use windlass::{DeadLetter, DeadLetterFilter, Timestamp};
 
-use super::Answer;
+use super::PageResult;
 use super::confirm::Confirm;
-use super::filter::{filled, instant, names};
+use super::filter::{non_blank, parse_timestamp, split_names};
 use super::form::{Form, link, local_path};
-use super::format::{Badge, When, count, counted};
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::format::{Badge, RelativeTime, count, pluralize};
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, FormBody};
+use crate::extract::{FormBody, QueryArgs};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -27,12 +27,12 @@ pub(super) fn routes() -> Router<App> {
         .route("/ui/{namespace}/dead-letters/purge", post(purge))
 }
 
-/// A page has so many.
-const PAGE: usize = 50;
-/// So many groups are shown.
-const GROUPS: usize = 6;
+/// Dead letters per page.
+const PAGE_SIZE: usize = 50;
+/// Maximum number of groups to show.
+const GROUPS_MAX: usize = 6;
 
-/// What was asked for, as it was typed.
+/// The filter, as it was typed.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct LetterArgs {
@@ -60,20 +60,20 @@ impl LetterArgs {
 
     fn filter(&self) -> Result<DeadLetterFilter, ApiError> {
         Ok(DeadLetterFilter {
-            subscription: filled(self.subscription.as_deref()),
-            status: filled(self.status.as_deref()).map(|status| status.parse()).transpose()?,
-            types: names(self.event_type.as_deref()),
-            reason: filled(self.reason.as_deref()),
-            failed_before: instant("until", self.until.as_deref())?,
-            limit: PAGE,
+            subscription: non_blank(self.subscription.as_deref()),
+            status: non_blank(self.status.as_deref()).map(|status| status.parse()).transpose()?,
+            types: split_names(self.event_type.as_deref()),
+            reason: non_blank(self.reason.as_deref()),
+            failed_before: parse_timestamp("until", self.until.as_deref())?,
+            limit: PAGE_SIZE,
             offset: self.offset.unwrap_or(0),
             ..DeadLetterFilter::default()
         })
     }
 
-    /// The address of the page that begins there.
+    /// The URL of the page at this offset.
     fn link(&self, path: &str, offset: usize) -> String {
-        let text = |text: &'_ Option<String>| filled(text.as_deref()).map(Cow::Owned);
+        let text = |text: &'_ Option<String>| non_blank(text.as_deref()).map(Cow::Owned);
         let pairs = [
             ("subscription", text(&self.subscription)),
             ("status", text(&self.status)),
@@ -104,7 +104,7 @@ impl LetterArgs {
 #[derive(Template)]
 #[template(path = "dead_letters.html")]
 struct DeadLetters {
-    shell: Shell,
+    layout: Layout,
     args: LetterArgs,
     subscriptions: Vec<String>,
     groups: Vec<Group>,
@@ -122,13 +122,13 @@ struct Group {
     reason: String,
     event_type: String,
     count: String,
-    newest: When,
+    newest: RelativeTime,
     href: String,
 }
 
 struct Row {
     id: i64,
-    /// What its box says when it is chosen.
+    /// Value of its checkbox: `event_id:subscription`.
     value: String,
     href: String,
     name: String,
@@ -138,16 +138,16 @@ struct Row {
     reason: String,
     error: Option<String>,
     attempts: u32,
-    failed: When,
+    failed: RelativeTime,
 }
 
 impl Row {
-    fn new(visit: &Visit, letter: DeadLetter) -> Row {
+    fn new(ctx: &PageContext, letter: DeadLetter) -> Row {
         let event = letter.event;
         Row {
             id: event.id,
             value: format!("{}:{}", event.id, letter.subscription),
-            href: visit.path(&format!("events/{}", event.id)),
+            href: ctx.path(&format!("events/{}", event.id)),
             name: event.title.unwrap_or_else(|| event.event_type.clone()),
             event_type: event.event_type,
             subscription: letter.subscription,
@@ -155,45 +155,45 @@ impl Row {
             reason: letter.reason,
             error: letter.error,
             attempts: letter.attempts,
-            failed: When::new(letter.failed_at, visit.now),
+            failed: RelativeTime::new(letter.failed_at, ctx.now),
         }
     }
 }
 
-async fn show(visit: Visit, Args(args): Args<LetterArgs>) -> Answer {
-    let found = visit.queue.dead_letters(args.filter()?).await?;
-    let subscriptions = visit.queue.subscriptions().await?;
-    let path = visit.path("dead-letters");
+async fn show(ctx: PageContext, QueryArgs(args): QueryArgs<LetterArgs>) -> PageResult {
+    let found = ctx.queue.dead_letters(args.filter()?).await?;
+    let subscriptions = ctx.queue.subscriptions().await?;
+    let path = ctx.path("dead-letters");
     let offset = args.offset.unwrap_or(0);
     let next = offset.saturating_add(found.items.len());
     let has_more = !found.items.is_empty() && (next as u64) < found.total;
     let range =
         if found.items.is_empty() { String::new() } else { format!("{}–{} of ", count(offset + 1), count(next)) };
-    page(&DeadLetters {
-        shell: visit.shell(Tab::DeadLetters, "Dead letters"),
+    render(&DeadLetters {
+        layout: ctx.layout(Tab::DeadLetters, "Dead letters"),
         several: subscriptions.len() > 1,
         subscriptions: subscriptions.into_iter().map(|subscription| subscription.subscription).collect(),
-        groups: groups(&visit).await?,
-        rows: found.items.into_iter().map(|letter| Row::new(&visit, letter)).collect(),
+        groups: groups(&ctx).await?,
+        rows: found.items.into_iter().map(|letter| Row::new(&ctx, letter)).collect(),
         shown: format!("{range}{}", count(found.total)),
         total: count(found.total),
         has_total: found.total > 0,
         here: args.link(&path, offset),
-        newer: (offset > 0).then(|| args.link(&path, offset.saturating_sub(PAGE))),
+        newer: (offset > 0).then(|| args.link(&path, offset.saturating_sub(PAGE_SIZE))),
         older: has_more.then(|| args.link(&path, next)),
         args,
     })
 }
 
-async fn groups(visit: &Visit) -> Result<Vec<Group>, ApiError> {
-    let groups = visit.queue.dead_letter_groups(GROUPS).await?;
-    let path = visit.path("dead-letters");
+async fn groups(ctx: &PageContext) -> Result<Vec<Group>, ApiError> {
+    let groups = ctx.queue.dead_letter_groups(GROUPS_MAX).await?;
+    let path = ctx.path("dead-letters");
     let group = |group: windlass::DeadLetterGroup| {
         let pairs = [("type", Some(group.event_type.as_str().into())), ("reason", Some(group.reason.as_str().into()))];
         Group {
             href: link(&path, pairs),
             count: count(group.count),
-            newest: When::new(group.newest_at, visit.now),
+            newest: RelativeTime::new(group.newest_at, ctx.now),
             reason: group.reason,
             event_type: group.event_type,
         }
@@ -201,41 +201,41 @@ async fn groups(visit: &Visit) -> Result<Vec<Group>, ApiError> {
     Ok(groups.into_iter().map(group).collect())
 }
 
-/// Which dead letters an action is about.
-struct Meant {
-    /// One for each subscription, where they were chosen one by one.
+/// The dead letters that an action applies to.
+struct Selection {
+    /// One filter, or one for each subscription if dead letters were selected individually.
     filters: Vec<DeadLetterFilter>,
-    /// What is given up later is not meant: the number would not be the one that was confirmed.
+    /// Dead letters that fail after this are excluded, so that the confirmed number is right.
     asked_at: Timestamp,
 }
 
-impl Meant {
-    fn new(visit: &Visit, form: &Form) -> Result<Meant, ApiError> {
-        let asked_at = instant("asked_at", form.get("asked_at"))?.unwrap_or(visit.now);
+impl Selection {
+    fn new(ctx: &PageContext, form: &Form) -> Result<Selection, ApiError> {
+        let asked_at = parse_timestamp("asked_at", form.get("asked_at"))?.unwrap_or(ctx.now);
         let mut filters = match form.get("what") {
             Some("matching") => vec![LetterArgs::from_form(form).filter()?],
-            _ => chosen(form)?,
+            _ => selected(form)?,
         };
         for filter in &mut filters {
-            // The instant itself is still meant.
+            // `failed_before` is exclusive, and dead letters that failed at `asked_at` are included.
             let latest = asked_at + chrono::TimeDelta::milliseconds(1);
             filter.failed_before = Some(filter.failed_before.map_or(latest, |before| before.min(latest)));
         }
-        Ok(Meant { filters, asked_at })
+        Ok(Selection { filters, asked_at })
     }
 
-    async fn count(&self, visit: &Visit) -> Result<u64, ApiError> {
+    async fn count(&self, ctx: &PageContext) -> Result<u64, ApiError> {
         let mut number = 0;
         for filter in &self.filters {
             let filter = DeadLetterFilter { limit: 1, offset: 0, ..filter.clone() };
-            number += visit.queue.dead_letters(filter).await?.total;
+            number += ctx.queue.dead_letters(filter).await?.total;
         }
         Ok(number)
     }
 }
 
-/// Of each subscription, those that were chosen.
-fn chosen(form: &Form) -> Result<Vec<DeadLetterFilter>, ApiError> {
+/// The selected dead letters, as one filter for each subscription.
+fn selected(form: &Form) -> Result<Vec<DeadLetterFilter>, ApiError> {
     let mut by_subscription: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for value in form.all("id") {
         let parsed = value.split_once(':').and_then(|(id, subscription)| Some((id.parse().ok()?, subscription)));
@@ -253,62 +253,65 @@ fn chosen(form: &Form) -> Result<Vec<DeadLetterFilter>, ApiError> {
     Ok(by_subscription.into_iter().map(filter).collect())
 }
 
-async fn redrive(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+async fn redrive(ctx: PageContext, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let meant = Meant::new(&visit, &form)?;
+    let selection = Selection::new(&ctx, &form)?;
     if !form.is_confirmed() {
-        let detail = "Each is put back into the queue with fresh retries, and handed out again: the oldest first.";
-        return ask(&visit, form, &meant, ("Redrive", "redrive"), detail, false).await;
+        let detail = "Each is put back into the queue with its retries reset. The oldest is delivered first.";
+        return ask(&ctx, form, &selection, ("Redrive", "redrive"), detail, false).await;
     }
     let mut redriven = 0;
-    for filter in meant.filters {
-        redriven += visit.queue.redrive(filter).await?;
+    for filter in selection.filters {
+        redriven += ctx.queue.redrive(filter).await?;
     }
-    visit.done(
-        &back(&visit, &form),
-        &format!("{} put back into the queue.", counted(redriven, "dead letter", "dead letters")),
+    ctx.redirect_with_notice(
+        &back(&ctx, &form),
+        &format!("{} put back into the queue.", pluralize(redriven, "dead letter", "dead letters")),
     )
 }
 
-async fn purge(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+async fn purge(ctx: PageContext, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let meant = Meant::new(&visit, &form)?;
+    let selection = Selection::new(&ctx, &form)?;
     if !form.is_confirmed() {
         let detail = "They can no longer be redriven. The events stay in the history. This cannot be undone.";
-        return ask(&visit, form, &meant, ("Delete", "purge"), detail, true).await;
+        return ask(&ctx, form, &selection, ("Delete", "purge"), detail, true).await;
     }
     let mut purged = 0;
-    for filter in meant.filters {
-        purged += visit.queue.purge(filter).await?;
+    for filter in selection.filters {
+        purged += ctx.queue.purge(filter).await?;
     }
-    visit.done(&back(&visit, &form), &format!("{} deleted.", counted(purged, "dead letter", "dead letters")))
+    ctx.redirect_with_notice(
+        &back(&ctx, &form),
+        &format!("{} deleted.", pluralize(purged, "dead letter", "dead letters")),
+    )
 }
 
-fn back(visit: &Visit, form: &Form) -> String {
-    form.get("back").and_then(local_path).map_or_else(|| visit.path("dead-letters"), str::to_owned)
+fn back(ctx: &PageContext, form: &Form) -> String {
+    form.get("back").and_then(local_path).map_or_else(|| ctx.path("dead-letters"), str::to_owned)
 }
 
 async fn ask(
-    visit: &Visit,
+    ctx: &PageContext,
     mut form: Form,
-    meant: &Meant,
+    selection: &Selection,
     (label, verb): (&str, &str),
     detail: &str,
     destructive: bool,
-) -> Answer {
-    let number = meant.count(visit).await?;
+) -> PageResult {
+    let number = selection.count(ctx).await?;
     form.0.retain(|(name, _)| name != "asked_at");
-    form.0.push(("asked_at".to_owned(), meant.asked_at.to_rfc3339()));
+    form.0.push(("asked_at".to_owned(), selection.asked_at.to_rfc3339()));
     let confirm = Confirm {
         tab: Tab::DeadLetters,
-        question: format!("{label} {}?", counted(number, "dead letter", "dead letters")),
+        question: format!("{label} {}?", pluralize(number, "dead letter", "dead letters")),
         detail: detail.to_owned(),
         button: format!("{label} {}", count(number)),
         destructive,
-        action: visit.path(&format!("dead-letters/{verb}")),
-        back: back(visit, &form),
+        action: ctx.path(&format!("dead-letters/{verb}")),
+        back: back(ctx, &form),
     };
-    confirm.ask(visit, form)
+    confirm.ask(ctx, form)
 }
 
 #[cfg(test)]
@@ -320,17 +323,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_is_taken_by_subscription() {
-        let filters = chosen(&form(&[("id", "1:main"), ("x", "9"), ("id", "2:audit"), ("id", "3:main")])).unwrap();
+    fn selected_dead_letters_are_grouped_by_subscription() {
+        let filters = selected(&form(&[("id", "1:main"), ("x", "9"), ("id", "2:audit"), ("id", "3:main")])).unwrap();
         let taken: Vec<_> = filters.iter().map(|f| (f.subscription.as_deref().unwrap(), &f.event_ids[..])).collect();
         assert_eq!(taken, [("audit", &[2][..]), ("main", &[1, 3])]);
         for bad in [&[][..], &[("id", "1")], &[("id", "x:main")]] {
-            assert!(chosen(&form(bad)).is_err(), "{bad:?}");
+            assert!(selected(&form(bad)).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn filters_survive_in_links() {
+    fn filters_are_kept_in_links() {
         let asked = form(&[("type", "a b"), ("reason", "x&y"), ("status", " ")]);
         assert_eq!(LetterArgs::from_form(&asked).link("/d", 50), "/d?type=a+b&reason=x%26y&offset=50");
     }

@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/events/{id}`: one event, all that happened to it, and what can be done about it.
+//! `/ui/{namespace}/events/{id}`: one event, its timeline, and its actions.
 
 use askama::Template;
 use axum::Router;
@@ -9,15 +9,15 @@ use windlass::{
     Action, DeadLetterFilter, DeliveryView, Event, EventView, Explanation, LogEntry, SearchFilter, Status, WaitReason,
 };
 
-use super::Answer;
+use super::PageResult;
 use super::confirm::Confirm;
-use super::filter::names;
+use super::filter::split_names;
 use super::form::{Form, link};
-use super::format::{Badge, When, bytes, count, span};
+use super::format::{Badge, RelativeTime, bytes, count, duration};
+use super::inline_code::{TextPart, split_code};
 use super::json::indented;
-use super::prose::{Piece, prose};
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::{EventId, FormBody};
@@ -31,47 +31,47 @@ pub(super) fn routes() -> Router<App> {
         .route("/ui/{namespace}/events/{id}/redrive", post(redrive))
 }
 
-/// So much of a payload is shown; there is a link to all of it.
-const PAYLOAD_SHOWN: usize = 64 << 10;
-/// So many entries of the log are shown: the newest.
+/// Bytes of a payload that the page shows. A link downloads all of it.
+const PAYLOAD_BYTES_SHOWN: usize = 64 << 10;
+/// Log entries that the page shows: the newest.
 const LOG_SHOWN: usize = 200;
-/// So many deliveries that have not ended well are explained.
-const EXPLAINED: usize = 8;
-/// So far it is looked for the next event: numbers are given to all namespaces in turn.
-const NEXT_WITHIN: i64 = 5;
+/// Maximum number of deliveries to explain.
+const EXPLAINED_MAX: usize = 8;
+/// How many ids to try for the next event. All namespaces share one sequence of ids.
+const NEXT_ID_TRIES: i64 = 5;
 
-/// Why something was taken from its worker, as the log says.
-pub(super) const BY_HAND: &str = "Reset in the dashboard";
+/// The reason in the log when an event is reset in the dashboard.
+pub(super) const RESET_REASON: &str = "Reset in the dashboard";
 
 #[derive(Template)]
 #[template(path = "event.html")]
 struct EventPage {
-    shell: Shell,
+    layout: Layout,
     id: i64,
     name: String,
     description: Option<String>,
     deliveries: Vec<DeliveryRow>,
-    reasons: Vec<Reason>,
+    reasons: Vec<DeliveryExplanation>,
     facts: Vec<Fact>,
     tags: Vec<(String, String)>,
     payload: String,
     payload_size: String,
     payload_is_whole: bool,
     metadata: Option<String>,
-    log: Vec<Entry>,
+    log: Vec<TimelineEntry>,
     log_left_out: usize,
     older: Option<String>,
     newer: Option<String>,
     several: bool,
 }
 
-/// Why a delivery stands as it does.
-struct Reason {
+/// Why a delivery is not running.
+struct DeliveryExplanation {
     subscription: String,
     class: &'static str,
-    sentence: String,
-    advice: Vec<Piece>,
-    until: Option<When>,
+    message: String,
+    advice: Vec<TextPart>,
+    until: Option<RelativeTime>,
     behind: Option<(i64, String)>,
 }
 
@@ -82,8 +82,8 @@ struct DeliveryRow {
     retries: String,
     worker: Option<String>,
     error: Option<String>,
-    updated: When,
-    /// What can be done: where to, and what the button says.
+    updated: RelativeTime,
+    /// Available actions: path and label of the button.
     actions: Vec<(&'static str, &'static str)>,
 }
 
@@ -91,11 +91,11 @@ struct Fact {
     label: &'static str,
     text: String,
     href: Option<String>,
-    when: Option<When>,
+    when: Option<RelativeTime>,
 }
 
 /// An entry of the timeline.
-struct Entry {
+struct TimelineEntry {
     badge: Badge,
     subscription: String,
     attempt: u32,
@@ -104,38 +104,38 @@ struct Entry {
     code: Option<i32>,
     error: Option<String>,
     detail: Option<String>,
-    at: When,
+    at: RelativeTime,
 }
 
-async fn show(visit: Visit, EventId(id): EventId) -> Answer {
-    let view = visit.queue.get(id).await?;
-    let log = visit.queue.log(id).await?;
-    let reasons = explain(&visit, &view).await?;
-    let older = visit.queue.search(SearchFilter { before: Some(id), limit: 1, ..SearchFilter::default() }).await?;
-    let to = |id: i64| visit.path(&format!("events/{id}"));
-    let newer = newer(&visit, id).await?.map(to);
-    let (payload, payload_is_whole) = indented(view.event.payload.get(), PAYLOAD_SHOWN);
-    let events = visit.path("events");
+async fn show(ctx: PageContext, EventId(id): EventId) -> PageResult {
+    let view = ctx.queue.get(id).await?;
+    let log = ctx.queue.log(id).await?;
+    let reasons = explain(&ctx, &view).await?;
+    let older = ctx.queue.search(SearchFilter { before: Some(id), limit: 1, ..SearchFilter::default() }).await?;
+    let to = |id: i64| ctx.path(&format!("events/{id}"));
+    let newer = newer(&ctx, id).await?.map(to);
+    let (payload, payload_is_whole) = indented(view.event.payload.get(), PAYLOAD_BYTES_SHOWN);
+    let events = ctx.path("events");
     let tag = |tag: String| (link(&events, [("tag", Some(tag.clone().into()))]), tag);
     let event = &view.event;
     let name = event.title.clone().unwrap_or_else(|| event.event_type.clone());
-    page(&EventPage {
-        shell: visit.shell(Tab::Events, format!("{name} #{id}")),
+    render(&EventPage {
+        layout: ctx.layout(Tab::Events, format!("{name} #{id}")),
         id,
         name,
         description: event.description.clone(),
-        deliveries: view.deliveries.iter().map(|delivery| row(&visit, delivery)).collect(),
+        deliveries: view.deliveries.iter().map(|delivery| row(&ctx, delivery)).collect(),
         reasons,
-        facts: facts(&visit, event),
-        tags: names(Some(&event.tags)).into_iter().map(tag).collect(),
+        facts: facts(&ctx, event),
+        tags: split_names(Some(&event.tags)).into_iter().map(tag).collect(),
         payload,
         payload_size: bytes(event.payload.get().len()),
         payload_is_whole,
-        metadata: event.metadata.as_ref().map(|metadata| indented(metadata.get(), PAYLOAD_SHOWN).0),
+        metadata: event.metadata.as_ref().map(|metadata| indented(metadata.get(), PAYLOAD_BYTES_SHOWN).0),
         log_left_out: log.len().saturating_sub(LOG_SHOWN),
         log: {
-            let shown = log.into_iter().rev().take(LOG_SHOWN).map(|entry| timeline(&visit, entry));
-            shown.chain([published(&visit, event)]).collect()
+            let shown = log.into_iter().rev().take(LOG_SHOWN).map(|entry| timeline(&ctx, entry));
+            shown.chain([published(&ctx, event)]).collect()
         },
         older: older.events.first().map(|found| to(found.event_id)),
         newer,
@@ -143,9 +143,9 @@ async fn show(visit: Visit, EventId(id): EventId) -> Answer {
     })
 }
 
-async fn newer(visit: &Visit, id: i64) -> Result<Option<i64>, ApiError> {
-    for next in id.saturating_add(1)..=id.saturating_add(NEXT_WITHIN) {
-        match visit.queue.get(next).await {
+async fn newer(ctx: &PageContext, id: i64) -> Result<Option<i64>, ApiError> {
+    for next in id.saturating_add(1)..=id.saturating_add(NEXT_ID_TRIES) {
+        match ctx.queue.get(next).await {
             Ok(_) => return Ok(Some(next)),
             Err(windlass::Error::EventNotFound { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -154,18 +154,18 @@ async fn newer(visit: &Visit, id: i64) -> Result<Option<i64>, ApiError> {
     Ok(None)
 }
 
-async fn explain(visit: &Visit, view: &EventView) -> Result<Vec<Reason>, ApiError> {
+async fn explain(ctx: &PageContext, view: &EventView) -> Result<Vec<DeliveryExplanation>, ApiError> {
     let mut reasons = Vec::new();
     let open = view.deliveries.iter().filter(|delivery| delivery.status != Status::Completed);
-    for delivery in open.take(EXPLAINED) {
-        let explanation = visit.queue.explain(view.event.id, &delivery.subscription).await?;
-        reasons.push(reason(visit, &delivery.subscription, explanation));
+    for delivery in open.take(EXPLAINED_MAX) {
+        let explanation = ctx.queue.explain(view.event.id, &delivery.subscription).await?;
+        reasons.push(reason(ctx, &delivery.subscription, explanation));
     }
     Ok(reasons)
 }
 
-fn reason(visit: &Visit, subscription: &str, explanation: Explanation) -> Reason {
-    Reason {
+fn reason(ctx: &PageContext, subscription: &str, explanation: Explanation) -> DeliveryExplanation {
+    DeliveryExplanation {
         subscription: subscription.to_owned(),
         class: match explanation.reason {
             WaitReason::Running | WaitReason::AboutToRun | WaitReason::Completed => "busy",
@@ -173,14 +173,14 @@ fn reason(visit: &Visit, subscription: &str, explanation: Explanation) -> Reason
             WaitReason::Scheduled | WaitReason::Cancelled => "",
             _ => "warn",
         },
-        sentence: explanation.sentence,
-        advice: prose(explanation.advice.as_deref().unwrap_or_default()),
-        until: explanation.until.map(|until| When::new(until, visit.now)),
-        behind: explanation.behind.map(|id| (id, visit.path(&format!("events/{id}")))),
+        message: explanation.sentence,
+        advice: split_code(explanation.advice.as_deref().unwrap_or_default()),
+        until: explanation.until.map(|until| RelativeTime::new(until, ctx.now)),
+        behind: explanation.behind.map(|id| (id, ctx.path(&format!("events/{id}")))),
     }
 }
 
-fn row(visit: &Visit, delivery: &DeliveryView) -> DeliveryRow {
+fn row(ctx: &PageContext, delivery: &DeliveryView) -> DeliveryRow {
     let actions: &[_] = match delivery.status {
         Status::Pending => &[("cancel", "Cancel")],
         Status::Processing => &[("reset", "Reset")],
@@ -197,16 +197,16 @@ fn row(visit: &Visit, delivery: &DeliveryView) -> DeliveryRow {
         },
         worker: delivery.worker_id.clone(),
         error: delivery.error_message.clone(),
-        updated: When::new(delivery.updated_at, visit.now),
-        actions: if visit.may_act { actions.to_vec() } else { Vec::new() },
+        updated: RelativeTime::new(delivery.updated_at, ctx.now),
+        actions: if ctx.may_act { actions.to_vec() } else { Vec::new() },
     }
 }
 
-fn facts(visit: &Visit, event: &Event) -> Vec<Fact> {
-    let events = visit.path("events");
+fn facts(ctx: &PageContext, event: &Event) -> Vec<Fact> {
+    let events = ctx.path("events");
     let to = |name: &'static str, value: &str| Some(link(&events, [(name, Some(value.to_owned().into()))]));
     let fact = |label, text: String, href| Fact { label, text, href, when: None };
-    let time = |label, at| Fact { label, text: String::new(), href: None, when: Some(When::new(at, visit.now)) };
+    let time = |label, at| Fact { label, text: String::new(), href: None, when: Some(RelativeTime::new(at, ctx.now)) };
     let mut facts = vec![
         fact("Type", event.event_type.clone(), to("type", &event.event_type)),
         time("Published", event.created_at),
@@ -217,12 +217,12 @@ fn facts(visit: &Visit, event: &Event) -> Vec<Fact> {
     facts.extend((event.priority != 0).then(|| fact("Priority", event.priority.to_string(), None)));
     facts.extend(event.run_at.map(|at| time("Not before", at)));
     facts.extend(event.expires_at.map(|at| time("Expires", at)));
-    let schedules = visit.path("schedules");
+    let schedules = ctx.path("schedules");
     facts.extend(event.scheduled_task_id.iter().map(|id| fact("Schedule", id.clone(), Some(schedules.clone()))));
     facts
 }
 
-fn timeline(visit: &Visit, entry: LogEntry) -> Entry {
+fn timeline(ctx: &PageContext, entry: LogEntry) -> TimelineEntry {
     let class = match entry.action {
         Action::Completed => "good",
         Action::Failed => "bad",
@@ -231,22 +231,22 @@ fn timeline(visit: &Visit, entry: LogEntry) -> Entry {
         Action::Redriven | Action::Reset | Action::Snoozed | Action::Released => "calm",
         Action::Published | Action::Cancelled => "faint",
     };
-    Entry {
+    TimelineEntry {
         badge: Badge::new(class, entry.action.as_str()),
         subscription: entry.subscription,
         attempt: entry.attempt,
         worker: entry.worker_id,
-        took: entry.execution_time_ms.map(span),
+        took: entry.execution_time_ms.map(duration),
         code: entry.status_code,
         error: entry.error_message,
-        detail: entry.detail.map(|detail| indented(detail.get(), PAYLOAD_SHOWN).0),
-        at: When::new(entry.created_at, visit.now),
+        detail: entry.detail.map(|detail| indented(detail.get(), PAYLOAD_BYTES_SHOWN).0),
+        at: RelativeTime::new(entry.created_at, ctx.now),
     }
 }
 
-/// Where it all began; the log itself does not say so.
-fn published(visit: &Visit, event: &Event) -> Entry {
-    Entry {
+/// The publication, as a timeline entry. The log itself does not contain it.
+fn published(ctx: &PageContext, event: &Event) -> TimelineEntry {
+    TimelineEntry {
         badge: Badge::new("faint", Action::Published.as_str()),
         subscription: String::new(),
         attempt: 0,
@@ -255,13 +255,13 @@ fn published(visit: &Visit, event: &Event) -> Entry {
         code: None,
         error: None,
         detail: None,
-        at: When::new(event.created_at, visit.now),
+        at: RelativeTime::new(event.created_at, ctx.now),
     }
 }
 
-/// All of it, as a file.
-async fn payload(visit: Visit, EventId(id): EventId) -> Answer {
-    let event = visit.queue.get(id).await?.event;
+/// The whole payload, as a download.
+async fn payload(ctx: PageContext, EventId(id): EventId) -> PageResult {
+    let event = ctx.queue.get(id).await?.event;
     let headers = [
         (CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
         (CONTENT_DISPOSITION, format!("attachment; filename=\"event-{id}.json\"")),
@@ -269,23 +269,23 @@ async fn payload(visit: Visit, EventId(id): EventId) -> Answer {
     Ok((headers, event.payload.get().to_owned()).into_response())
 }
 
-/// What is to be done, with which delivery.
-struct Meant {
+/// An action on one delivery.
+struct DeliveryAction {
     id: i64,
     subscription: String,
     page: String,
     action: String,
 }
 
-impl Meant {
-    fn new(visit: &Visit, id: i64, verb: &str, form: &Form) -> Meant {
-        let page = visit.path(&format!("events/{id}"));
+impl DeliveryAction {
+    fn new(ctx: &PageContext, id: i64, verb: &str, form: &Form) -> DeliveryAction {
+        let page = ctx.path(&format!("events/{id}"));
         let subscription = form.get("subscription").unwrap_or(windlass::MAIN).to_owned();
-        Meant { id, subscription, action: format!("{page}/{verb}"), page }
+        DeliveryAction { id, subscription, action: format!("{page}/{verb}"), page }
     }
 
-    fn ask(self, visit: &Visit, form: Form, verb: &str, detail: &str, destructive: bool) -> Answer {
-        let Meant { id, subscription, page, action } = self;
+    fn ask(self, ctx: &PageContext, form: Form, verb: &str, detail: &str, destructive: bool) -> PageResult {
+        let DeliveryAction { id, subscription, page, action } = self;
         let confirm = Confirm {
             tab: Tab::Events,
             question: format!("{verb} event {id} for the subscription {subscription}?"),
@@ -295,48 +295,48 @@ impl Meant {
             action,
             back: page,
         };
-        confirm.ask(visit, form)
+        confirm.ask(ctx, form)
     }
 }
 
-async fn cancel(visit: Visit, EventId(id): EventId, FormBody(fields, _room): FormBody) -> Answer {
+async fn cancel(ctx: PageContext, EventId(id): EventId, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let meant = Meant::new(&visit, id, "cancel", &form);
+    let action = DeliveryAction::new(&ctx, id, "cancel", &form);
     if !form.is_confirmed() {
-        let detail = "It will never be handed out to this subscription. This cannot be undone.";
-        return meant.ask(&visit, form, "Cancel", detail, true);
+        let detail = "It will never be delivered to this subscription. This cannot be undone.";
+        return action.ask(&ctx, form, "Cancel", detail, true);
     }
-    visit.queue.cancel(id, Some(&meant.subscription)).await?;
-    visit.done(&meant.page, &format!("Event {id} is cancelled for {}.", meant.subscription))
+    ctx.queue.cancel(id, Some(&action.subscription)).await?;
+    ctx.redirect_with_notice(&action.page, &format!("Event {id} is cancelled for {}.", action.subscription))
 }
 
-async fn reset(visit: Visit, EventId(id): EventId, FormBody(fields, _room): FormBody) -> Answer {
+async fn reset(ctx: PageContext, EventId(id): EventId, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let meant = Meant::new(&visit, id, "reset", &form);
+    let action = DeliveryAction::new(&ctx, id, "reset", &form);
     if !form.is_confirmed() {
-        let detail = "It is taken from its worker, who can no longer finish it, and handed out again at once. If the \
-                      worker is still at it, the work is done twice.";
-        return meant.ask(&visit, form, "Reset", detail, false);
+        let detail = "It is taken from its worker, which can no longer finish it, and delivered again. If the worker is \
+        still running, the work is done twice.";
+        return action.ask(&ctx, form, "Reset", detail, false);
     }
-    visit.queue.reset(id, &meant.subscription, BY_HAND).await?;
-    visit.done(&meant.page, &format!("Event {id} is waiting again for {}.", meant.subscription))
+    ctx.queue.reset(id, &action.subscription, RESET_REASON).await?;
+    ctx.redirect_with_notice(&action.page, &format!("Event {id} is waiting again for {}.", action.subscription))
 }
 
-async fn redrive(visit: Visit, EventId(id): EventId, FormBody(fields, _room): FormBody) -> Answer {
+async fn redrive(ctx: PageContext, EventId(id): EventId, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let meant = Meant::new(&visit, id, "redrive", &form);
+    let action = DeliveryAction::new(&ctx, id, "redrive", &form);
     if !form.is_confirmed() {
-        let detail = "It is put back into the queue with fresh retries, and handed out again at once.";
-        return meant.ask(&visit, form, "Redrive", detail, false);
+        let detail = "It is put back into the queue with its retries reset.";
+        return action.ask(&ctx, form, "Redrive", detail, false);
     }
     let letter = DeadLetterFilter {
-        event_ids: vec![meant.id],
-        subscription: Some(meant.subscription.clone()),
+        event_ids: vec![action.id],
+        subscription: Some(action.subscription.clone()),
         ..DeadLetterFilter::default()
     };
-    let notice = match visit.queue.redrive(letter).await? {
-        0 => format!("Event {id} is not among the dead letters of {} any more.", meant.subscription),
-        _ => format!("Event {id} is waiting again for {}.", meant.subscription),
+    let notice = match ctx.queue.redrive(letter).await? {
+        0 => format!("Event {id} is not among the dead letters of {} any more.", action.subscription),
+        _ => format!("Event {id} is waiting again for {}.", action.subscription),
     };
-    visit.done(&meant.page, &notice)
+    ctx.redirect_with_notice(&action.page, &notice)
 }

@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/events`: finding events, and calling off many.
+//! `/ui/{namespace}/events`: search events, and cancel many.
 
 use std::borrow::Cow;
 
@@ -8,25 +8,25 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use windlass::{CancelFilter, ListFilter, MAIN, SearchFilter, SearchResult, Status};
 
-use super::Answer;
+use super::PageResult;
 use super::confirm::Confirm;
-use super::filter::{filled, instant, names};
+use super::filter::{non_blank, parse_timestamp, split_names};
 use super::form::{Form, link, local_path};
-use super::format::{Badge, When, count, counted};
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::format::{Badge, RelativeTime, count, pluralize};
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, FormBody};
+use crate::extract::{FormBody, QueryArgs};
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/events", get(show)).route("/ui/{namespace}/events/cancel", post(cancel))
 }
 
-/// A page has so many.
-const PAGE: usize = 50;
+/// Events per page.
+const PAGE_SIZE: usize = 50;
 
-/// What was asked for, as it was typed.
+/// The filter, as it was typed.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct EventArgs {
@@ -46,23 +46,23 @@ struct EventArgs {
 impl EventArgs {
     fn search(&self) -> Result<SearchFilter, ApiError> {
         Ok(SearchFilter {
-            status: filled(self.status.as_deref()).map(|status| status.parse()).transpose()?,
-            types: names(self.event_type.as_deref()),
-            tags: names(self.tag.as_deref()),
-            subscription: filled(self.subscription.as_deref()),
-            text: filled(self.text.as_deref()),
-            group_id: filled(self.group.as_deref()),
-            key: filled(self.key.as_deref()),
-            created_from: instant("from", self.from.as_deref())?,
-            created_before: instant("until", self.until.as_deref())?,
+            status: non_blank(self.status.as_deref()).map(|status| status.parse()).transpose()?,
+            types: split_names(self.event_type.as_deref()),
+            tags: split_names(self.tag.as_deref()),
+            subscription: non_blank(self.subscription.as_deref()),
+            text: non_blank(self.text.as_deref()),
+            group_id: non_blank(self.group.as_deref()),
+            key: non_blank(self.key.as_deref()),
+            created_from: parse_timestamp("from", self.from.as_deref())?,
+            created_before: parse_timestamp("until", self.until.as_deref())?,
             before: self.before,
-            limit: PAGE,
+            limit: PAGE_SIZE,
         })
     }
 
-    /// The address of the page that begins there.
+    /// The URL of the page that starts before this event.
     fn link(&self, path: &str, before: Option<i64>) -> String {
-        let text = |text: &'_ Option<String>| filled(text.as_deref()).map(Cow::Owned);
+        let text = |text: &'_ Option<String>| non_blank(text.as_deref()).map(Cow::Owned);
         let before = before.map(|before| Cow::Owned(before.to_string()));
         let pairs = [
             ("text", text(&self.text)),
@@ -98,12 +98,12 @@ impl EventArgs {
         !self.link("", None).is_empty()
     }
 
-    /// Whether it asks for what few ask for.
-    fn asks_for_more(&self) -> bool {
+    /// Whether a rarely used filter is set, so that its fields must be visible.
+    fn has_rare_filter(&self) -> bool {
         ["group", "key", "subscription", "from", "until"].iter().any(|field| !self.value(field).is_empty())
     }
 
-    /// Whether it asks for nothing but what [`CancelFilter`] knows.
+    /// Whether [`CancelFilter`] can express this filter.
     fn can_cancel_all(&self) -> bool {
         let rest = EventArgs { event_type: None, tag: None, subscription: None, before: None, ..self.clone() };
         matches!(self.value("status"), "" | "PENDING") && !EventArgs { status: None, ..rest }.is_filtered()
@@ -113,7 +113,7 @@ impl EventArgs {
 #[derive(Template)]
 #[template(path = "events.html")]
 struct Events {
-    shell: Shell,
+    layout: Layout,
     args: EventArgs,
     statuses: [&'static str; 7],
     subscriptions: Vec<String>,
@@ -137,25 +137,25 @@ struct Row {
     badge: Badge,
     is_pending: bool,
     note: String,
-    next: Option<When>,
+    next: Option<RelativeTime>,
     attempts: u32,
-    created: When,
+    created: RelativeTime,
 }
 
 impl Row {
-    fn new(visit: &Visit, found: SearchResult) -> Row {
-        let events = visit.path("events");
+    fn new(ctx: &PageContext, found: SearchResult) -> Row {
+        let events = ctx.path("events");
         let to = |name: &'static str, value: &str| link(&events, [(name, Some(value.to_owned().into()))]);
         let delivery = &found.delivery;
         let waits_for_group = delivery.status == Status::Pending && delivery.ready_at.is_none();
-        let later = delivery.ready_at.filter(|at| delivery.status == Status::Pending && *at > visit.now);
+        let later = delivery.ready_at.filter(|at| delivery.status == Status::Pending && *at > ctx.now);
         Row {
             id: found.event_id,
-            href: visit.path(&format!("events/{}", found.event_id)),
+            href: ctx.path(&format!("events/{}", found.event_id)),
             name: found.title.unwrap_or_else(|| found.event_type.clone()),
             type_href: to("type", &found.event_type),
             group: found.group_id.map(|group| (to("group", &group), group)),
-            tags: names(Some(&found.tags)).into_iter().map(|tag| (to("tag", &tag), tag)).collect(),
+            tags: split_names(Some(&found.tags)).into_iter().map(|tag| (to("tag", &tag), tag)).collect(),
             badge: delivery.status.into(),
             is_pending: delivery.status == Status::Pending,
             note: match (&delivery.worker_id, waits_for_group) {
@@ -165,79 +165,79 @@ impl Row {
                 (None, false) if later.is_some() => "starts".to_owned(),
                 _ => String::new(),
             },
-            next: later.map(|at| When::new(at, visit.now)),
+            next: later.map(|at| RelativeTime::new(at, ctx.now)),
             attempts: delivery.attempts,
-            created: When::new(found.created_at, visit.now),
+            created: RelativeTime::new(found.created_at, ctx.now),
             event_type: found.event_type,
         }
     }
 }
 
-async fn show(visit: Visit, Args(args): Args<EventArgs>) -> Answer {
-    let found = visit.queue.search(args.search()?).await?;
-    let subscriptions = visit.queue.subscriptions().await?;
-    let path = visit.path("events");
-    let rows: Vec<Row> = found.events.into_iter().map(|found| Row::new(&visit, found)).collect();
-    page(&Events {
-        shell: visit.shell(Tab::Events, "Events"),
+async fn show(ctx: PageContext, QueryArgs(args): QueryArgs<EventArgs>) -> PageResult {
+    let found = ctx.queue.search(args.search()?).await?;
+    let subscriptions = ctx.queue.subscriptions().await?;
+    let path = ctx.path("events");
+    let rows: Vec<Row> = found.events.into_iter().map(|found| Row::new(&ctx, found)).collect();
+    render(&Events {
+        layout: ctx.layout(Tab::Events, "Events"),
         statuses: Status::ALL.map(Status::as_str),
         subscriptions: subscriptions.into_iter().map(|subscription| subscription.subscription).collect(),
-        looked_at: counted(found.looked_at, "event", "events"),
+        looked_at: pluralize(found.looked_at, "event", "events"),
         older: found.next.map(|next| args.link(&path, Some(next))),
         newest: args.before.map(|_| args.link(&path, None)),
         here: args.link(&path, args.before),
-        can_cancel: visit.may_act && rows.iter().any(|row| row.is_pending),
-        can_cancel_all: visit.may_act && args.can_cancel_all(),
+        can_cancel: ctx.may_act && rows.iter().any(|row| row.is_pending),
+        can_cancel_all: ctx.may_act && args.can_cancel_all(),
         rows,
         args,
     })
 }
 
-/// Calls off what was selected, or all that is waiting and matches.
-async fn cancel(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+/// Cancels the selected events, or all pending events that match.
+async fn cancel(ctx: PageContext, FormBody(fields, _memory): FormBody) -> PageResult {
     let mut form = Form(fields);
-    let back = form.get("back").and_then(local_path).map_or_else(|| visit.path("events"), str::to_owned);
-    let filter = meant(&form, visit.queue.limits().page_max)?;
+    let back = form.get("back").and_then(local_path).map_or_else(|| ctx.path("events"), str::to_owned);
+    let filter = cancel_filter(&form, ctx.queue.limits().page_max)?;
     if form.is_confirmed() {
-        let cancelled = visit.queue.cancel_all(filter).await?;
-        return visit.done(&back, &format!("{} cancelled.", counted(cancelled, "event", "events")));
+        let cancelled = ctx.queue.cancel_all(filter).await?;
+        return ctx.redirect_with_notice(&back, &format!("{} cancelled.", pluralize(cancelled, "event", "events")));
     }
-    if let Some(newest) = newest(&visit).await? {
+    if let Some(newest) = newest(&ctx).await? {
         form.0.push(("up_to".to_owned(), newest.to_string()));
     }
-    let number = pending(&visit, &filter).await?;
+    let number = pending(&ctx, &filter).await?;
     let subscription = filter.subscription.as_deref().unwrap_or(MAIN);
     let confirm = Confirm {
         tab: Tab::Events,
-        question: format!("Cancel {}?", counted(number, "event", "events")),
+        question: format!("Cancel {}?", pluralize(number, "event", "events")),
         detail: format!(
-            "{} will never be handed out to the subscription {subscription}. What a worker holds already is left alone. \
+            "{} will never be delivered to the subscription {subscription}. Events held by a worker are not affected. \
              This cannot be undone.",
             if number == 1 { "It" } else { "They" }
         ),
         button: format!("Cancel {}", count(number)),
         destructive: true,
-        action: visit.path("events/cancel"),
+        action: ctx.path("events/cancel"),
         back,
     };
-    confirm.ask(&visit, form)
+    confirm.ask(&ctx, form)
 }
 
-fn meant(form: &Form, max: usize) -> Result<CancelFilter, ApiError> {
+fn cancel_filter(form: &Form, max: usize) -> Result<CancelFilter, ApiError> {
     let subscription = Some(form.get("subscription").unwrap_or(MAIN).to_owned());
     let up_to = form.get("up_to").and_then(|id| id.parse().ok());
     let of_subscription = CancelFilter { subscription, up_to, ..CancelFilter::default() };
     Ok(match form.get("what") {
         Some("matching") => {
-            CancelFilter { types: names(form.get("type")), tags: names(form.get("tag")), ..of_subscription }
+            CancelFilter { types: split_names(form.get("type")), tags: split_names(form.get("tag")), ..of_subscription }
         }
         _ => CancelFilter { event_ids: selected(form, max)?, ..of_subscription },
     })
 }
 
-/// What is published after the question is not part of the answer: the number would not be the one that was confirmed.
-async fn newest(visit: &Visit) -> Result<Option<i64>, ApiError> {
-    let found = visit.queue.search(SearchFilter { limit: 1, ..SearchFilter::default() }).await?;
+/// The newest event. Events published after the confirmation page are excluded, so that the confirmed number is right.
+async fn newest(ctx: &PageContext) -> Result<Option<i64>, ApiError> {
+    let found = ctx.queue.search(SearchFilter { limit: 1, ..SearchFilter::default() }).await?;
     Ok(found.events.first().map(|event| event.event_id))
 }
 
@@ -251,8 +251,8 @@ fn selected(form: &Form, max: usize) -> Result<Vec<i64>, ApiError> {
     }
 }
 
-/// How many are waiting among those that are meant.
-async fn pending(visit: &Visit, filter: &CancelFilter) -> Result<u64, ApiError> {
+/// How many events that match the filter are pending.
+async fn pending(ctx: &PageContext, filter: &CancelFilter) -> Result<u64, ApiError> {
     if filter.event_ids.is_empty() {
         let list = ListFilter {
             status: Some(Status::Pending),
@@ -262,11 +262,11 @@ async fn pending(visit: &Visit, filter: &CancelFilter) -> Result<u64, ApiError> 
             limit: 1,
             offset: 0,
         };
-        return Ok(visit.queue.list(list).await?.total);
+        return Ok(ctx.queue.list(list).await?.total);
     }
     let mut waiting = 0;
     for id in &filter.event_ids {
-        let view = visit.queue.get(*id).await?;
+        let view = ctx.queue.get(*id).await?;
         let delivery = view.delivery(filter.subscription.as_deref().unwrap_or(MAIN));
         waiting += u64::from(delivery.is_some_and(|delivery| delivery.status == Status::Pending));
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_selected_than_may_be() {
+    fn selection_is_limited_to_the_page_size() {
         let form = |ids: &[&str]| Form(ids.iter().map(|id| ("id".to_owned(), (*id).to_owned())).collect());
         assert_eq!(selected(&form(&["1", "2"]), 2).unwrap(), [1, 2]);
         for bad in [&[][..], &["x"], &["1", "2", "3"]] {
@@ -293,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn filters_survive_in_links() {
+    fn filters_are_kept_in_links() {
         let asked = [("type", "order.*"), ("status", ""), ("text", " a&b ")];
         assert_eq!(args(&asked).link("/e", Some(7)), "/e?text=a%26b&type=order.*&before=7");
         assert!(!args(&[("status", " ")]).is_filtered());
     }
 
     #[test]
-    fn all_can_be_called_off_only_where_that_is_what_is_shown() {
+    fn cancel_all_is_offered_only_if_its_filter_is_equivalent() {
         for fine in [&[][..], &[("type", "a")], &[("tag", "a"), ("status", "PENDING"), ("subscription", "x")]] {
             assert!(args(fine).can_cancel_all(), "{fine:?}");
         }

@@ -1,18 +1,20 @@
-//! `/ui/{namespace}/health/findings`: the whole installation, examined. It takes a second or more, so it is a page of its
-//! own that does not look again by itself.
+//! `/ui/{namespace}/health/findings`: the diagnosis of the installation. It takes a second or more, so it has its own
+//! page, which is not updated automatically.
+
+use std::borrow::Cow;
 
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
 use windlass::{Finding, FindingLevel};
 
-use super::Answer;
-use super::format::{Badge, counted};
-use super::prose::{Piece, prose};
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::PageResult;
+use super::format::{Badge, pluralize};
+use super::inline_code::{TextPart, split_code};
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 use crate::app::App;
-use crate::routes::findings;
+use crate::routes::collect_findings;
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/health/findings", get(show))
@@ -21,16 +23,16 @@ pub(super) fn routes() -> Router<App> {
 #[derive(Template)]
 #[template(path = "findings.html")]
 struct Findings {
-    shell: Shell,
-    verdict: String,
+    layout: Layout,
+    summary: String,
     rows: Vec<Row>,
 }
 
 struct Row {
-    check: &'static str,
+    check: Cow<'static, str>,
     badge: Badge,
-    summary: Vec<Piece>,
-    advice: Vec<Piece>,
+    summary: Vec<TextPart>,
+    advice: Vec<TextPart>,
 }
 
 impl From<Finding> for Row {
@@ -38,34 +40,34 @@ impl From<Finding> for Row {
         Row {
             check: found.check,
             badge: badge(found.level),
-            summary: prose(&found.summary),
-            advice: prose(found.advice.as_deref().unwrap_or_default()),
+            summary: split_code(&found.summary),
+            advice: split_code(found.advice.as_deref().unwrap_or_default()),
         }
     }
 }
 
-async fn show(visit: Visit) -> Answer {
-    let mut found = findings(&visit.app, &visit.caller).await?;
+async fn show(ctx: PageContext) -> PageResult {
+    let mut found = collect_findings(&ctx.app, &ctx.caller).await?;
     found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
-    page(&Findings {
-        shell: visit.shell(Tab::Health, "Findings"),
-        verdict: verdict(&found),
+    render(&Findings {
+        layout: ctx.layout(Tab::Health, "Findings"),
+        summary: summary(&found),
         rows: found.into_iter().map(Row::from).collect(),
     })
 }
 
-/// How many of the checks came to something.
-fn verdict(found: &[Finding]) -> String {
+/// A summary of the findings.
+fn summary(found: &[Finding]) -> String {
     let of = |level| found.iter().filter(|finding| finding.level == level).count();
-    let told: Vec<String> =
+    let parts: Vec<String> =
         [(FindingLevel::Problem, "problem", "problems"), (FindingLevel::Warning, "warning", "warnings")]
             .into_iter()
             .filter(|(level, ..)| of(*level) > 0)
-            .map(|(level, one, many)| counted(of(level), one, many))
+            .map(|(level, one, many)| pluralize(of(level), one, many))
             .collect();
-    match told.is_empty() {
-        true => format!("All is well: {}", counted(found.len(), "check", "checks")),
-        false => format!("{} in {}", told.join(" and "), counted(found.len(), "check", "checks")),
+    match parts.is_empty() {
+        true => format!("No problems found: {}", pluralize(found.len(), "check", "checks")),
+        false => format!("{} in {}", parts.join(" and "), pluralize(found.len(), "check", "checks")),
     }
 }
 
@@ -83,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verdict_counts_what_is_bad() {
-        let finding = |level| Finding { check: "a", level, summary: String::new(), advice: None };
+    fn summary_counts_problems_and_warnings() {
+        let finding = |level| Finding { check: "a".into(), level, summary: String::new(), advice: None };
         let table = [
-            (vec![FindingLevel::Ok], "All is well: 1 check"),
-            (vec![FindingLevel::Ok, FindingLevel::Notice], "All is well: 2 checks"),
+            (vec![FindingLevel::Ok], "No problems found: 1 check"),
+            (vec![FindingLevel::Ok, FindingLevel::Notice], "No problems found: 2 checks"),
             (vec![FindingLevel::Warning, FindingLevel::Ok], "1 warning in 2 checks"),
             (
                 vec![FindingLevel::Problem, FindingLevel::Problem, FindingLevel::Warning],
@@ -95,7 +97,7 @@ mod tests {
             ),
         ];
         for (levels, words) in table {
-            assert_eq!(verdict(&levels.into_iter().map(finding).collect::<Vec<_>>()), words);
+            assert_eq!(summary(&levels.into_iter().map(finding).collect::<Vec<_>>()), words);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How numbers, spans, instants and states are written for people. [`When`] and [`Badge`] are HTML; they hold no text
-//! that came from anybody.
+//! Formats numbers, durations, timestamps and states. [`RelativeTime`] and [`Badge`] render HTML and contain no user
+//! input.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use askama::filters::HtmlSafe;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use windlass::Status;
 
-/// With a comma between thousands.
+/// A number with thousands separators.
 pub(super) fn count(number: impl TryInto<u64>) -> String {
     let digits = number.try_into().unwrap_or(u64::MAX).to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -21,35 +21,35 @@ pub(super) fn count(number: impl TryInto<u64>) -> String {
 }
 
 /// "1 event", "1,204 events".
-pub(super) fn counted(number: impl TryInto<u64>, one: &str, many: &str) -> String {
+pub(super) fn pluralize(number: impl TryInto<u64>, one: &str, many: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// In the two largest units that matter.
-pub(super) fn span(ms: u64) -> String {
+/// A duration, in its two largest units.
+pub(super) fn duration(ms: u64) -> String {
     let (s, min, h, d) = (ms / 1_000, ms / 60_000, ms / 3_600_000, ms / 86_400_000);
     match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..10_000 if ms % 1_000 >= 100 => format!("{s}.{} s", ms % 1_000 / 100),
         1_000..10_000 => format!("{s} s"),
         10_000..60_000 => format!("{s} s"),
-        60_000..3_600_000 => two((min, "min"), (s % 60, "s")),
-        3_600_000..86_400_000 => two((h, "h"), (min % 60, "min")),
-        _ => two((d, "d"), (h % 24, "h")),
+        60_000..3_600_000 => two_units((min, "min"), (s % 60, "s")),
+        3_600_000..86_400_000 => two_units((h, "h"), (min % 60, "min")),
+        _ => two_units((d, "d"), (h % 24, "h")),
     }
 }
 
-fn two(large: (u64, &str), small: (u64, &str)) -> String {
+fn two_units(large: (u64, &str), small: (u64, &str)) -> String {
     match small.0 {
         0 => format!("{} {}", large.0, large.1),
         _ => format!("{} {} {} {}", large.0, large.1, small.0, small.1),
     }
 }
 
-/// In the largest unit.
-fn rough(span: TimeDelta) -> String {
-    let s = span.num_seconds();
+/// A duration, in its largest unit.
+fn largest_unit(duration: TimeDelta) -> String {
+    let s = duration.num_seconds();
     match s {
         0..60 => format!("{s} s"),
         60..3_600 => format!("{} min", s / 60),
@@ -58,7 +58,7 @@ fn rough(span: TimeDelta) -> String {
     }
 }
 
-/// In bytes, KiB or MiB.
+/// A size in bytes, KiB or MiB.
 pub(super) fn bytes(size: usize) -> String {
     match size {
         0..1_024 => format!("{size} bytes"),
@@ -67,16 +67,16 @@ pub(super) fn bytes(size: usize) -> String {
     }
 }
 
-/// An instant, by how long ago it was or how far ahead it is.
+/// A timestamp, shown relative to now.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct When {
+pub(super) struct RelativeTime {
     at: DateTime<Utc>,
     now: DateTime<Utc>,
 }
 
-impl When {
-    pub fn new(at: DateTime<Utc>, now: DateTime<Utc>) -> When {
-        When { at, now }
+impl RelativeTime {
+    pub fn new(at: DateTime<Utc>, now: DateTime<Utc>) -> RelativeTime {
+        RelativeTime { at, now }
     }
 
     fn words(&self) -> String {
@@ -84,14 +84,14 @@ impl When {
         if ago.abs() < TimeDelta::seconds(2) {
             "just now".to_owned()
         } else if ago > TimeDelta::zero() {
-            format!("{} ago", rough(ago))
+            format!("{} ago", largest_unit(ago))
         } else {
-            format!("in {}", rough(-ago))
+            format!("in {}", largest_unit(-ago))
         }
     }
 }
 
-impl fmt::Display for When {
+impl fmt::Display for RelativeTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = self.at.to_rfc3339_opts(SecondsFormat::Millis, true);
         let full = self.at.format("%Y-%m-%d %H:%M:%S%.3f UTC");
@@ -99,9 +99,9 @@ impl fmt::Display for When {
     }
 }
 
-impl HtmlSafe for When {}
+impl HtmlSafe for RelativeTime {}
 
-/// A state as a coloured label.
+/// A state, shown as a colored label.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Badge {
     class: &'static str,
@@ -109,7 +109,7 @@ pub(super) struct Badge {
 }
 
 impl Badge {
-    /// With one of the classes `good`, `bad`, `warn`, `busy`, `calm`.
+    /// `class` is `good`, `bad`, `warn`, `busy`, `calm` or `faint`.
     pub fn new(class: &'static str, text: &'static str) -> Badge {
         Badge { class, text }
     }
@@ -132,7 +132,7 @@ impl From<Status> for Badge {
 impl fmt::Display for Badge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<span class=\"badge {}\">", self.class)?;
-        // COMPLETED_WITH_ERRORS must be able to break.
+        // Allow line breaks in COMPLETED_WITH_ERRORS.
         for (at, word) in self.text.split('_').enumerate() {
             if at > 0 {
                 f.write_str("_<wbr>")?;
@@ -150,18 +150,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_separated() {
+    fn numbers_have_thousands_separators() {
         let table =
             [(0, "0"), (12, "12"), (999, "999"), (1_000, "1,000"), (123_456, "123,456"), (1_234_567, "1,234,567")];
         for (number, text) in table {
             assert_eq!(count(number as u64), text);
         }
-        assert_eq!(counted(1_u64, "event", "events"), "1 event");
-        assert_eq!(counted(1_204_usize, "event", "events"), "1,204 events");
+        assert_eq!(pluralize(1_u64, "event", "events"), "1 event");
+        assert_eq!(pluralize(1_204_usize, "event", "events"), "1,204 events");
     }
 
     #[test]
-    fn spans_have_two_units_at_most() {
+    fn durations_have_at_most_two_units() {
         let table = [
             (0, "0 ms"),
             (999, "999 ms"),
@@ -175,15 +175,15 @@ mod tests {
             (90_000_000, "1 d 1 h"),
         ];
         for (ms, text) in table {
-            assert_eq!(span(ms), text);
+            assert_eq!(duration(ms), text);
         }
         assert_eq!([bytes(0), bytes(1_536), bytes(3 << 20)], ["0 bytes", "1.5 KiB", "3.0 MiB"]);
     }
 
     #[test]
-    fn instants_are_relative_and_exact() {
+    fn timestamps_are_shown_relative_and_exact() {
         let now: DateTime<Utc> = "2025-12-24T10:30:00Z".parse().unwrap();
-        let words = |seconds: i64| When::new(now - TimeDelta::seconds(seconds), now).words();
+        let words = |seconds: i64| RelativeTime::new(now - TimeDelta::seconds(seconds), now).words();
         let table = [
             (0, "just now"),
             (-1, "just now"),
@@ -197,13 +197,13 @@ mod tests {
             assert_eq!(words(seconds), text);
         }
         assert_eq!(
-            When::new(now, now).to_string(),
+            RelativeTime::new(now, now).to_string(),
             "<time datetime=\"2025-12-24T10:30:00.000Z\" title=\"2025-12-24 10:30:00.000 UTC\">just now</time>"
         );
     }
 
     #[test]
-    fn a_badge_breaks_between_words() {
+    fn badge_can_break_between_words() {
         let badge = Badge::from(Status::CompletedWithErrors).to_string();
         assert_eq!(badge, "<span class=\"badge warn\">COMPLETED_<wbr>WITH_<wbr>ERRORS</span>");
     }

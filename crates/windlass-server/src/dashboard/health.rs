@@ -1,14 +1,14 @@
-//! `/ui/{namespace}/health`: how upkeep goes.
+//! `/ui/{namespace}/health`: the state of the maintenance tasks.
 
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
 use windlass::{MaintenanceTask, MaintenanceTaskView};
 
-use super::Answer;
-use super::format::{Badge, When, count, span};
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::PageResult;
+use super::format::{Badge, RelativeTime, count, duration};
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 use crate::app::App;
 
 pub(super) fn routes() -> Router<App> {
@@ -18,39 +18,39 @@ pub(super) fn routes() -> Router<App> {
 #[derive(Template)]
 #[template(path = "health.html")]
 struct Health {
-    shell: Shell,
+    layout: Layout,
     tasks: Vec<Row>,
-    /// Whether the visitor may know of all namespaces.
+    /// Whether the caller may see all namespaces.
     may_examine: bool,
 }
 
 struct Row {
     view: MaintenanceTaskView,
-    what: &'static str,
+    description: &'static str,
     badge: Badge,
     every: String,
-    last: Option<When>,
+    last: Option<RelativeTime>,
     took: String,
     done: String,
-    next: When,
+    next: RelativeTime,
 }
 
-async fn show(visit: Visit) -> Answer {
-    let tasks = visit.queue.maintenance_tasks().await?;
+async fn show(ctx: PageContext) -> PageResult {
+    let tasks = ctx.queue.maintenance_tasks().await?;
     let row = |view: MaintenanceTaskView| Row {
-        what: what(view.task),
-        badge: state(&view, visit.now),
-        every: span(view.every_ms),
-        last: view.last_run_at.map(|at| When::new(at, visit.now)),
-        took: view.took_ms.map(span).unwrap_or_default(),
+        description: task_description(view.task),
+        badge: state(&view, ctx.now),
+        every: duration(view.every_ms),
+        last: view.last_run_at.map(|at| RelativeTime::new(at, ctx.now)),
+        took: view.took_ms.map(duration).unwrap_or_default(),
         done: view.done.map(count).unwrap_or_default(),
-        next: When::new(view.next_at, visit.now),
+        next: RelativeTime::new(view.next_at, ctx.now),
         view,
     };
-    page(&Health {
-        shell: visit.shell(Tab::Health, "Health"),
+    render(&Health {
+        layout: ctx.layout(Tab::Health, "Health"),
         tasks: tasks.into_iter().map(row).collect(),
-        may_examine: visit.caller.is_for_all(),
+        may_examine: ctx.caller.covers_all_namespaces(),
     })
 }
 
@@ -64,17 +64,17 @@ fn state(view: &MaintenanceTaskView, now: windlass::Timestamp) -> Badge {
     }
 }
 
-fn what(task: MaintenanceTask) -> &'static str {
+fn task_description(task: MaintenanceTask) -> &'static str {
     match task {
-        MaintenanceTask::ReleaseExpired => "Brings back what run-out leases hold",
-        MaintenanceTask::Expire => "Buries what is past its deadline",
-        MaintenanceTask::Backfill => "Gives new subscriptions their past",
-        MaintenanceTask::Prune => "Clears away what nobody needs",
-        MaintenanceTask::Reschedule => "Puts schedules right after a clock was put back",
-        MaintenanceTask::Partitions => "Makes months of history ahead, and drops old ones",
-        MaintenanceTask::Retain => "Deletes history that is kept no longer",
-        MaintenanceTask::Sample => "Counts, for charts",
-        MaintenanceTask::ThinSamples => "Puts old counts together",
+        MaintenanceTask::ReleaseExpired => "Releases deliveries with an expired lease",
+        MaintenanceTask::Expire => "Expires deliveries past their deadline",
+        MaintenanceTask::Backfill => "Adds past events to new subscriptions",
+        MaintenanceTask::Prune => "Deletes old nodes, keys and other leftovers",
+        MaintenanceTask::Reschedule => "Reschedules after the clock was set back",
+        MaintenanceTask::Partitions => "Creates partitions ahead and drops old ones",
+        MaintenanceTask::Retain => "Deletes history past its retention",
+        MaintenanceTask::Sample => "Records samples for charts",
+        MaintenanceTask::ThinSamples => "Merges old samples",
         _ => "",
     }
 }

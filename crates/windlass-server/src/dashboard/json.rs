@@ -1,6 +1,6 @@
-//! JSON for reading: the same text, with line breaks and indents. Nothing is parsed, so no digit and no key changes.
+//! Indents JSON. The text is not parsed, so numbers and keys stay exactly as they are.
 
-/// The JSON, indented, and whether that was all: it ends after so many bytes.
+/// The indented JSON, cut after about `bytes_max` bytes, and whether it is complete.
 pub(super) fn indented(json: &str, bytes_max: usize) -> (String, bool) {
     let mut writer = Writer { out: String::with_capacity(json.len().min(bytes_max) * 2), depth: 0 };
     let mut chars = json.chars().peekable();
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_blanks_between_are_changed() {
+    fn only_whitespace_between_tokens_changes() {
         let table = [
             ("1", "1"),
             ("{}", "{}"),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut() {
+    fn long_json_is_cut() {
         let (text, all) = indented(&format!("\"{}\"", "é".repeat(1_000)), 100);
         assert!(!all && text.len() <= 102, "{}", text.len());
     }

@@ -1,4 +1,4 @@
-//! `GET /ui/{namespace}/live`: tells an open page when to look again.
+//! `GET /ui/{namespace}/live`: notifies an open page when to update.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,64 +11,63 @@ use futures_util::stream::unfold;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 
-use super::visit::Visit;
+use super::page_context::PageContext;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::stream::Reader;
+use crate::stream::ActivityReader;
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/live", get(live))
 }
 
-/// Changes that follow each other faster than this are told as one; so often it is also made sure that the visitor
-/// may still look.
+/// Changes within this time are combined into one notification. Also how often the token is checked again.
 const CHANGED_EVERY: Duration = Duration::from_secs(1);
-/// Ages and depths change by themselves.
+/// How often a page is updated without changes, because ages and depths change with time.
 const TICK_EVERY: Duration = Duration::from_secs(5);
 
-/// Server-sent events: `changed` when something happened, at most once a second; `tick` when nothing did for a while;
-/// and `bye` before the server stops or when the token is revoked.
-async fn live(visit: Visit) -> Result<Response, ApiError> {
-    let reader = visit.app.hub.listen(&visit.queue).await?;
+/// Server-sent events: `changed` after activity, at most once a second; `tick` after a while without activity; and `bye`
+/// before the server stops or when the token is revoked.
+async fn live(ctx: PageContext) -> Result<Response, ApiError> {
+    let reader = ctx.app.hub.subscribe(&ctx.queue).await?;
     let now = Instant::now();
-    let watching = Watching { visit, reader, changed: false, next_at: now + CHANGED_EVERY, tick_at: now + TICK_EVERY };
-    // Proxies that gather answers would keep it back.
-    Ok(([("x-accel-buffering", "no")], Sse::new(unfold(Some(watching), next))).into_response())
+    let updates = PageUpdates { ctx, reader, changed: false, next_at: now + CHANGED_EVERY, tick_at: now + TICK_EVERY };
+    // Buffering proxies would delay the notifications.
+    Ok(([("x-accel-buffering", "no")], Sse::new(unfold(Some(updates), next_event))).into_response())
 }
 
-struct Watching {
-    visit: Visit,
-    reader: Reader,
-    /// Whether something happened that was not told yet.
+struct PageUpdates {
+    ctx: PageContext,
+    reader: ActivityReader,
+    /// Whether there is activity that was not sent yet.
     changed: bool,
     next_at: Instant,
     tick_at: Instant,
 }
 
-/// The next thing to tell, and how to go on; nothing more after a good-bye.
-async fn next(watching: Option<Watching>) -> Option<(Result<Event, Infallible>, Option<Watching>)> {
-    let mut watching = watching?;
+/// The next_event server-sent event and the state to continue with. After `bye` the stream ends.
+async fn next_event(updates: Option<PageUpdates>) -> Option<(Result<Event, Infallible>, Option<PageUpdates>)> {
+    let mut updates = updates?;
     loop {
         tokio::select! {
-            told = watching.reader.told.recv() => match told {
-                Ok(_) | Err(RecvError::Lagged(_)) => watching.changed = true,
+            message = updates.reader.messages.recv() => match message {
+                Ok(_) | Err(RecvError::Lagged(_)) => updates.changed = true,
                 Err(RecvError::Closed) => return None,
             },
-            () = watching.visit.app.stopping() => return Some((Ok(event("bye", "shutting_down")), None)),
-            () = sleep_until(watching.next_at) => {
-                if !watching.may_go_on().await {
+            () = updates.ctx.app.stopping() => return Some((Ok(event("bye", "shutting_down")), None)),
+            () = sleep_until(updates.next_at) => {
+                if !updates.is_authorized().await {
                     return Some((Ok(event("bye", "wrong_token")), None));
                 }
-                if let Some(name) = watching.due() {
-                    return Some((Ok(event(name, "")), Some(watching)));
+                if let Some(name) = updates.due() {
+                    return Some((Ok(event(name, "")), Some(updates)));
                 }
             }
         }
     }
 }
 
-impl Watching {
-    /// What is to be told now.
+impl PageUpdates {
+    /// The name of the event to send now, if any.
     fn due(&mut self) -> Option<&'static str> {
         let now = Instant::now();
         self.next_at = now + CHANGED_EVERY;
@@ -80,14 +79,14 @@ impl Watching {
         Some(name)
     }
 
-    /// While the database is away, nobody can tell.
-    async fn may_go_on(&self) -> bool {
-        let app = &self.visit.app;
-        app.gate.still_admits(&app.queue, &self.visit.caller).await.unwrap_or(true)
+    /// Whether the token is still valid; true if the database cannot be reached.
+    async fn is_authorized(&self) -> bool {
+        let app = &self.ctx.app;
+        app.authorizer.is_still_authorized(&app.queue, &self.ctx.caller).await.unwrap_or(true)
     }
 }
 
 fn event(name: &str, data: &str) -> Event {
-    // Browsers pass over events without data.
+    // Browsers ignore events without data.
     Event::default().event(name).data(if data.is_empty() { "-" } else { data })
 }

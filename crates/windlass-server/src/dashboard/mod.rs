@@ -1,11 +1,11 @@
-//! The dashboard: pages for people, at `/ui/{namespace}/…`.
+//! The dashboard: HTML pages at `/ui/{namespace}/…`.
 //!
-//! They are rendered here, work without JavaScript, and load nothing from anywhere else. `app.js` keeps them
-//! up to date, and lets them be used by keyboard.
+//! Pages are rendered on the server, work without JavaScript, and load no files from other hosts. `app.js` keeps open
+//! pages up to date and adds keyboard shortcuts. The JSON API is in `routes/`. Start reading at [`page_context`].
 //!
 //! # How to add a page
 //!
-//! 1. `dashboard/widgets.rs` and, beside it, `widgets.html`:
+//! 1. `dashboard/widgets.rs` and, in the same folder, `widgets.html`:
 //!
 //!    ```ignore
 //!    pub(super) fn routes() -> Router<App> {
@@ -14,11 +14,11 @@
 //!
 //!    #[derive(Template)]
 //!    #[template(path = "widgets.html")]
-//!    struct Widgets { shell: Shell, widgets: Vec<Row> }
+//!    struct Widgets { layout: Layout, widgets: Vec<Row> }
 //!
-//!    async fn show(visit: Visit, Args(args): Args<WidgetArgs>) -> Answer {
-//!        let widgets = visit.queue.widgets().await?;
-//!        page(&Widgets { shell: visit.shell(Tab::Widgets, "Widgets"), widgets })
+//!    async fn show(ctx: PageContext, QueryArgs(args): QueryArgs<WidgetArgs>) -> PageResult {
+//!        let widgets = ctx.queue.widgets().await?;
+//!        render(&Widgets { layout: ctx.layout(Tab::Widgets, "Widgets"), widgets })
 //!    }
 //!    ```
 //!
@@ -26,52 +26,53 @@
 //!    {% extends "layout.html" %}
 //!    {% block main %} <section id="widgets" data-live> … </section> {% endblock %}
 //!    ```
-//! 2. A line in [`pages`], a variant of [`shell::Tab`], and an entry in [`shell::NAV`].
+//! 2. A line in [`pages`], a variant of [`layout::Tab`], and an entry in [`layout::NAV`].
 //! 3. A line in the table of pages in `tests/it/dashboard.rs`.
 //!
-//! What then holds by itself:
-//! - [`visit::enter`] runs first. Looking needs the scope `read` in the namespace; every POST needs `admin`, must
-//!   come from a page of ours, and is refused where the dashboard is read-only. Show buttons where `shell.may_act`.
-//! - An [`ApiError`] – so `?` on all that the library says – becomes a page with its sentence and status.
-//! - Elements with an `id` and `data-live` are replaced as things happen, unless somebody is at work in them.
-//! - Everything is escaped. What is HTML by itself ([`format::When`], [`format::Badge`], …) holds no text of users.
-//! - Actions ask first ([`confirm::Confirm`]) and then answer with `visit.done(path, "3 widgets turned")`.
+//! All pages have these properties:
+//! - [`page_context::authorize`] runs first. GET requires the scope `read` in the namespace. POST requires `admin`, must
+//!   come from a page of this dashboard, and is refused if the dashboard is read-only. Show buttons if `layout.may_act`.
+//! - An [`ApiError`], and therefore any library error, becomes a page with its message and status.
+//! - Elements with an `id` and `data-live` are updated when events change, unless the user is editing them.
+//! - Text is escaped. Types that render HTML ([`format::RelativeTime`], [`format::Badge`], …) contain no user input.
+//! - Actions show a confirmation page first ([`confirm::Confirm`]) and then redirect with
+//!   `ctx.redirect_with_notice(path, "3 widgets turned")`.
 //!
-//! There is no inline script or style: the headers forbid it. Classes are in `style.css`.
+//! The security headers forbid inline scripts and styles. Classes are defined in `style.css`.
 
 mod assets;
 mod chart;
 mod confirm;
-mod counts;
 mod cron;
 mod dead_letters;
+mod delivery_counts;
 mod event;
 mod events;
-mod figures;
 mod filter;
 mod findings;
 mod flash;
 mod form;
+mod form_error;
 mod format;
 mod health;
+mod inline_code;
 mod json;
+mod layout;
 mod live;
 mod namespaces;
 mod nodes;
 mod overview;
-mod problem;
-mod prose;
+mod overview_data;
+mod page_context;
 mod publish;
-mod rested;
 mod schedule;
 mod schedule_form;
 mod schedules;
 mod settings;
-mod shell;
+mod shared_cache;
 mod sign_in;
 mod subscriptions;
-mod visit;
-mod workers;
+mod worker_cache;
 
 use std::time::Duration;
 
@@ -88,48 +89,48 @@ use windlass::DEFAULT_NAMESPACE;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
-use crate::routes::LONG_WORK;
+use crate::routes::LONG_OPERATION;
 
-pub(crate) use self::counts::AllCounted;
-pub(crate) use self::figures::Figured;
-pub(crate) use self::workers::AllWorkers;
+pub(crate) use self::delivery_counts::DeliveryCountCache;
+pub(crate) use self::overview_data::OverviewCache;
+pub(crate) use self::worker_cache::WorkerCache;
 
-/// Whether there is a dashboard, and what it can do.
+/// Whether the dashboard is served, and whether it allows changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dashboard {
-    /// It shows, and changes what the token allows.
+    /// Pages are served, and changes are allowed according to the token's scopes.
     #[default]
     On,
-    /// It shows, and changes nothing.
+    /// Pages are served, and all changes are refused.
     ReadOnly,
-    /// There is none.
+    /// There is no dashboard.
     Off,
 }
 
-/// What a handler of the dashboard answers.
-type Answer = Result<Response, ApiError>;
+/// The response of a page handler.
+type PageResult = Result<Response, ApiError>;
 
 pub(crate) fn router(app: &App) -> Router<App> {
     if app.options.dashboard == Dashboard::Off {
         return Router::new();
     }
-    let quick = app.options.request_timeout;
+    let timeout = app.options.request_timeout;
     let pages = pages()
         .route("/ui/{namespace}/{*rest}", get(no_such_page))
-        .method_not_allowed_fallback(only_sent)
-        // Redriving many takes a while.
-        .layer(from_fn(move |request: Request, next: Next| timed(quick + LONG_WORK, request, next)))
+        .method_not_allowed_fallback(post_only)
+        // Redriving many dead letters takes long.
+        .layer(from_fn(move |request: Request, next: Next| with_timeout(timeout + LONG_OPERATION, request, next)))
         .merge(live::routes())
-        .route_layer(from_fn_with_state(app.clone(), visit::enter));
+        .route_layer(from_fn_with_state(app.clone(), page_context::authorize));
     let open = Router::new()
         .route("/", get(home))
         .route("/ui", get(home))
         .merge(sign_in::routes())
-        .layer(from_fn(move |request: Request, next: Next| timed(quick, request, next)));
-    pages.merge(open).layer(from_fn(guard)).merge(assets::routes())
+        .layer(from_fn(move |request: Request, next: Next| with_timeout(timeout, request, next)));
+    pages.merge(open).layer(from_fn(add_security_headers)).merge(assets::routes())
 }
 
-/// The page that needs the scope `publish`.
+/// The page that requires the scope `publish`.
 const PUBLISH: &str = "/ui/{namespace}/publish";
 
 /// Every page.
@@ -152,14 +153,14 @@ fn pages() -> Router<App> {
 }
 
 async fn home(State(app): State<App>, parts: Parts) -> Redirect {
-    let cookie = visit::cookie(&parts.headers, sign_in::COOKIE);
-    let caller = app.gate.admit_browser(&app.queue, &parts, cookie).await.ok();
-    Redirect::to(&format!("/ui/{}", caller.as_ref().map_or(DEFAULT_NAMESPACE, home_of)))
+    let cookie = page_context::cookie(&parts.headers, sign_in::COOKIE);
+    let caller = app.authorizer.authenticate_browser(&app.queue, &parts, cookie).await.ok();
+    Redirect::to(&format!("/ui/{}", caller.as_ref().map_or(DEFAULT_NAMESPACE, home_namespace)))
 }
 
-/// The namespace that a visitor finds who asks for none.
-fn home_of(caller: &Caller) -> &str {
-    let own = caller.namespace().filter(|_| !caller.covers(DEFAULT_NAMESPACE));
+/// The namespace shown if the URL names none: `default`, or the first one that the token covers.
+fn home_namespace(caller: &Caller) -> &str {
+    let own = caller.first_namespace().filter(|_| !caller.covers(DEFAULT_NAMESPACE));
     own.unwrap_or(DEFAULT_NAMESPACE)
 }
 
@@ -167,19 +168,19 @@ async fn no_such_page(uri: Uri) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "unknown_path", format!("there is no page at {}", uri.path()))
 }
 
-/// The address of a question, typed or loaded anew.
-async fn only_sent(uri: Uri) -> ApiError {
+/// A GET for a path that accepts only POST, for example after reloading a confirmation page.
+async fn post_only(uri: Uri) -> ApiError {
     let error = format!("{} is only for what a page sends; nothing was changed", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", error)
 }
 
-async fn timed(limit: Duration, request: Request, next: Next) -> Response {
-    let answer = tokio::time::timeout(limit, next.run(request)).await;
-    answer.unwrap_or_else(|_| ApiError::timed_out(limit).into_response())
+async fn with_timeout(limit: Duration, request: Request, next: Next) -> Response {
+    let response = tokio::time::timeout(limit, next.run(request)).await;
+    response.unwrap_or_else(|_| ApiError::timed_out(limit).into_response())
 }
 
-/// Nothing but our own files is run or loaded, nobody puts a page into a frame, and nobody keeps it.
-const GUARDS: [(HeaderName, &str); 6] = [
+/// Security headers: only files of this server are loaded, pages cannot be framed, and responses are not cached.
+const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
     (
         CONTENT_SECURITY_POLICY,
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -193,9 +194,9 @@ const GUARDS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-async fn guard(request: Request, next: Next) -> Response {
+async fn add_security_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
-    for (name, value) in GUARDS {
+    for (name, value) in SECURITY_HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response

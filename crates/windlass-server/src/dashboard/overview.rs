@@ -1,4 +1,4 @@
-//! `/ui/{namespace}`: how things stand, at a glance; and pausing a namespace.
+//! `/ui/{namespace}`: the overview of a namespace, and pausing and resuming it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use chrono::TimeDelta;
 use serde::Deserialize;
 use windlass::{Namespace, Quantiles, Sample, Subscription, Timestamp};
 
-use super::Answer;
+use super::PageResult;
 use super::chart::{Chart, Series, Steps, Unit, draw};
 use super::confirm::Confirm;
-use super::figures::{Figures, Range, STUCK_SHOWN, begin};
 use super::form::{Form, link};
-use super::format::{When, count, counted};
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::format::{RelativeTime, count, pluralize};
+use super::layout::{Layout, Tab, render};
+use super::overview_data::{OverviewData, STUCK_SHOWN, TimeRange, first_step_start};
+use super::page_context::PageContext;
 use crate::app::App;
-use crate::extract::{Args, FormBody};
+use crate::extract::{FormBody, QueryArgs};
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
@@ -31,9 +31,9 @@ pub(super) fn routes() -> Router<App> {
 #[derive(Template)]
 #[template(path = "overview.html")]
 struct Overview {
-    shell: Shell,
-    range: Range,
-    ranges: [Range; 4],
+    layout: Layout,
+    range: TimeRange,
+    ranges: [TimeRange; 4],
     numbers: Vec<Number>,
     attention: Vec<Attention>,
     types: Vec<TypeRow>,
@@ -51,11 +51,11 @@ struct Number {
     href: String,
 }
 
-/// Something that somebody should look at.
+/// A condition that needs attention.
 struct Attention {
     class: &'static str,
     text: String,
-    /// Where to: a page, and what it is called.
+    /// Links: label and URL.
     links: Vec<(String, String)>,
 }
 
@@ -65,7 +65,7 @@ struct TypeRow {
     waiting: String,
     running: String,
     later: String,
-    oldest: Option<When>,
+    oldest: Option<RelativeTime>,
     completed: String,
     failed: String,
     has_failed: bool,
@@ -77,94 +77,94 @@ struct OverviewArgs {
     range: Option<String>,
 }
 
-async fn show(visit: Visit, Args(args): Args<OverviewArgs>) -> Answer {
-    let range = args.range.as_deref().map_or(Ok(Range::default()), Range::parse)?;
-    let figures = visit.app.figured.get(&visit.queue, range).await?;
-    let subscriptions = visit.queue.subscriptions().await?;
-    let (charts, charts_error) = match &figures.samples {
-        Ok(samples) => (charts(samples, range, figures.at), None),
+async fn show(ctx: PageContext, QueryArgs(args): QueryArgs<OverviewArgs>) -> PageResult {
+    let range = args.range.as_deref().map_or(Ok(TimeRange::default()), TimeRange::parse)?;
+    let data = ctx.app.overview_cache.get(&ctx.queue, range).await?;
+    let subscriptions = ctx.queue.subscriptions().await?;
+    let (charts, charts_error) = match &data.samples {
+        Ok(samples) => (charts(samples, range, data.at), None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    let (types, more) = types(&visit, &figures);
-    page(&Overview {
-        shell: visit.shell(Tab::Overview, "Overview"),
+    let (types, more) = types(&ctx, &data);
+    render(&Overview {
+        layout: ctx.layout(Tab::Overview, "Overview"),
         range,
-        ranges: Range::ALL,
-        numbers: numbers(&visit, &figures),
-        attention: attention(&visit, &figures, &subscriptions),
+        ranges: TimeRange::ALL,
+        numbers: numbers(&ctx, &data),
+        attention: attention(&ctx, &data, &subscriptions),
         types,
-        more_types: if more > 0 { counted(more, "more type", "more types") } else { String::new() },
+        more_types: if more > 0 { pluralize(more, "more type", "more types") } else { String::new() },
         charts,
         charts_error,
     })
 }
 
-fn numbers(visit: &Visit, figures: &Arc<Figures>) -> Vec<Number> {
-    let sum = |of: fn(&windlass::Backlog) -> u64| figures.backlog.iter().map(of).sum::<u64>();
+fn numbers(ctx: &PageContext, data: &Arc<OverviewData>) -> Vec<Number> {
+    let sum = |of: fn(&windlass::Backlog) -> u64| data.backlog.iter().map(of).sum::<u64>();
     let (retrying, delayed, behind) = (sum(|b| b.retrying), sum(|b| b.delayed), sum(|b| b.behind_group));
-    let oldest = figures.backlog.iter().filter_map(|backlog| backlog.ready_since).min();
-    let oldest = oldest.map_or_else(String::new, |since| format!("oldest {}", age(since, visit.now)));
-    let events = |status: &'static str| link(&visit.path("events"), [("status", Some(status.into()))]);
+    let oldest = data.backlog.iter().filter_map(|backlog| backlog.ready_since).min();
+    let oldest = oldest.map_or_else(String::new, |since| format!("oldest {}", age(since, ctx.now)));
+    let events = |status: &'static str| link(&ctx.path("events"), [("status", Some(status.into()))]);
     let number =
         |label, value: u64, note: String, class, href| Number { label, value: count(value), note, class, href };
     let bad = |value: u64| if value > 0 { "bad" } else { "" };
     let parts = [(delayed, "delayed"), (retrying, "retrying"), (behind, "behind their group")];
     let parts = parts.into_iter().filter(|(number, _)| *number > 0);
     let later = parts.map(|(number, what)| format!("{} {what}", count(number))).collect::<Vec<_>>().join(" · ");
-    let lately = format!("{} in the last hour", count(figures.dead_lately));
-    let ended = figures.ended;
-    let letters = figures.dead_letters;
+    let recent = format!("{} in the last hour", count(data.recent_dead_letters));
+    let finished = data.finished;
+    let letters = data.dead_letters;
     vec![
         number("Waiting", sum(|b| b.ready), oldest, "", events("PENDING")),
         number("Running", sum(|b| b.running), String::new(), "", events("PROCESSING")),
         number("Later", retrying + delayed + behind, later, "", events("PENDING")),
-        number("Dead letters", letters, lately, bad(letters), visit.path("dead-letters")),
-        number("Completed", ended.completed, "in the last hour".into(), "", events("COMPLETED")),
-        number("Failed for good", ended.failed, "in the last hour".into(), bad(ended.failed), events("FAILED")),
+        number("Dead letters", letters, recent, bad(letters), ctx.path("dead-letters")),
+        number("Completed", finished.completed, "in the last hour".into(), "", events("COMPLETED")),
+        number("Failed", finished.failed, "in the last hour".into(), bad(finished.failed), events("FAILED")),
     ]
 }
 
 fn age(since: Timestamp, now: Timestamp) -> String {
-    super::format::span(u64::try_from((now - since).num_milliseconds()).unwrap_or(0))
+    super::format::duration(u64::try_from((now - since).num_milliseconds()).unwrap_or(0))
 }
 
-/// What could be taken for this long, and was not, needs somebody.
-const WAITS_LONG: TimeDelta = TimeDelta::minutes(5);
+/// A delivery that has been ready for longer than this needs attention.
+const LONG_WAIT: TimeDelta = TimeDelta::minutes(5);
 
-fn attention(visit: &Visit, figures: &Figures, subscriptions: &[Subscription]) -> Vec<Attention> {
+fn attention(ctx: &PageContext, data: &OverviewData, subscriptions: &[Subscription]) -> Vec<Attention> {
     let mut found = Vec::new();
     let mut add = |class, text, links| found.push(Attention { class, text, links });
-    if let Some(namespace) = &visit.namespace {
-        paused(namespace, subscriptions, &mut add, &visit.path("subscriptions"));
+    if let Some(namespace) = &ctx.namespace {
+        paused(namespace, subscriptions, &mut add, &ctx.path("subscriptions"));
     }
-    if figures.dead_lately > 0 {
-        let text = format!("{} in the last hour.", counted(figures.dead_lately, "dead letter", "dead letters"));
-        add("bad", text, vec![("Look at them".into(), visit.path("dead-letters"))]);
+    if data.recent_dead_letters > 0 {
+        let text = format!("{} in the last hour.", pluralize(data.recent_dead_letters, "dead letter", "dead letters"));
+        add("bad", text, vec![("Show".into(), ctx.path("dead-letters"))]);
     }
-    if !figures.stuck.is_empty() {
-        let many = figures.stuck.len() > STUCK_SHOWN;
-        let shown = figures.stuck.iter().take(STUCK_SHOWN);
+    if !data.stuck.is_empty() {
+        let many = data.stuck.len() > STUCK_SHOWN;
+        let shown = data.stuck.iter().take(STUCK_SHOWN);
         let links =
-            shown.map(|stuck| (format!("{} #{}", stuck.event_type, stuck.event_id), event(visit, stuck.event_id)));
+            shown.map(|stuck| (format!("{} #{}", stuck.event_type, stuck.event_id), event(ctx, stuck.event_id)));
         let text = format!("{}held for more than 10 minutes:", if many { "Many events are " } else { "" });
         let text =
-            if many { text } else { format!("{} {text}", counted(figures.stuck.len(), "event is", "events are")) };
+            if many { text } else { format!("{} {text}", pluralize(data.stuck.len(), "event is", "events are")) };
         add("warn", text, links.collect());
     }
     let longest =
-        figures.backlog.iter().filter_map(|backlog| Some((backlog.ready_since?, backlog))).min_by_key(|(at, _)| *at);
-    if let Some((since, backlog)) = longest.filter(|(since, _)| visit.now - *since > WAITS_LONG) {
-        let text = format!("{} has been ready for {}, and nobody took it.", backlog.event_type, age(since, visit.now));
+        data.backlog.iter().filter_map(|backlog| Some((backlog.ready_since?, backlog))).min_by_key(|(at, _)| *at);
+    if let Some((since, backlog)) = longest.filter(|(since, _)| ctx.now - *since > LONG_WAIT) {
+        let text = format!("{} has been ready for {} and was not claimed.", backlog.event_type, age(since, ctx.now));
         let pairs = [("status", Some("PENDING".into())), ("type", Some(backlog.event_type.as_str().into()))];
-        add("warn", text, vec![("See why".into(), link(&visit.path("events"), pairs))]);
+        add("warn", text, vec![("See why".into(), link(&ctx.path("events"), pairs))]);
     }
-    if !figures.stale_nodes.is_empty() {
+    if !data.stale_nodes.is_empty() {
         let text = format!(
             "{} silent: {}.",
-            counted(figures.stale_nodes.len(), "node is", "nodes are"),
-            few(&figures.stale_nodes)
+            pluralize(data.stale_nodes.len(), "node is", "nodes are"),
+            shorten(&data.stale_nodes)
         );
-        add("warn", text, vec![("Nodes".into(), visit.path("nodes"))]);
+        add("warn", text, vec![("Nodes".into(), ctx.path("nodes"))]);
     }
     found
 }
@@ -176,76 +176,79 @@ fn paused(
     page: &str,
 ) {
     if namespace.paused {
-        add("warn", "The namespace is paused: nothing is handed out.".to_owned(), Vec::new());
+        add("warn", "The namespace is paused: no events are delivered.".to_owned(), Vec::new());
     }
     if !namespace.paused_types.is_empty() {
-        add("warn", format!("Paused types: {}.", few(&namespace.paused_types)), Vec::new());
+        add("warn", format!("Paused types: {}.", shorten(&namespace.paused_types)), Vec::new());
     }
     let paused = subscriptions.iter().filter(|subscription| subscription.paused);
     let paused: Vec<String> = paused.map(|subscription| subscription.subscription.clone()).collect();
     if !paused.is_empty() {
-        let text = format!("Paused subscriptions: {}.", few(&paused));
+        let text = format!("Paused subscriptions: {}.", shorten(&paused));
         add("warn", text, vec![("Subscriptions".into(), page.to_owned())]);
     }
 }
 
 /// The first few names.
-fn few(names: &[String]) -> String {
+fn shorten(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     if names.len() > SHOWN { format!("{shown} and {} more", count(names.len() - SHOWN)) } else { shown }
 }
 
-fn event(visit: &Visit, event_id: i64) -> String {
-    visit.path(&format!("events/{event_id}"))
+fn event(ctx: &PageContext, event_id: i64) -> String {
+    ctx.path(&format!("events/{event_id}"))
 }
 
-/// The table shows so many types.
+/// Maximum number of types in the table.
 const TYPES_SHOWN: usize = 25;
 
-/// Those with the most to do or the most failures first, and how many more there are.
-fn types(visit: &Visit, figures: &Figures) -> (Vec<TypeRow>, usize) {
+/// The types with the most pending work or failures first, and the number of types left out.
+fn types(ctx: &PageContext, data: &OverviewData) -> (Vec<TypeRow>, usize) {
     let names: BTreeSet<&String> =
-        figures.backlog.iter().map(|backlog| &backlog.event_type).chain(figures.ended_by_type.keys()).collect();
+        data.backlog.iter().map(|backlog| &backlog.event_type).chain(data.finished_by_type.keys()).collect();
     let mut rows: Vec<_> = names
         .into_iter()
         .map(|name| {
-            let backlog = figures.backlog.iter().find(|backlog| backlog.event_type == *name);
-            (name, backlog, figures.ended_by_type.get(name).copied().unwrap_or_default())
+            let backlog = data.backlog.iter().find(|backlog| backlog.event_type == *name);
+            (name, backlog, data.finished_by_type.get(name).copied().unwrap_or_default())
         })
         .collect();
-    rows.sort_by_key(|(_, backlog, ended)| {
-        std::cmp::Reverse((backlog.map_or(0, |b| b.live()), ended.failed, ended.completed))
+    rows.sort_by_key(|(_, backlog, finished)| {
+        std::cmp::Reverse((backlog.map_or(0, |b| b.live()), finished.failed, finished.completed))
     });
     let more = rows.len().saturating_sub(TYPES_SHOWN);
-    let row = |(name, backlog, ended): (&String, Option<&windlass::Backlog>, super::figures::Ended)| TypeRow {
-        href: link(&visit.path("events"), [("type", Some(name.as_str().into()))]),
-        event_type: name.clone(),
-        waiting: count(backlog.map_or(0, |b| b.ready)),
-        running: count(backlog.map_or(0, |b| b.running)),
-        later: count(backlog.map_or(0, |b| b.delayed + b.retrying + b.behind_group)),
-        oldest: backlog.and_then(|b| b.ready_since).map(|since| When::new(since, visit.now)),
-        completed: count(ended.completed),
-        failed: count(ended.failed),
-        has_failed: ended.failed > 0,
-    };
+    let row =
+        |(name, backlog, finished): (&String, Option<&windlass::Backlog>, super::overview_data::FinishedCounts)| {
+            TypeRow {
+                href: link(&ctx.path("events"), [("type", Some(name.as_str().into()))]),
+                event_type: name.clone(),
+                waiting: count(backlog.map_or(0, |b| b.ready)),
+                running: count(backlog.map_or(0, |b| b.running)),
+                later: count(backlog.map_or(0, |b| b.delayed + b.retrying + b.behind_group)),
+                oldest: backlog.and_then(|b| b.ready_since).map(|since| RelativeTime::new(since, ctx.now)),
+                completed: count(finished.completed),
+                failed: count(finished.failed),
+                has_failed: finished.failed > 0,
+            }
+        };
     (rows.into_iter().take(TYPES_SHOWN).map(row).collect(), more)
 }
 
-fn charts(samples: &[Sample], range: Range, now: Timestamp) -> Vec<Chart> {
+fn charts(samples: &[Sample], range: TimeRange, now: Timestamp) -> Vec<Chart> {
     let (step_s, len) = range.steps();
-    let steps = Steps { from: begin(range, now), step_s, len };
+    let steps = Steps { from: first_step_start(range, now), step_s, len };
     let known =
-        |name, class, of: &dyn Fn(&Sample) -> Option<f64>| Series { name, class, values: place(samples, steps, of) };
+        |name, class, of: &dyn Fn(&Sample) -> Option<f64>| Series { name, class, values: align(samples, steps, of) };
     let elapsed_s = (now - steps.from).num_seconds();
     let rate = |name, class, of: &dyn Fn(&Sample) -> u64| {
-        let counts = place(samples, steps, &|sample| Some(of(sample) as f64));
+        let counts = align(samples, steps, &|sample| Some(of(sample) as f64));
         Series { name, class, values: per_minute(counts, step_s, elapsed_s) }
     };
     let published = rate("published", "tone-2", &|sample| sample.published);
     let completed = rate("completed", "tone-1", &|sample| sample.completed);
     let retried = rate("retried", "tone-4", &|sample| sample.retried);
-    let failed = rate("for good", "tone-3", &|sample| sample.failed + sample.expired);
+    let failed = rate("failed", "tone-3", &|sample| sample.failed + sample.expired);
     let depth = known("waiting or running", "tone-2", &|sample| sample.depth.map(|depth| depth as f64));
     let oldest = known("oldest", "tone-4", &|sample| sample.oldest_ms.map(|oldest| oldest as f64));
     let waits =
@@ -256,8 +259,8 @@ fn charts(samples: &[Sample], range: Range, now: Timestamp) -> Vec<Chart> {
         draw("rates", "Throughput", Unit::PerMinute, steps, &[published, completed]),
         draw("failures", "Failures", Unit::PerMinute, steps, &[retried, failed]),
         draw("depth", "Depth", Unit::Count, steps, &[depth]),
-        draw("oldest", "Waiting longest", Unit::Milliseconds, steps, &[oldest]),
-        draw("waits", "Wait until taken", Unit::Milliseconds, steps, &waits),
+        draw("oldest", "Oldest pending", Unit::Milliseconds, steps, &[oldest]),
+        draw("waits", "Queue latency", Unit::Milliseconds, steps, &waits),
         draw("runs", "Run time", Unit::Milliseconds, steps, &runs),
     ]
 }
@@ -266,8 +269,8 @@ fn quantile(quantiles: Option<Quantiles>, name: &str) -> Option<f64> {
     quantiles.map(|quantiles| if name == "p50" { quantiles.p50 } else { quantiles.p95 })
 }
 
-/// The values of all steps; `None` where there is no sample.
-fn place(samples: &[Sample], steps: Steps, of: &dyn Fn(&Sample) -> Option<f64>) -> Vec<Option<f64>> {
+/// One value for each step; `None` if there is no sample.
+fn align(samples: &[Sample], steps: Steps, of: &dyn Fn(&Sample) -> Option<f64>) -> Vec<Option<f64>> {
     let mut values = vec![None; steps.len];
     for sample in samples {
         let index = (sample.at - steps.from).num_seconds() / i64::from(steps.step_s);
@@ -278,8 +281,8 @@ fn place(samples: &[Sample], steps: Steps, of: &dyn Fn(&Sample) -> Option<f64>) 
     values
 }
 
-/// Where nothing was counted, nothing happened. The step that is under way counts for as long as it lasts, once a tenth
-/// of it is over.
+/// Converts counts to rates. A step without a count had no activity. The current step is included once a tenth of it has
+/// passed, with the rate of the time passed so far.
 fn per_minute(counts: Vec<Option<f64>>, step_s: u32, elapsed_s: i64) -> Vec<Option<f64>> {
     let last = counts.len().saturating_sub(1);
     let step = f64::from(step_s);
@@ -292,44 +295,43 @@ fn per_minute(counts: Vec<Option<f64>>, step_s: u32, elapsed_s: i64) -> Vec<Opti
     counts.into_iter().enumerate().map(rate).collect()
 }
 
-async fn pause(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+async fn pause(ctx: PageContext, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let namespace = visit.queue.namespace();
+    let namespace = ctx.queue.namespace();
     if !form.is_confirmed() {
         let confirm = Confirm {
             tab: Tab::Overview,
             question: format!("Pause the namespace {namespace}?"),
-            detail: "Nothing more is handed out from it until it is resumed. What is running goes on, and publishing \
-                     goes on."
+            detail: "No events are delivered from it until it is resumed. Running work and publishing continue."
                 .to_owned(),
             button: "Pause".to_owned(),
             destructive: false,
-            action: visit.path("pause"),
-            back: visit.path(""),
+            action: ctx.path("pause"),
+            back: ctx.path(""),
         };
-        return confirm.ask(&visit, form);
+        return confirm.ask(&ctx, form);
     }
-    visit.queue.pause().await?;
-    visit.done(&visit.path(""), &format!("The namespace {namespace} is paused."))
+    ctx.queue.pause().await?;
+    ctx.redirect_with_notice(&ctx.path(""), &format!("The namespace {namespace} is paused."))
 }
 
-async fn resume(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+async fn resume(ctx: PageContext, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let namespace = visit.queue.namespace();
+    let namespace = ctx.queue.namespace();
     if !form.is_confirmed() {
         let confirm = Confirm {
             tab: Tab::Overview,
             question: format!("Resume the namespace {namespace}?"),
-            detail: "What is waiting is handed out again at once.".to_owned(),
+            detail: "Pending events are delivered again.".to_owned(),
             button: "Resume".to_owned(),
             destructive: false,
-            action: visit.path("resume"),
-            back: visit.path(""),
+            action: ctx.path("resume"),
+            back: ctx.path(""),
         };
-        return confirm.ask(&visit, form);
+        return confirm.ask(&ctx, form);
     }
-    visit.queue.resume().await?;
-    visit.done(&visit.path(""), &format!("The namespace {namespace} hands out events again."))
+    ctx.queue.resume().await?;
+    ctx.redirect_with_notice(&ctx.path(""), &format!("The namespace {namespace} is resumed."))
 }
 
 #[cfg(test)]
@@ -337,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_become_rates() {
+    fn counts_are_converted_to_rates() {
         let counts = vec![Some(10.0), None, Some(5.0)];
         assert_eq!(per_minute(counts.clone(), 60, 180), [Some(10.0), Some(0.0), Some(5.0)]);
         assert_eq!(per_minute(counts.clone(), 60, 150), [Some(10.0), Some(0.0), Some(10.0)], "half a minute");
@@ -346,9 +348,9 @@ mod tests {
     }
 
     #[test]
-    fn few_names_are_enough() {
+    fn long_lists_of_names_are_shortened() {
         let names: Vec<String> = (1..=7).map(|n| format!("n{n}")).collect();
-        assert_eq!(few(&names[..2]), "n1, n2");
-        assert_eq!(few(&names), "n1, n2, n3, n4, n5 and 2 more");
+        assert_eq!(shorten(&names[..2]), "n1, n2");
+        assert_eq!(shorten(&names), "n1, n2, n3, n4, n5 and 2 more");
     }
 }

@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/publish`: publishing an event by hand.
+//! `/ui/{namespace}/publish`: a form that publishes an event.
 
 use askama::Template;
 use axum::Router;
@@ -7,13 +7,14 @@ use axum::response::Response;
 use axum::routing::get;
 use serde_json::value::RawValue;
 use windlass::NewEvent;
+use windlass_api::ErrorBody;
 
 use super::form::Form;
-use super::shell::{Shell, Tab, page, with_status};
-use super::visit::Visit;
-use super::{Answer, PUBLISH};
+use super::layout::{Layout, Tab, render, render_with_status};
+use super::page_context::PageContext;
+use super::{PUBLISH, PageResult};
 use crate::app::App;
-use crate::error::{ApiError, ErrorBody};
+use crate::error::ApiError;
 use crate::extract::FormBody;
 
 pub(super) fn routes() -> Router<App> {
@@ -23,11 +24,11 @@ pub(super) fn routes() -> Router<App> {
 #[derive(Template)]
 #[template(path = "publish.html")]
 struct PublishPage {
-    shell: Shell,
+    layout: Layout,
     fields: Vec<Field>,
     payload: String,
     payload_error: Option<String>,
-    /// About no field in particular.
+    /// An error without a field.
     error: Option<String>,
 }
 
@@ -39,7 +40,7 @@ struct Field {
     error: Option<String>,
 }
 
-/// By the names that errors have for them.
+/// Field name as in errors, label, and hint.
 const FIELDS: [(&str, &str, &str); 5] = [
     ("type", "Type", "Required, as in order.paid"),
     ("title", "Title", "A line for people"),
@@ -48,28 +49,31 @@ const FIELDS: [(&str, &str, &str); 5] = [
     ("key", "Key", "Published only once within the window of the policy"),
 ];
 
-fn form_page(visit: &Visit, form: &Form, problem: Option<&ErrorBody>) -> PublishPage {
-    let error_of = |name| problem.filter(|problem| problem.field == Some(name)).map(|problem| problem.error.clone());
+fn form_page(ctx: &PageContext, form: &Form, problem: Option<&ErrorBody>) -> PublishPage {
+    let error_of =
+        |name| problem.filter(|problem| problem.field.as_deref() == Some(name)).map(|problem| problem.error.clone());
     let field =
         |(name, label, hint)| Field { name, label, hint, value: form.text(name).to_owned(), error: error_of(name) };
     let named = |field| FIELDS.iter().any(|(name, ..)| *name == field) || field == "payload";
     PublishPage {
-        shell: visit.shell(Tab::Publish, "Publish"),
+        layout: ctx.layout(Tab::Publish, "Publish"),
         fields: FIELDS.map(field).into(),
         payload: form.text("payload").to_owned(),
         payload_error: error_of("payload"),
-        error: problem.filter(|problem| !problem.field.is_some_and(named)).map(|problem| problem.error.clone()),
+        error: problem
+            .filter(|problem| !problem.field.as_deref().is_some_and(named))
+            .map(|problem| problem.error.clone()),
     }
 }
 
-async fn show(visit: Visit) -> Answer {
-    page(&form_page(&visit, &Form(Vec::new()), None))
+async fn show(ctx: PageContext) -> PageResult {
+    render(&form_page(&ctx, &Form(Vec::new()), None))
 }
 
-async fn publish(visit: Visit, FormBody(fields, _room): FormBody) -> Result<Response, ApiError> {
+async fn publish(ctx: PageContext, FormBody(fields, _memory): FormBody) -> Result<Response, ApiError> {
     let form = Form(fields);
     let stored = match event(&form) {
-        Ok(event) => visit.queue.publish(event).await.map_err(ApiError::from),
+        Ok(event) => ctx.queue.publish(event).await.map_err(ApiError::from),
         Err(error) => Err(error),
     };
     match stored {
@@ -79,13 +83,12 @@ async fn publish(visit: Visit, FormBody(fields, _room): FormBody) -> Result<Resp
                 true => format!("An event with this key was published before: it is event {id}."),
                 false => format!("Event {id} is published."),
             };
-            // Who may publish may not look, perhaps.
-            let next =
-                if visit.caller.allows(windlass::Scope::Read) { format!("events/{id}") } else { "publish".into() };
-            visit.done(&visit.path(&next), &notice)
+            // A token with the scope `publish` may lack `read`.
+            let next = if ctx.caller.allows(windlass::Scope::Read) { format!("events/{id}") } else { "publish".into() };
+            ctx.redirect_with_notice(&ctx.path(&next), &notice)
         }
         Err(error) if error.status.is_client_error() => {
-            Ok(with_status(StatusCode::BAD_REQUEST, &form_page(&visit, &form, Some(&error.body))))
+            Ok(render_with_status(StatusCode::BAD_REQUEST, &form_page(&ctx, &form, Some(&error.body))))
         }
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/schedules/{schedule_id}`: one schedule, what it fired, and what can be done about it.
+//! `/ui/{namespace}/schedules/{schedule_id}`: one schedule, its recent ticks, and its actions.
 
 use askama::Template;
 use axum::Router;
@@ -8,31 +8,31 @@ use chrono_tz::Tz;
 use serde::Deserialize;
 use windlass::{ScheduleFire, ScheduleView};
 
-use super::Answer;
+use super::PageResult;
 use super::confirm::Confirm;
-use super::cron::in_words;
+use super::cron::describe;
 use super::form::{Form, link};
-use super::format::{Badge, When, span};
+use super::format::{Badge, RelativeTime, duration};
 use super::json::indented;
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 use super::schedules::state;
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, FormBody, ScheduleId, known};
+use crate::extract::{FormBody, QueryArgs, ScheduleId, clamp_to_epoch};
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/schedules/{schedule_id}", get(show).post(act))
 }
 
-/// How many ticks to come are shown.
+/// Number of future ticks to show.
 pub(super) const TICKS: usize = 10;
 
-/// How many that are on record.
+/// Number of recorded ticks per page.
 const FIRES: usize = 20;
 
-/// How much of a payload is shown, in bytes.
-const PAYLOAD_SHOWN: usize = 64 << 10;
+/// Bytes of a payload that the page shows.
+const PAYLOAD_BYTES_SHOWN: usize = 64 << 10;
 
 #[derive(Deserialize)]
 struct ShowArgs {
@@ -42,7 +42,7 @@ struct ShowArgs {
 #[derive(Template)]
 #[template(path = "schedule.html")]
 struct SchedulePage {
-    shell: Shell,
+    layout: Layout,
     path: String,
     words: Option<String>,
     badge: Badge,
@@ -55,37 +55,37 @@ struct SchedulePage {
     view: ScheduleView,
 }
 
-/// An instant, also as clocks in the schedule's zone show it.
+/// A tick, also in the schedule's time zone.
 pub(super) struct Tick {
-    pub when: When,
+    pub when: RelativeTime,
     pub local: String,
 }
 
 struct Fire {
     tick: Tick,
-    fired: When,
+    fired: RelativeTime,
     of: ScheduleFire,
 }
 
-async fn show(visit: Visit, ScheduleId(id): ScheduleId, Args(args): Args<ShowArgs>) -> Answer {
-    let view = visit.queue.schedule(&id).await?;
-    let fires = visit.queue.schedule_fires(&id, args.before.map(known), FIRES).await?;
-    let path = visit.path(&format!("schedules/{id}"));
+async fn show(ctx: PageContext, ScheduleId(id): ScheduleId, QueryArgs(args): QueryArgs<ShowArgs>) -> PageResult {
+    let view = ctx.queue.schedule(&id).await?;
+    let fires = ctx.queue.schedule_fires(&id, args.before.map(clamp_to_epoch), FIRES).await?;
+    let path = ctx.path(&format!("schedules/{id}"));
     let older = fires.last().filter(|_| fires.len() == FIRES).map(|last| {
         let before = last.tick_at.to_rfc3339_opts(SecondsFormat::Micros, true);
         link(&path, [("before", Some(before.into()))])
     });
-    let now = visit.now;
-    let in_zone = |at| Tick { when: When::new(at, now), local: local(at, &view.timezone) };
-    let fire = |of: ScheduleFire| Fire { tick: in_zone(of.tick_at), fired: When::new(of.fired_at, now), of };
-    let (payload, payload_is_whole) = indented(view.payload.get(), PAYLOAD_SHOWN);
-    page(&SchedulePage {
-        shell: visit.shell(Tab::Schedules, view.name.clone()),
-        words: in_words(&view.cron),
+    let now = ctx.now;
+    let in_zone = |at| Tick { when: RelativeTime::new(at, now), local: local(at, &view.timezone) };
+    let fire = |of: ScheduleFire| Fire { tick: in_zone(of.tick_at), fired: RelativeTime::new(of.fired_at, now), of };
+    let (payload, payload_is_whole) = indented(view.payload.get(), PAYLOAD_BYTES_SHOWN);
+    render(&SchedulePage {
+        layout: ctx.layout(Tab::Schedules, view.name.clone()),
+        words: describe(&view.cron),
         badge: state(&view),
-        ticks: ticks(&visit, &view.cron, &view.timezone).await?,
+        ticks: ticks(&ctx, &view.cron, &view.timezone).await?,
         fires: fires.into_iter().map(fire).collect(),
-        expires: view.expires_in_ms.map(span),
+        expires: view.expires_in_ms.map(duration),
         payload,
         payload_is_whole,
         older,
@@ -94,10 +94,10 @@ async fn show(visit: Visit, ScheduleId(id): ScheduleId, Args(args): Args<ShowArg
     })
 }
 
-/// The next ticks of such a schedule.
-pub(super) async fn ticks(visit: &Visit, cron: &str, timezone: &str) -> Result<Vec<Tick>, ApiError> {
-    let ticks = visit.queue.preview_schedule(cron, timezone, None, TICKS).await?.into_iter();
-    Ok(ticks.map(|at| Tick { when: When::new(at, visit.now), local: local(at, timezone) }).collect())
+/// The next ticks of a cron expression.
+pub(super) async fn ticks(ctx: &PageContext, cron: &str, timezone: &str) -> Result<Vec<Tick>, ApiError> {
+    let ticks = ctx.queue.preview_schedule(cron, timezone, None, TICKS).await?.into_iter();
+    Ok(ticks.map(|at| Tick { when: RelativeTime::new(at, ctx.now), local: local(at, timezone) }).collect())
 }
 
 fn local(at: DateTime<Utc>, timezone: &str) -> String {
@@ -105,82 +105,82 @@ fn local(at: DateTime<Utc>, timezone: &str) -> String {
     at.with_timezone(&zone).format("%a %Y-%m-%d %H:%M:%S %Z").to_string()
 }
 
-/// What can be done about a schedule.
+/// An action on a schedule.
 #[derive(Clone, Copy)]
-enum Act {
+enum ScheduleAction {
     Pause,
     Resume,
     Run,
     Remove,
 }
 
-impl Act {
-    fn of(form: &Form) -> Result<Act, ApiError> {
+impl ScheduleAction {
+    fn of(form: &Form) -> Result<ScheduleAction, ApiError> {
         match form.text("action") {
-            "pause" => Ok(Act::Pause),
-            "resume" => Ok(Act::Resume),
-            "run" => Ok(Act::Run),
-            "remove" => Ok(Act::Remove),
+            "pause" => Ok(ScheduleAction::Pause),
+            "resume" => Ok(ScheduleAction::Resume),
+            "run" => Ok(ScheduleAction::Run),
+            "remove" => Ok(ScheduleAction::Remove),
             _ => Err(ApiError::invalid("action", "must be pause, resume, run or remove")),
         }
     }
 
-    /// The question, what follows, and the word on the button.
-    fn asks(self, view: &ScheduleView) -> (String, String, &'static str) {
+    /// Question, consequences and button label of the confirmation page.
+    fn confirmation(self, view: &ScheduleView) -> (String, String, &'static str) {
         let (name, event_type) = (&view.name, &view.event_type);
         match self {
-            Act::Pause => (
+            ScheduleAction::Pause => (
                 format!("Pause the schedule “{name}”?"),
-                "It publishes nothing until it is resumed. What comes meanwhile is not made up for.".into(),
+                "It publishes nothing until it is resumed. Ticks during the pause are skipped.".into(),
                 "Pause",
             ),
-            Act::Resume => (
+            ScheduleAction::Resume => (
                 format!("Resume the schedule “{name}”?"),
-                "It goes on with its next tick. What came while it was paused was not missed.".into(),
+                "It continues with its next tick. Ticks during the pause do not count as missed.".into(),
                 "Resume",
             ),
-            Act::Run => (
+            ScheduleAction::Run => (
                 format!("Run the schedule “{name}” now?"),
-                format!("It publishes one event of the type {event_type}. Its ticks come as before."),
+                format!("It publishes one event of the type {event_type}. Its ticks do not change."),
                 "Run now",
             ),
-            Act::Remove => (
+            ScheduleAction::Remove => (
                 format!("Delete the schedule “{name}”?"),
-                "It and the record of its ticks are gone for good. The events that it published stay.".into(),
+                "The schedule and its fired ticks are deleted. Published events stay. This cannot be undone.".into(),
                 "Delete",
             ),
         }
     }
 }
 
-async fn act(visit: Visit, ScheduleId(id): ScheduleId, FormBody(fields, _room): FormBody) -> Answer {
+async fn act(ctx: PageContext, ScheduleId(id): ScheduleId, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
-    let act = Act::of(&form)?;
-    let view = visit.queue.schedule(&id).await?;
-    let path = visit.path(&format!("schedules/{id}"));
+    let act = ScheduleAction::of(&form)?;
+    let view = ctx.queue.schedule(&id).await?;
+    let path = ctx.path(&format!("schedules/{id}"));
     if !form.is_confirmed() {
-        let (question, detail, button) = act.asks(&view);
-        let destructive = matches!(act, Act::Remove);
+        let (question, detail, button) = act.confirmation(&view);
+        let destructive = matches!(act, ScheduleAction::Remove);
         let (action, back, button) = (path.clone(), path, button.to_owned());
-        return Confirm { tab: Tab::Schedules, question, detail, button, destructive, action, back }.ask(&visit, form);
+        return Confirm { tab: Tab::Schedules, question, detail, button, destructive, action, back }.ask(&ctx, form);
     }
     let name = &view.name;
     match act {
-        Act::Pause => {
-            visit.queue.pause_schedule(&id).await?;
-            visit.done(&path, &format!("“{name}” is paused."))
+        ScheduleAction::Pause => {
+            ctx.queue.pause_schedule(&id).await?;
+            ctx.redirect_with_notice(&path, &format!("“{name}” is paused."))
         }
-        Act::Resume => {
-            visit.queue.resume_schedule(&id).await?;
-            visit.done(&path, &format!("“{name}” is active again."))
+        ScheduleAction::Resume => {
+            ctx.queue.resume_schedule(&id).await?;
+            ctx.redirect_with_notice(&path, &format!("“{name}” is active again."))
         }
-        Act::Run => {
-            let published = visit.queue.run_schedule(&id).await?;
-            visit.done(&path, &format!("“{name}” published event {}.", published.event.id))
+        ScheduleAction::Run => {
+            let published = ctx.queue.run_schedule(&id).await?;
+            ctx.redirect_with_notice(&path, &format!("“{name}” published event {}.", published.event.id))
         }
-        Act::Remove => {
-            visit.queue.remove_schedule(&id).await?;
-            visit.done(&visit.path("schedules"), &format!("“{name}” is deleted."))
+        ScheduleAction::Remove => {
+            ctx.queue.remove_schedule(&id).await?;
+            ctx.redirect_with_notice(&ctx.path("schedules"), &format!("“{name}” is deleted."))
         }
     }
 }

@@ -1,5 +1,4 @@
-//! `…/schedules/new` and `…/schedules/{schedule_id}/edit`: a form for all that can be said of a schedule, with a look at
-//! when it would tick.
+//! `…/schedules/new` and `…/schedules/{schedule_id}/edit`: a form for a schedule, with a preview of its ticks.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,13 +10,13 @@ use axum::routing::get;
 use serde_json::value::RawValue;
 use windlass::{MissedPolicy, NewEvent, NewSchedule, ScheduleView};
 
-use super::Answer;
-use super::cron::in_words;
+use super::PageResult;
+use super::cron::describe;
 use super::form::Form;
-use super::problem::Problem;
+use super::form_error::FormError;
+use super::layout::{Layout, Tab, render, render_with_status};
+use super::page_context::PageContext;
 use super::schedule::{Tick, ticks};
-use super::shell::{Shell, Tab, page, with_status};
-use super::visit::Visit;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::{FormBody, ScheduleId};
@@ -28,7 +27,7 @@ pub(super) fn routes() -> Router<App> {
         .route("/ui/{namespace}/schedules/{schedule_id}/edit", get(ask_changes).post(change))
 }
 
-/// The fields that say themselves what is wrong with them; from the eighth on those that few need.
+/// The fields that show their own error. The rarely used ones start at the eighth.
 const SHOWN: &[&str] = &[
     "name",
     "cron",
@@ -45,38 +44,40 @@ const SHOWN: &[&str] = &[
     "metadata",
 ];
 
-const PAYLOAD_HINT: &str = "Any JSON. In it and in the title, {{tick.date}}, {{tick.utc}} and the like stand for values of \
-     the tick.";
+const PAYLOAD_HINT: &str = "Any JSON. Placeholders such as {{tick.date}} and {{tick.utc}}, here and in the title, are \
+     replaced with values of the tick.";
 
 #[derive(Template)]
 #[template(path = "schedule_form.html")]
 struct FormPage {
-    shell: Shell,
+    layout: Layout,
     form: Fields,
-    /// On the button.
+    /// Label of the button.
     save: &'static str,
     action: String,
     back: String,
-    problem: Option<Problem>,
+    problem: Option<FormError>,
     words: Option<String>,
     ticks: Vec<Tick>,
 }
 
 impl FormPage {
-    /// What is wrong with this field.
-    fn wrong(&self, field: &str) -> &str {
-        self.problem.as_ref().map_or("", |problem| problem.with(field))
+    /// The error of this field, or an empty text.
+    fn field_error(&self, field: &str) -> &str {
+        self.problem.as_ref().map_or("", |problem| problem.message_for(field))
     }
 
-    /// Whether what few need is shown.
-    fn more(&self) -> bool {
+    /// Whether a rarely used field is filled or invalid, so that these fields must be visible.
+    fn shows_rare_fields(&self) -> bool {
         let Fields { description, group_id, max_retries, expires_in_s, metadata, priority, .. } = &self.form;
         let filled = [description, group_id, max_retries, expires_in_s, metadata].iter().any(|text| !text.is_empty());
-        filled || !matches!(&priority[..], "" | "0") || SHOWN[7..].iter().any(|field| !self.wrong(field).is_empty())
+        filled
+            || !matches!(&priority[..], "" | "0")
+            || SHOWN[7..].iter().any(|field| !self.field_error(field).is_empty())
     }
 }
 
-/// What the form holds, as it was typed.
+/// The form, as it was typed.
 #[derive(Default)]
 struct Fields {
     name: String,
@@ -97,11 +98,11 @@ struct Fields {
 }
 
 impl Fields {
-    fn of_new() -> Fields {
+    fn for_new() -> Fields {
         Fields { timezone: "UTC".into(), missed: MissedPolicy::default().as_str().into(), ..Fields::default() }
     }
 
-    fn of_form(form: &Form) -> Fields {
+    fn from_form(form: &Form) -> Fields {
         let field = |name| form.get(name).unwrap_or_default().to_owned();
         Fields {
             name: field("name"),
@@ -122,7 +123,7 @@ impl Fields {
         }
     }
 
-    fn of_schedule(view: ScheduleView) -> Fields {
+    fn from_schedule(view: ScheduleView) -> Fields {
         let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
         Fields {
             name: view.name,
@@ -166,8 +167,9 @@ impl Fields {
             event = event.max_retries(max_retries);
         }
         if let Some(seconds) = number("expires_in_ms", &self.expires_in_s)? {
-            let span = Duration::try_from_secs_f64(seconds);
-            event = event.expires_in(span.map_err(|_| ApiError::invalid("expires_in_ms", "is no span of time"))?);
+            let duration = Duration::try_from_secs_f64(seconds);
+            event =
+                event.expires_in(duration.map_err(|_| ApiError::invalid("expires_in_ms", "is not a valid duration"))?);
         }
         let texts = [&self.title, &self.description, &self.group_id].map(|text| Some(text).filter(|it| !it.is_empty()));
         let [title, description, group_id] = texts;
@@ -177,11 +179,11 @@ impl Fields {
     }
 }
 
-/// Nothing where nothing was typed.
+/// `None` if the field is empty.
 fn number<T: FromStr>(field: &'static str, text: &str) -> Result<Option<T>, ApiError> {
     match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| ApiError::invalid(field, "is not such a number")),
+        text => text.parse().map(Some).map_err(|_| ApiError::invalid(field, "is not a valid number")),
     }
 }
 
@@ -194,79 +196,79 @@ fn json(field: &'static str, text: &str) -> Result<Option<Box<RawValue>>, ApiErr
     }
 }
 
-/// A new one, or this one.
-enum Which {
+/// The schedule that the form is for.
+enum FormTarget {
     New,
-    Known(String),
+    Existing(String),
 }
 
-impl Which {
-    fn action(&self, visit: &Visit) -> String {
+impl FormTarget {
+    fn action(&self, ctx: &PageContext) -> String {
         match self {
-            Which::New => visit.path("schedules/new"),
-            Which::Known(id) => visit.path(&format!("schedules/{id}/edit")),
+            FormTarget::New => ctx.path("schedules/new"),
+            FormTarget::Existing(id) => ctx.path(&format!("schedules/{id}/edit")),
         }
     }
 
-    /// The form, with what is wrong and when it would tick.
-    fn form(&self, visit: &Visit, form: Fields, problem: Option<Problem>, ticks: Vec<Tick>) -> FormPage {
+    /// Renders the form with its error and the preview.
+    fn form(&self, ctx: &PageContext, form: Fields, problem: Option<FormError>, ticks: Vec<Tick>) -> FormPage {
         let (title, save, back) = match self {
-            Which::New => ("New schedule", "Create", visit.path("schedules")),
-            Which::Known(id) => ("Edit schedule", "Save", visit.path(&format!("schedules/{id}"))),
+            FormTarget::New => ("New schedule", "Create", ctx.path("schedules")),
+            FormTarget::Existing(id) => ("Edit schedule", "Save", ctx.path(&format!("schedules/{id}"))),
         };
-        let (shell, action, words) = (visit.shell(Tab::Schedules, title), self.action(visit), in_words(&form.cron));
-        FormPage { shell, form, save, action, back, problem, words, ticks }
+        let (layout, action, words) = (ctx.layout(Tab::Schedules, title), self.action(ctx), describe(&form.cron));
+        FormPage { layout, form, save, action, back, problem, words, ticks }
     }
 }
 
-async fn ask_new(visit: Visit) -> Answer {
-    page(&Which::New.form(&visit, Fields::of_new(), None, Vec::new()))
+async fn ask_new(ctx: PageContext) -> PageResult {
+    render(&FormTarget::New.form(&ctx, Fields::for_new(), None, Vec::new()))
 }
 
-async fn ask_changes(visit: Visit, ScheduleId(id): ScheduleId) -> Answer {
-    let view = visit.queue.schedule(&id).await?;
-    let ticks = ticks(&visit, &view.cron, &view.timezone).await?;
-    page(&Which::Known(id).form(&visit, Fields::of_schedule(view), None, ticks))
+async fn ask_changes(ctx: PageContext, ScheduleId(id): ScheduleId) -> PageResult {
+    let view = ctx.queue.schedule(&id).await?;
+    let ticks = ticks(&ctx, &view.cron, &view.timezone).await?;
+    render(&FormTarget::Existing(id).form(&ctx, Fields::from_schedule(view), None, ticks))
 }
 
-async fn create(visit: Visit, FormBody(form, _room): FormBody) -> Answer {
-    submit(visit, Which::New, Form(form)).await
+async fn create(ctx: PageContext, FormBody(form, _memory): FormBody) -> PageResult {
+    submit(ctx, FormTarget::New, Form(form)).await
 }
 
-async fn change(visit: Visit, ScheduleId(id): ScheduleId, FormBody(form, _room): FormBody) -> Answer {
-    submit(visit, Which::Known(id), Form(form)).await
+async fn change(ctx: PageContext, ScheduleId(id): ScheduleId, FormBody(form, _memory): FormBody) -> PageResult {
+    submit(ctx, FormTarget::Existing(id), Form(form)).await
 }
 
-async fn submit(visit: Visit, which: Which, form: Form) -> Answer {
-    let fields = Fields::of_form(&form);
-    let zone = if fields.timezone.is_empty() { "UTC" } else { &fields.timezone };
-    let (ticks, problem) = match ticks(&visit, &fields.cron, zone).await {
+async fn submit(ctx: PageContext, target: FormTarget, form: Form) -> PageResult {
+    let fields = Fields::from_form(&form);
+    let timezone = if fields.timezone.is_empty() { "UTC" } else { &fields.timezone };
+    let (ticks, problem) = match ticks(&ctx, &fields.cron, timezone).await {
         Ok(ticks) => (ticks, None),
-        Err(error) => (Vec::new(), Some(Problem::of(error)?)),
+        Err(error) => (Vec::new(), Some(FormError::from_api_error(error)?)),
     };
     if problem.is_some() || form.get("preview").is_some() {
-        return answer(&which.form(&visit, fields, problem, ticks));
+        return render_form(&target.form(&ctx, fields, problem, ticks));
     }
-    match save(&visit, &which, &fields).await {
+    match save(&ctx, &target, &fields).await {
         Ok(view) => {
-            let notice = match which {
-                Which::New => format!("“{}” is created.", view.name),
-                Which::Known(_) => format!("“{}” is saved.", view.name),
+            let notice = match target {
+                FormTarget::New => format!("“{}” is created.", view.name),
+                FormTarget::Existing(_) => format!("“{}” is saved.", view.name),
             };
-            visit.done(&visit.path(&format!("schedules/{}", view.id)), &notice)
+            ctx.redirect_with_notice(&ctx.path(&format!("schedules/{}", view.id)), &notice)
         }
-        Err(error) => answer(&which.form(&visit, fields, Some(Problem::of(error)?), ticks)),
+        Err(error) => render_form(&target.form(&ctx, fields, Some(FormError::from_api_error(error)?), ticks)),
     }
 }
 
-async fn save(visit: &Visit, which: &Which, fields: &Fields) -> Result<ScheduleView, ApiError> {
+async fn save(ctx: &PageContext, target: &FormTarget, fields: &Fields) -> Result<ScheduleView, ApiError> {
     let new = fields.schedule()?;
-    Ok(match which {
-        Which::New => visit.queue.add_schedule(new).await?,
-        Which::Known(id) => visit.queue.put_schedule(id, new).await?,
+    Ok(match target {
+        FormTarget::New => ctx.queue.add_schedule(new).await?,
+        FormTarget::Existing(id) => ctx.queue.put_schedule(id, new).await?,
     })
 }
 
-fn answer(form: &FormPage) -> Answer {
-    Ok(with_status(form.problem.as_ref().map_or(StatusCode::OK, |problem| problem.status), form))
+fn render_form(form: &FormPage) -> PageResult {
+    Ok(render_with_status(form.problem.as_ref().map_or(StatusCode::OK, |problem| problem.status), form))
 }

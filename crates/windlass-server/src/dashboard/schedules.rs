@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/schedules`: what is published by the clock.
+//! `/ui/{namespace}/schedules`: the list of schedules.
 
 use askama::Template;
 use axum::Router;
@@ -6,25 +6,25 @@ use axum::routing::get;
 use serde::Deserialize;
 use windlass::{ScheduleFilter, ScheduleRunner, ScheduleView};
 
-use super::Answer;
-use super::cron::in_words;
+use super::PageResult;
+use super::cron::describe;
 use super::form::link;
-use super::format::{Badge, When, counted};
-use super::shell::{Shell, Tab, page};
-use super::visit::Visit;
+use super::format::{Badge, RelativeTime, pluralize};
+use super::layout::{Layout, Tab, render};
+use super::page_context::PageContext;
 use crate::app::App;
-use crate::extract::Args;
+use crate::extract::QueryArgs;
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/schedules", get(list))
 }
 
-/// How many a page shows.
+/// Schedules per page.
 const SHOWN: usize = 50;
 
 #[derive(Deserialize)]
 struct ListArgs {
-    /// Only those that are active, or are not.
+    /// Only active schedules, or only paused ones.
     active: Option<bool>,
     #[serde(default)]
     offset: usize,
@@ -33,7 +33,7 @@ struct ListArgs {
 #[derive(Template)]
 #[template(path = "schedules.html")]
 struct Schedules {
-    shell: Shell,
+    layout: Layout,
     rows: Vec<Row>,
     total: String,
     active: Option<bool>,
@@ -46,41 +46,41 @@ struct Row {
     view: ScheduleView,
     words: Option<String>,
     badge: Badge,
-    next: Option<When>,
-    last: Option<When>,
+    next: Option<RelativeTime>,
+    last: Option<RelativeTime>,
 }
 
-async fn list(visit: Visit, Args(args): Args<ListArgs>) -> Answer {
+async fn list(ctx: PageContext, QueryArgs(args): QueryArgs<ListArgs>) -> PageResult {
     let ListArgs { active, offset } = args;
     let filter = ScheduleFilter { active, limit: SHOWN, offset, ..ScheduleFilter::default() };
-    let found = visit.queue.schedules(filter).await?;
+    let found = ctx.queue.schedules(filter).await?;
     let at = |offset: usize| {
         let offset = (offset > 0).then(|| offset.to_string().into());
-        link(&visit.path("schedules"), [("active", active.map(|active| active.to_string().into())), ("offset", offset)])
+        link(&ctx.path("schedules"), [("active", active.map(|active| active.to_string().into())), ("offset", offset)])
     };
     let next = offset.saturating_add(SHOWN);
-    page(&Schedules {
-        shell: visit.shell(Tab::Schedules, "Schedules"),
-        total: counted(found.total, "schedule", "schedules"),
+    render(&Schedules {
+        layout: ctx.layout(Tab::Schedules, "Schedules"),
+        total: pluralize(found.total, "schedule", "schedules"),
         newer: (offset > 0).then(|| at(offset.saturating_sub(SHOWN))),
         older: ((next as u64) < found.total).then(|| at(next)),
-        rows: found.items.into_iter().map(|view| row(&visit, view)).collect(),
+        rows: found.items.into_iter().map(|view| row(&ctx, view)).collect(),
         active,
     })
 }
 
-fn row(visit: &Visit, view: ScheduleView) -> Row {
+fn row(ctx: &PageContext, view: ScheduleView) -> Row {
     Row {
-        path: visit.path(&format!("schedules/{}", view.id)),
-        words: in_words(&view.cron),
+        path: ctx.path(&format!("schedules/{}", view.id)),
+        words: describe(&view.cron),
         badge: state(&view),
-        next: view.next_runs.first().map(|at| When::new(*at, visit.now)),
-        last: view.last_at.map(|at| When::new(at, visit.now)),
+        next: view.next_runs.first().map(|at| RelativeTime::new(*at, ctx.now)),
+        last: view.last_at.map(|at| RelativeTime::new(at, ctx.now)),
         view,
     }
 }
 
-/// Whether it fires.
+/// The badge for active or paused.
 pub(super) fn state(view: &ScheduleView) -> Badge {
     match (view.active, view.runner) {
         (false, _) => Badge::new("warn", "paused"),

@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/settings`: the namespace itself, whether it is paused, and its policy.
+//! `/ui/{namespace}/settings`: one namespace and its policy.
 
 use askama::Template;
 use axum::Router;
@@ -6,17 +6,17 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use windlass::{Error, Namespace, NamespacePolicy};
 
-use super::Answer;
+use super::PageResult;
 use super::confirm::Confirm;
 use super::form::Form;
-use super::format::When;
-use super::problem::Problem;
-use super::shell::{Shell, Tab, with_status};
-use super::visit::Visit;
+use super::form_error::FormError;
+use super::format::RelativeTime;
+use super::layout::{Layout, Tab, render_with_status};
+use super::page_context::PageContext;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::FormBody;
-use crate::routes::namespace::{PolicyBody, PolicyRequest};
+use crate::routes::namespace::{namespace_policy, policy_body};
 
 pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/settings", get(show).post(change_policy))
@@ -25,71 +25,71 @@ pub(super) fn routes() -> Router<App> {
 #[derive(Template)]
 #[template(path = "settings.html")]
 struct Settings {
-    shell: Shell,
+    layout: Layout,
     namespace: Namespace,
-    created: When,
+    created: RelativeTime,
     policy: String,
-    problem: Option<Problem>,
+    problem: Option<FormError>,
 }
 
 impl Settings {
-    /// What is wrong with the policy.
-    fn wrong(&self) -> &str {
-        self.problem.as_ref().map_or("", |problem| problem.beside(&[]))
+    /// The error of the policy, or an empty text.
+    fn field_error(&self) -> &str {
+        self.problem.as_ref().map_or("", |problem| problem.message_unless_in(&[]))
     }
 }
 
-async fn show(visit: Visit) -> Answer {
-    shown(&visit, None)
+async fn show(ctx: PageContext) -> PageResult {
+    shown(&ctx, None)
 }
 
-/// The page, with a policy that could not be saved in place of the one in force.
-fn shown(visit: &Visit, refused: Option<(String, Problem)>) -> Answer {
-    let name = || visit.queue.namespace().to_owned();
-    let namespace = visit.namespace.clone().ok_or_else(|| Error::NamespaceNotFound { namespace: name() })?;
+/// Renders the page, with the refused policy instead of the current one, if there is any.
+fn shown(ctx: &PageContext, refused: Option<(String, FormError)>) -> PageResult {
+    let name = || ctx.queue.namespace().to_owned();
+    let namespace = ctx.namespace.clone().ok_or_else(|| Error::NamespaceNotFound { namespace: name() })?;
     let (policy, problem) = match refused {
         Some((policy, problem)) => (policy, Some(problem)),
         None => (written(namespace.policy.clone())?, None),
     };
     let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
-    let shell = visit.shell(Tab::Namespaces, format!("Namespace {}", namespace.namespace));
-    let created = When::new(namespace.created_at, visit.now);
-    Ok(with_status(status, &Settings { shell, namespace, created, policy, problem }))
+    let layout = ctx.layout(Tab::Namespaces, format!("Namespace {}", namespace.namespace));
+    let created = RelativeTime::new(namespace.created_at, ctx.now);
+    Ok(render_with_status(status, &Settings { layout, namespace, created, policy, problem }))
 }
 
 fn written(policy: NamespacePolicy) -> Result<String, ApiError> {
-    serde_json::to_string_pretty(&PolicyBody::from(policy)).map_err(|error| ApiError::invalid("policy", error))
+    serde_json::to_string_pretty(&policy_body(policy)).map_err(|error| ApiError::invalid("policy", error))
 }
 
-async fn change_policy(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+async fn change_policy(ctx: PageContext, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
     let text = form.text("policy").to_owned();
     let policy = match parsed(&text) {
         Ok(policy) => policy,
-        Err(error) => return shown(&visit, Some((text, Problem::of(error)?))),
+        Err(error) => return shown(&ctx, Some((text, FormError::from_api_error(error)?))),
     };
-    let name = visit.queue.namespace();
+    let name = ctx.queue.namespace();
     if !form.is_confirmed() {
         let confirm = Confirm {
             tab: Tab::Namespaces,
             question: format!("Change the policy of the namespace {name}?"),
-            detail: "It holds for what is published and claimed from now on, on every server.".to_owned(),
+            detail: "It applies to events published and claimed from now on, on every server.".to_owned(),
             button: "Change".to_owned(),
             destructive: false,
-            action: visit.path("settings"),
-            back: visit.path("settings"),
+            action: ctx.path("settings"),
+            back: ctx.path("settings"),
         };
-        return confirm.ask(&visit, form);
+        return confirm.ask(&ctx, form);
     }
-    match visit.queue.put_namespace(name, Some(policy), None).await {
-        Ok(_) => visit.done(&visit.path("settings"), "The policy is changed."),
-        Err(error) => shown(&visit, Some((text, Problem::of(error.into())?))),
+    match ctx.queue.put_namespace(name, Some(policy), None).await {
+        Ok(_) => ctx.redirect_with_notice(&ctx.path("settings"), "The policy is changed."),
+        Err(error) => shown(&ctx, Some((text, FormError::from_api_error(error.into())?))),
     }
 }
 
 fn parsed(text: &str) -> Result<NamespacePolicy, ApiError> {
-    let request: PolicyRequest = serde_json::from_str(text).map_err(|error| ApiError::invalid("policy", error))?;
-    Ok(NamespacePolicy::try_from(request)?)
+    let request = serde_json::from_str(text).map_err(|error| ApiError::invalid("policy", error))?;
+    Ok(namespace_policy(request)?)
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_can_be_saved() {
+    fn shown_policy_can_be_saved() {
         for preset in ["default", "queue", "bus", "tags", "core", "outbox"] {
             let policy = NamespacePolicy::from(windlass::Policy::preset(preset).unwrap());
             let text = written(policy.clone()).ok().unwrap();

@@ -1,5 +1,5 @@
-//! Signing in with an API token. The cookie holds the token itself, so any server on the database knows it, and
-//! revoking the token ends it. The JSON API does not look at cookies.
+//! Signing in with an API token. The cookie contains the token itself, so every server on the database accepts it, and
+//! revoking the token ends the session. The JSON API ignores cookies.
 
 use askama::Template;
 use axum::Router;
@@ -14,11 +14,11 @@ use windlass::DEFAULT_NAMESPACE;
 
 use super::assets::VERSION;
 use super::form::{Form, local_path};
-use super::home_of;
-use super::shell::{bare_error, with_status};
+use super::home_namespace;
+use super::layout::{bare_error, render_with_status};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, FormBody};
+use crate::extract::{FormBody, QueryArgs};
 
 pub(super) const COOKIE: &str = "windlass_token";
 
@@ -40,35 +40,39 @@ struct AskArgs {
     next: String,
 }
 
-async fn ask(Args(args): Args<AskArgs>) -> Response {
+async fn ask(QueryArgs(args): QueryArgs<AskArgs>) -> Response {
     let next = local_path(&args.next).unwrap_or_default();
-    with_status(StatusCode::OK, &SignInPage { assets: &VERSION, next, error: None })
+    render_with_status(StatusCode::OK, &SignInPage { assets: &VERSION, next, error: None })
 }
 
-async fn sign_in(State(app): State<App>, parts: Parts, FormBody(fields, _room): FormBody) -> Response {
+async fn sign_in(State(app): State<App>, parts: Parts, FormBody(fields, _memory): FormBody) -> Response {
     let form = Form(fields);
     let next = local_path(form.text("next")).unwrap_or("/ui");
     let token = form.get("token").unwrap_or_default();
-    match app.gate.admit_browser(&app.queue, &parts, Some(token)).await {
+    match app.authorizer.authenticate_browser(&app.queue, &parts, Some(token)).await {
         Ok(caller) => {
-            let next = if is_home(next) { format!("/ui/{}", home_of(&caller)) } else { next.to_owned() };
+            let next = if is_home(next) { format!("/ui/{}", home_namespace(&caller)) } else { next.to_owned() };
             let response = Redirect::to(&next).into_response();
-            // Where nobody is asked for a token, what was typed need not be one.
-            if caller.name().is_none() {
+            // If the server requires no token, the typed text need not be one, so it is not stored.
+            if caller.token_name().is_none() {
                 return response;
             }
             with_cookie(response, &cookie(&app, &parts.headers, token))
         }
         Err(error) if error.status == StatusCode::UNAUTHORIZED => {
             let sentence = if token.is_empty() { "Enter an API token." } else { &error.body.error };
-            with_status(StatusCode::UNAUTHORIZED, &SignInPage { assets: &VERSION, next, error: Some(sentence) })
+            render_with_status(StatusCode::UNAUTHORIZED, &SignInPage { assets: &VERSION, next, error: Some(sentence) })
         }
         Err(error) => bare_error(error.status, &error.body),
     }
 }
 
 async fn sign_out(State(app): State<App>, parts: Parts) -> Response {
-    match app.gate.admit_browser(&app.queue, &parts, super::visit::cookie(&parts.headers, COOKIE)).await {
+    match app
+        .authorizer
+        .authenticate_browser(&app.queue, &parts, super::page_context::cookie(&parts.headers, COOKIE))
+        .await
+    {
         Err(error) if error.status == StatusCode::FORBIDDEN => bare_error(error.status, &error.body),
         _ => with_cookie(Redirect::to("/ui/sign-in").into_response(), &cookie(&app, &parts.headers, "")),
     }
@@ -78,7 +82,7 @@ fn is_home(path: &str) -> bool {
     path == "/ui" || path == format!("/ui/{DEFAULT_NAMESPACE}")
 }
 
-/// A year; the token itself may end sooner.
+/// Lifetime of the cookie: one year. The token itself may expire sooner.
 const SECONDS: u32 = 365 * 24 * 3600;
 
 fn cookie(app: &App, headers: &HeaderMap, token: &str) -> String {

@@ -1,4 +1,4 @@
-//! `/ui/{namespace}/subscriptions`: who is told of what, and what is held back.
+//! `/ui/{namespace}/subscriptions`: subscriptions and paused types.
 
 use askama::Template;
 use axum::Router;
@@ -8,15 +8,15 @@ use axum::routing::get;
 use chrono::TimeDelta;
 use windlass::{MAIN, Subscription, SubscriptionSpec};
 
-use super::Answer;
+use super::PageResult;
 use super::confirm::Confirm;
-use super::counts::Counts;
-use super::filter::names;
+use super::delivery_counts::DeliveryCounts;
+use super::filter::split_names;
 use super::form::Form;
-use super::format::{When, count, counted};
-use super::problem::Problem;
-use super::shell::{Shell, Tab, with_status};
-use super::visit::Visit;
+use super::form_error::FormError;
+use super::format::{RelativeTime, count, pluralize};
+use super::layout::{Layout, Tab, render_with_status};
+use super::page_context::PageContext;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::FormBody;
@@ -25,37 +25,37 @@ pub(super) fn routes() -> Router<App> {
     Router::new().route("/ui/{namespace}/subscriptions", get(show).post(act))
 }
 
-/// The fields that say themselves what is wrong with them.
+/// The fields that show their own error.
 const SHOWN: &[&str] = &["subscription", "types", "tags", "hours", "type"];
 
 #[derive(Template)]
 #[template(path = "subscriptions.html")]
 struct Subscriptions {
-    shell: Shell,
+    layout: Layout,
     total: String,
     rows: Vec<Row>,
     paused_types: Vec<String>,
     form: Fields,
-    problem: Option<Problem>,
+    problem: Option<FormError>,
 }
 
 impl Subscriptions {
-    /// What is wrong with this field.
-    fn wrong(&self, field: &str) -> &str {
-        self.problem.as_ref().map_or("", |problem| problem.with(field))
+    /// The error of this field, or an empty text.
+    fn field_error(&self, field: &str) -> &str {
+        self.problem.as_ref().map_or("", |problem| problem.message_for(field))
     }
 }
 
 struct Row {
     view: Subscription,
-    since: When,
+    since: RelativeTime,
     waiting: String,
     running: String,
     dead: u64,
     dead_text: String,
 }
 
-/// What the form for a new one holds, as it was typed.
+/// The form for a new subscription, as it was typed.
 #[derive(Default)]
 struct Fields {
     subscription: String,
@@ -65,41 +65,41 @@ struct Fields {
     paused_type: String,
 }
 
-async fn show(visit: Visit) -> Answer {
-    shown(&visit, Fields::default(), None).await
+async fn show(ctx: PageContext) -> PageResult {
+    shown(&ctx, Fields::default(), None).await
 }
 
-async fn shown(visit: &Visit, form: Fields, problem: Option<Problem>) -> Answer {
-    let counts = visit.app.counted.get(&visit.queue).await?;
+async fn shown(ctx: &PageContext, form: Fields, problem: Option<FormError>) -> PageResult {
+    let counts = ctx.app.delivery_counts.get(&ctx.queue).await?;
     let row = |view: Subscription| {
-        let Counts { waiting, running, dead } = counts.of(&view.subscription);
-        let since = When::new(view.starts_at, visit.now);
+        let DeliveryCounts { waiting, running, dead } = counts.of(&view.subscription);
+        let since = RelativeTime::new(view.starts_at, ctx.now);
         Row { view, since, waiting: count(waiting), running: count(running), dead, dead_text: count(dead) }
     };
     let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
-    let subscriptions = visit.queue.subscriptions().await?;
+    let subscriptions = ctx.queue.subscriptions().await?;
     let template = Subscriptions {
-        shell: visit.shell(Tab::Subscriptions, "Subscriptions"),
-        total: counted(subscriptions.len(), "subscription", "subscriptions"),
+        layout: ctx.layout(Tab::Subscriptions, "Subscriptions"),
+        total: pluralize(subscriptions.len(), "subscription", "subscriptions"),
         rows: subscriptions.into_iter().map(row).collect(),
-        paused_types: visit.namespace.as_ref().map(|namespace| namespace.paused_types.clone()).unwrap_or_default(),
+        paused_types: ctx.namespace.as_ref().map(|namespace| namespace.paused_types.clone()).unwrap_or_default(),
         form,
         problem,
     };
-    Ok(with_status(status, &template))
+    Ok(render_with_status(status, &template))
 }
 
-async fn act(visit: Visit, FormBody(fields, _room): FormBody) -> Answer {
+async fn act(ctx: PageContext, FormBody(fields, _memory): FormBody) -> PageResult {
     let form = Form(fields);
     match form.text("action") {
-        "add" => add(&visit, &form).await,
-        "pause_type" => pause_type(&visit, form).await,
-        "pause" | "resume" | "remove" | "resume_type" => change(&visit, form).await,
+        "add" => add(&ctx, &form).await,
+        "pause_type" => pause_type(&ctx, form).await,
+        "pause" | "resume" | "remove" | "resume_type" => change(&ctx, form).await,
         _ => Err(ApiError::invalid("action", "must be add, pause, resume, remove, pause_type or resume_type")),
     }
 }
 
-async fn add(visit: &Visit, form: &Form) -> Answer {
+async fn add(ctx: &PageContext, form: &Form) -> PageResult {
     let field = |name| form.get(name).unwrap_or_default().to_owned();
     let fields = Fields {
         subscription: field("subscription"),
@@ -108,26 +108,27 @@ async fn add(visit: &Visit, form: &Form) -> Answer {
         hours: field("hours"),
         paused_type: String::new(),
     };
-    match added(visit, &fields).await {
+    match added(ctx, &fields).await {
         Ok(done) => Ok(done),
-        Err(error) => shown(visit, fields, Some(Problem::of(error)?)).await,
+        Err(error) => shown(ctx, fields, Some(FormError::from_api_error(error)?)).await,
     }
 }
 
-async fn added(visit: &Visit, fields: &Fields) -> Result<Response, ApiError> {
+async fn added(ctx: &PageContext, fields: &Fields) -> Result<Response, ApiError> {
     let name = &fields.subscription;
-    let mut spec = SubscriptionSpec::new(name).types(names(Some(&fields.types))).tags(names(Some(&fields.tags)));
+    let mut spec =
+        SubscriptionSpec::new(name).types(split_names(Some(&fields.types))).tags(split_names(Some(&fields.tags)));
     if !fields.hours.is_empty() {
-        spec = spec.since(visit.now - hours(&fields.hours)?);
+        spec = spec.since(ctx.now - hours(&fields.hours)?);
     }
-    visit.queue.add_subscription(spec).await.map_err(|error| match error {
-        windlass::Error::Exists { .. } => ApiError::invalid("subscription", "there is one of that name"),
+    ctx.queue.add_subscription(spec).await.map_err(|error| match error {
+        windlass::Error::Exists { .. } => ApiError::invalid("subscription", "already exists"),
         error => error.into(),
     })?;
-    visit.done(&visit.path("subscriptions"), &format!("The subscription “{name}” is created."))
+    ctx.redirect_with_notice(&ctx.path("subscriptions"), &format!("The subscription “{name}” is created."))
 }
 
-/// Before this nothing was published.
+/// Limit of the backfill. It is further back than any event.
 const HOURS_MAX: i64 = 1_000_000;
 
 fn hours(text: &str) -> Result<TimeDelta, ApiError> {
@@ -136,70 +137,70 @@ fn hours(text: &str) -> Result<TimeDelta, ApiError> {
     hours.map(TimeDelta::hours).ok_or_else(bad)
 }
 
-async fn pause_type(visit: &Visit, form: Form) -> Answer {
+async fn pause_type(ctx: &PageContext, form: Form) -> PageResult {
     let event_type = form.get("type").unwrap_or_default().to_owned();
     if event_type.is_empty() {
-        let problem = Problem::of(ApiError::invalid("type", "name a type, or a prefix ending in *"))?;
-        return shown(visit, Fields::default(), Some(problem)).await;
+        let problem = FormError::from_api_error(ApiError::invalid("type", "name a type, or a prefix ending in *"))?;
+        return shown(ctx, Fields::default(), Some(problem)).await;
     }
     if !form.is_confirmed() {
-        return ask(visit, form, format!("Hand out no more events of the type {event_type}?"), PAUSED, "Pause", false);
+        return ask(ctx, form, format!("Pause the type {event_type}?"), PAUSED, "Pause", false);
     }
-    match visit.queue.pause_type(&event_type).await {
-        Ok(()) => visit.done(&visit.path("subscriptions"), &format!("{event_type} is paused.")),
+    match ctx.queue.pause_type(&event_type).await {
+        Ok(()) => ctx.redirect_with_notice(&ctx.path("subscriptions"), &format!("{event_type} is paused.")),
         Err(error) => {
             let fields = Fields { paused_type: event_type, ..Fields::default() };
-            shown(visit, fields, Some(Problem::of(error.into())?)).await
+            shown(ctx, fields, Some(FormError::from_api_error(error.into())?)).await
         }
     }
 }
 
-const PAUSED: &str = "What is published gathers; what is held may be finished.";
+const PAUSED: &str = "New events stay pending. Workers can finish the events that they hold.";
 
-/// Asks, or does it.
-async fn change(visit: &Visit, form: Form) -> Answer {
+/// Shows the confirmation page, or performs the confirmed action.
+async fn change(ctx: &PageContext, form: Form) -> PageResult {
     let (action, name) = (form.text("action").to_owned(), form.text("name").to_owned());
-    let (queue, path) = (&visit.queue, visit.path("subscriptions"));
+    let (queue, path) = (&ctx.queue, ctx.path("subscriptions"));
     match (&action[..], form.is_confirmed()) {
-        ("pause", false) => ask(visit, form, format!("Hand out nothing more to “{name}”?"), PAUSED, "Pause", false),
+        ("pause", false) => ask(ctx, form, format!("Pause the subscription “{name}”?"), PAUSED, "Pause", false),
         ("pause", true) => {
             queue.pause_subscription(&name).await?;
-            visit.done(&path, &format!("“{name}” is paused."))
+            ctx.redirect_with_notice(&path, &format!("“{name}” is paused."))
         }
         ("resume", false) => ask(
-            visit,
+            ctx,
             form,
-            format!("Hand out to “{name}” again?"),
-            "What gathered is handed out first.",
+            format!("Resume the subscription “{name}”?"),
+            "Pending events are delivered, the oldest first.",
             "Resume",
             false,
         ),
         ("resume", true) => {
             queue.resume_subscription(&name).await?;
-            visit.done(&path, &format!("“{name}” is handed out to again."))
+            ctx.redirect_with_notice(&path, &format!("“{name}” is resumed."))
         }
         ("remove", false) => {
-            let detail = "Its waiting deliveries and its dead letters go with it, for good.";
-            ask(visit, form, format!("Remove the subscription “{name}”?"), detail, "Remove", true)
+            let detail = "Its pending deliveries and dead letters are deleted. This cannot be undone.";
+            ask(ctx, form, format!("Remove the subscription “{name}”?"), detail, "Remove", true)
         }
         ("remove", true) => {
             queue.remove_subscription(&name).await?;
-            visit.done(&path, &format!("“{name}” is removed."))
+            ctx.redirect_with_notice(&path, &format!("“{name}” is removed."))
         }
         (_, false) => {
-            ask(visit, form, format!("Hand out {name} again?"), "What gathered is handed out.", "Resume", false)
+            ask(ctx, form, format!("Resume the type {name}?"), "Pending events are delivered.", "Resume", false)
         }
         (_, true) => {
             queue.resume_type(&name).await?;
-            visit.done(&path, &format!("{name} is handed out again."))
+            ctx.redirect_with_notice(&path, &format!("{name} is resumed."))
         }
     }
 }
 
-fn ask(visit: &Visit, form: Form, question: String, detail: &str, button: &str, destructive: bool) -> Answer {
-    let (action, back) = (visit.path("subscriptions"), visit.path("subscriptions"));
+fn ask(ctx: &PageContext, form: Form, question: String, detail: &str, button: &str, destructive: bool) -> PageResult {
+    let (action, back) = (ctx.path("subscriptions"), ctx.path("subscriptions"));
     let (tab, detail, button) = (Tab::Subscriptions, detail.to_owned(), button.to_owned());
-    Confirm { tab, question, detail, button, destructive, action, back }.ask(visit, form)
+    Confirm { tab, question, detail, button, destructive, action, back }.ask(ctx, form)
 }
 
 #[cfg(test)]
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_past_has_a_bound() {
+    fn backfill_hours_are_limited() {
         assert_eq!(hours("48").ok(), Some(TimeDelta::hours(48)));
         for bad in ["", "x", "-1", "1.5", "1000001", "4000000000", "99999999999999999999"] {
             assert!(hours(bad).is_err(), "{bad}");

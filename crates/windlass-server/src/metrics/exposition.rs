@@ -1,21 +1,21 @@
-//! Prometheus's text format, as far as gauges need it.
+//! Writes gauges in Prometheus's text format.
 
 use std::fmt::Write;
 
-/// Families of gauges, written one after another.
+/// Metric families, written one after another.
 #[derive(Default)]
 pub(super) struct Exposition(String);
 
-/// One family, to which values are added.
+/// One metric family, to which values are added.
 pub(super) struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
 }
 
 impl Exposition {
-    /// Begins a family; the one before is over.
+    /// Starts a family and ends the previous one.
     pub fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        // Nothing is written but to memory, which cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} gauge\n");
         Family { text: &mut self.0, name }
     }
@@ -28,9 +28,9 @@ impl Exposition {
 impl Family<'_> {
     pub fn add(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
         self.text.push_str(self.name);
-        for (place, (name, value)) in labels.iter().enumerate() {
-            let before = if place == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{before}{name}=\"{}\"", escaped(value));
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let separator = if index == 0 { '{' } else { ',' };
+            let _ = write!(self.text, "{separator}{name}=\"{}\"", escaped(value));
         }
         let end = if labels.is_empty() { "" } else { "}" };
         let _ = writeln!(self.text, "{end} {value}");

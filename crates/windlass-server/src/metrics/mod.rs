@@ -1,4 +1,7 @@
-//! What is shown to Prometheus: what this process counted, and how much there is in the database.
+//! The `/metrics` page: counters and histograms of this process, and gauges read from the database.
+//!
+//! `gauges.rs` defines the gauges, `exposition.rs` writes Prometheus's text format, and `snapshot.rs` caches the
+//! database read. Metrics of the queue itself are recorded by the `windlass` crate. Start at [`Metrics::render`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,42 +12,43 @@ use windlass::{Overview, Queue};
 
 mod exposition;
 mod gauges;
-mod reading;
+mod snapshot;
 
 use exposition::Exposition;
-use reading::Reading;
+use snapshot::SnapshotCache;
 
-/// How long waits and runs last, in seconds: from a claim at once to the longest that people wait.
-const SPANS: [f64; 15] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
-/// The same for requests: there is one histogram for each path.
-const REQUEST_SPANS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0];
+/// Histogram buckets for queue latency and run time, in seconds.
+const DURATION_BUCKETS: [f64; 15] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+/// Histogram buckets for requests, in seconds. Fewer, because there is one histogram for each path.
+const REQUEST_DURATION_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0];
 const REQUEST_DURATION: &str = "windlass_http_request_duration_seconds";
 
-/// How often what was measured is put into its buckets, where nobody asks for it.
-const SETTLE_EVERY: Duration = Duration::from_secs(5);
-/// A database that takes longer than this to answer at all is as good as away.
+/// How often measurements are put into their buckets if `/metrics` is not requested.
+const DRAIN_INTERVAL: Duration = Duration::from_secs(5);
+/// A database that takes longer than this to answer a ping counts as down.
 const PING_MAX: Duration = Duration::from_secs(1);
 
-/// The server's own recorder: several servers in one process do not mix.
+/// The metrics of one server. Each server has its own recorder, so that several in one process do not mix.
 pub(crate) struct Metrics {
     recorder: Arc<PrometheusRecorder>,
     handle: PrometheusHandle,
     queue: Queue,
     max_age: Duration,
-    reading: tokio::sync::Mutex<Reading<Overview>>,
-    /// Connections that are open.
+    snapshots: tokio::sync::Mutex<SnapshotCache<Overview>>,
+    /// Open connections.
     pub connections: Gauge,
-    /// Connections that were turned away because there were too many.
+    /// Connections rejected because there were too many.
     pub connections_refused: Counter,
-    /// Claims that are waiting for an event.
+    /// Claims waiting for an event.
     pub waiting_claims: Gauge,
 }
 
-/// What is known of the database.
-struct Known {
+/// The latest overview of the database, and how it was read.
+struct DatabaseStatus {
     up: bool,
     overview: Option<Arc<Overview>>,
-    took: Duration,
+    read_duration: Duration,
     age: Duration,
 }
 
@@ -62,17 +66,17 @@ impl Metrics {
         });
         let recorder = Arc::new(recorder);
         queue.record_to(recorder.clone());
-        let (queue, reading) = (queue.clone(), tokio::sync::Mutex::default());
-        Metrics { recorder, handle, queue, max_age, reading, connections, connections_refused, waiting_claims }
+        let (queue, snapshots) = (queue.clone(), tokio::sync::Mutex::default());
+        Metrics { recorder, handle, queue, max_age, snapshots, connections, connections_refused, waiting_claims }
     }
 
-    /// Requests that were refused for this reason.
-    pub fn refused(&self, reason: &'static str) -> Counter {
+    /// The counter of requests refused for this reason.
+    pub fn refusal_counter(&self, reason: &'static str) -> Counter {
         with_local_recorder(&*self.recorder, || counter!("windlass_http_refused_total", "reason" => reason))
     }
 
-    /// A request was answered. The path is the template that it matched.
-    pub fn answered(&self, method: &'static str, path: &str, status: u16, took: Duration) {
+    /// Records a response. `path` is the template that the request matched.
+    pub fn record_request(&self, method: &'static str, path: &str, status: u16, took: Duration) {
         with_local_recorder(&*self.recorder, || {
             let (path, status) = (path.to_owned(), status.to_string());
             counter!("windlass_http_requests_total", "method" => method, "path" => path.clone(), "status" => status)
@@ -81,13 +85,13 @@ impl Metrics {
         });
     }
 
-    /// In Prometheus's text format: of the namespaces that the caller may know of.
+    /// The metrics in Prometheus's text format, limited to the namespaces that the caller covers.
     pub async fn render(&self, covers: impl Fn(&str) -> bool) -> String {
-        let known = self.read().await;
+        let database = self.read().await;
         let mut text = Exposition::default();
         gauges::process(&mut text, &self.queue);
-        gauges::reading(&mut text, known.up, known.took, known.age);
-        if let Some(overview) = &known.overview {
+        gauges::database_read(&mut text, database.up, database.read_duration, database.age);
+        if let Some(overview) = &database.overview {
             gauges::database(&mut text, overview);
         }
         let all = self.handle.render() + &text.into_text();
@@ -95,27 +99,28 @@ impl Metrics {
         all.lines().filter(|line| !line.is_empty()).filter(covered).map(|line| format!("{line}\n")).collect()
     }
 
-    /// What is in the database, as of a moment ago. While it takes long to count, what was counted before, as long as
-    /// the database answers at all.
-    async fn read(&self) -> Known {
-        let mut reading = self.reading.lock().await;
+    /// The latest overview of the database. While a new read takes long, the previous overview, as long as the database
+    /// is_database_up a ping.
+    async fn read(&self) -> DatabaseStatus {
+        let mut snapshots = self.snapshots.lock().await;
         let queue = self.queue.clone();
-        let done = reading.refresh(self.max_age, || async move { queue.overview().await }).await;
-        let last = reading.last.as_ref();
-        let found = last.and_then(|last| last.found.clone());
-        let up = if done { found.is_some() } else { self.answers().await };
-        let (took, age) = last.map_or_else(Default::default, |last| (last.took, last.at.elapsed()));
-        Known { up, overview: found.filter(|_| up), took, age }
+        let done = snapshots.refresh(self.max_age, || async move { queue.overview().await }).await;
+        let last = snapshots.last.as_ref();
+        let overview = last.and_then(|last| last.value.clone());
+        let up = if done { overview.is_some() } else { self.is_database_up().await };
+        let (read_duration, age) =
+            last.map_or_else(Default::default, |last| (last.read_duration, last.taken_at.elapsed()));
+        DatabaseStatus { up, overview: overview.filter(|_| up), read_duration, age }
     }
 
-    async fn answers(&self) -> bool {
+    async fn is_database_up(&self) -> bool {
         matches!(tokio::time::timeout(PING_MAX, self.queue.ping()).await, Ok(Ok(())))
     }
 
-    /// Puts what was measured into its buckets now and then: until then each measurement takes memory.
-    pub async fn settle(&self) {
+    /// Puts measurements into their buckets periodically. Until then each measurement occupies memory.
+    pub async fn drain_histograms(&self) {
         loop {
-            tokio::time::sleep(SETTLE_EVERY).await;
+            tokio::time::sleep(DRAIN_INTERVAL).await;
             self.handle.run_upkeep();
         }
     }
@@ -124,25 +129,25 @@ impl Metrics {
 fn recorder() -> PrometheusRecorder {
     let request_duration = Matcher::Full(REQUEST_DURATION.to_owned());
     PrometheusBuilder::new()
-        .set_buckets(&SPANS)
-        .and_then(|builder| builder.set_buckets_for_metric(request_duration, &REQUEST_SPANS))
-        .expect("there are buckets")
+        .set_buckets(&DURATION_BUCKETS)
+        .and_then(|builder| builder.set_buckets_for_metric(request_duration, &REQUEST_DURATION_BUCKETS))
+        .expect("the bucket lists are not empty")
         .build_recorder()
 }
 
 fn describe() {
-    metrics::describe_gauge!("windlass_http_connections", "Connections that are open.");
+    metrics::describe_gauge!("windlass_http_connections", "Open connections.");
     metrics::describe_counter!(
         "windlass_http_connections_refused_total",
-        "Connections turned away because there were too many."
+        "Connections rejected because there were too many."
     );
-    metrics::describe_gauge!("windlass_http_waiting_claims", "Claims that are waiting for an event.");
+    metrics::describe_gauge!("windlass_http_waiting_claims", "Claims waiting for an event.");
     metrics::describe_counter!("windlass_http_refused_total", "Requests refused, by reason.");
-    metrics::describe_counter!("windlass_http_requests_total", "Requests answered, by path and status.");
-    metrics::describe_histogram!(REQUEST_DURATION, "From a request to the beginning of its answer.");
+    metrics::describe_counter!("windlass_http_requests_total", "Requests, by path and status.");
+    metrics::describe_histogram!(REQUEST_DURATION, "Time from a request to the start of its response.");
 }
 
-/// The namespace that a line is about. A quote within a value is escaped, so this finds no other.
+/// The `namespace` label of a line. A quote within a value is escaped, so no value is mistaken for the label.
 fn namespace_of(line: &str) -> Option<&str> {
     let labels = line.split_once('{').filter(|_| !line.starts_with('#'))?.1;
     let (_, value) =
@@ -150,17 +155,17 @@ fn namespace_of(line: &str) -> Option<&str> {
     value.split('"').next()
 }
 
-/// One more for as long as this lives.
-pub(crate) struct Counted(Gauge);
+/// Increments a gauge until it is dropped.
+pub(crate) struct GaugeGuard(Gauge);
 
-impl Counted {
-    pub fn new(gauge: &Gauge) -> Counted {
+impl GaugeGuard {
+    pub fn new(gauge: &Gauge) -> GaugeGuard {
         gauge.increment(1);
-        Counted(gauge.clone())
+        GaugeGuard(gauge.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.decrement(1);
     }
@@ -171,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_namespace_of_a_line_is_found() {
+    fn namespace_label_is_found_in_a_line() {
         let table = [
             ("up{namespace=\"a\"} 1", Some("a")),
             ("up{task=\"x\",namespace=\"b\",type=\"y\"} 1", Some("b")),

@@ -1,22 +1,20 @@
-//! `/dead-letters`: what will not be tried again by itself.
+//! `/dead-letters`: list, redrive and purge dead letters.
 
 use axum::Json;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{DeadLetter, DeadLetterFilter, Queue, Status};
+use windlass_api::{DeadLetterBody, DeadLetterFilterRequest, DeadLettersBody, NameList, PurgedBody, RedrivenBody};
 
-use super::event::{EventOptions, fitting, take_options};
+use super::event_body::{count_fitting, take_options};
 use super::inspect::limit;
-use super::list::List;
-use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, EventId, InNamespace, JsonBody, known};
+use crate::extract::{EventId, InNamespace, JsonBody, QueryArgs, clamp_to_epoch};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
@@ -31,107 +29,61 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListArgs {
-    /// Only of this subscription.
+    /// Only dead letters of this subscription.
     subscription: Option<String>,
     /// FAILED or EXPIRED.
     #[param(value_type = Option<Status>)]
     status: Option<String>,
-    /// Comma-separated; only of these types, each exact or a prefix ending in `*`.
+    /// Comma-separated. Only dead letters of these types, each exact or a prefix ending in `*`.
     #[param(value_type = Option<String>)]
-    types: Option<Names>,
-    /// Only with exactly this reason.
+    types: Option<NameList>,
+    /// Only dead letters with exactly this reason.
     reason: Option<String>,
-    /// Only those given up before this instant.
+    /// Only dead letters that failed before this time.
     failed_before: Option<DateTime<Utc>>,
-    /// How many; 20 if absent, at most 1000.
+    /// Page size, at most 1000. Default: 20.
     limit: Option<usize>,
-    /// How many to pass over; 0 if absent.
+    /// Number of dead letters to skip. Default: 0.
     offset: Option<usize>,
 }
 
-/// A part of the list.
-#[derive(Serialize, ToSchema)]
-struct DeadLettersBody {
-    /// The newest first.
-    dead_letters: Vec<DeadLetterBody>,
-    /// How many match in all.
-    total: u64,
-    limit: usize,
-    offset: usize,
-}
-
-/// An event that was given up, and why.
-#[derive(Serialize, ToSchema)]
-struct DeadLetterBody {
-    event_id: i64,
-    /// What kind of event it is.
-    #[serde(rename = "type")]
-    event_type: String,
-    title: Option<String>,
-    description: Option<String>,
-    /// Comma-separated, as it was sent.
-    tags: String,
-    /// As it was sent.
-    #[schema(value_type = serde_json::Value)]
-    payload: Box<RawValue>,
-    /// Whose delivery it was.
-    subscription: String,
-    /// FAILED or EXPIRED.
-    status: Status,
-    /// Why it was given up, in a few words.
-    reason: String,
-    /// The error's detail.
-    error: Option<String>,
-    /// How often it was handed out.
-    attempts: u32,
-    retry_count: u32,
-    max_retries: Option<u32>,
-    failed_at: DateTime<Utc>,
-    /// When the event was published.
-    created_at: DateTime<Utc>,
-    #[serde(flatten)]
-    options: EventOptions,
-}
-
-impl From<DeadLetter> for DeadLetterBody {
-    fn from(letter: DeadLetter) -> DeadLetterBody {
-        let mut event = letter.event;
-        DeadLetterBody {
-            options: take_options(&mut event),
-            event_id: event.id,
-            event_type: event.event_type,
-            title: event.title,
-            description: event.description,
-            tags: event.tags,
-            payload: event.payload,
-            subscription: letter.subscription,
-            status: letter.status,
-            reason: letter.reason,
-            error: letter.error,
-            attempts: letter.attempts,
-            retry_count: letter.retry_count,
-            max_retries: letter.max_retries,
-            failed_at: letter.failed_at,
-            created_at: event.created_at,
-        }
+fn dead_letter_body(letter: DeadLetter) -> DeadLetterBody {
+    let mut event = letter.event;
+    DeadLetterBody {
+        options: take_options(&mut event),
+        event_id: event.id,
+        event_type: event.event_type,
+        title: event.title,
+        description: event.description,
+        tags: event.tags,
+        payload: event.payload,
+        subscription: letter.subscription,
+        status: letter.status,
+        reason: letter.reason,
+        error: letter.error,
+        attempts: letter.attempts,
+        retry_count: letter.retry_count,
+        max_retries: letter.max_retries,
+        failed_at: letter.failed_at,
+        created_at: event.created_at,
     }
 }
 
 /// List dead letters
 ///
-/// Payloads of 32 MiB together are enough for one answer: it may hold fewer than `limit`. Go on with the
-/// `offset` after the last.
+/// A response holds payloads of at most 32 MiB together, so it may have fewer than `limit` dead letters. Continue with
+/// the `offset` after the last one.
 #[utoipa::path(
     get, path = "/dead-letters", tag = "dead letters", security(("token" = ["read"])),
     params(ListArgs),
     responses(
-        (status = 200, description = "A part of the list.", body = DeadLettersBody),
+        (status = 200, description = "A page of the list.", body = DeadLettersBody),
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
 async fn list_dead_letters(
     InNamespace(queue): InNamespace,
-    Args(args): Args<ListArgs>,
+    QueryArgs(args): QueryArgs<ListArgs>,
 ) -> Result<Json<DeadLettersBody>, ApiError> {
     let (limit, offset) = (limit(args.limit, queue.limits())?, args.offset.unwrap_or(0));
     let filter = DeadLetterFilter {
@@ -139,30 +91,30 @@ async fn list_dead_letters(
         status: args.status.as_deref().map(str::parse).transpose()?,
         types: args.types.unwrap_or_default().into_list(),
         reason: args.reason,
-        failed_before: args.failed_before.map(known),
+        failed_before: args.failed_before.map(clamp_to_epoch),
         limit,
         offset,
         ..DeadLetterFilter::default()
     };
     let page = queue.dead_letters(filter).await?;
-    let fitting = fitting(page.items.iter().map(|letter| &*letter.event.payload));
-    let dead_letters = page.items.into_iter().take(fitting).map(Into::into).collect();
+    let fitting = count_fitting(page.items.iter().map(|letter| &*letter.event.payload));
+    let dead_letters = page.items.into_iter().take(fitting).map(dead_letter_body).collect();
     Ok(Json(DeadLettersBody { dead_letters, total: page.total, limit, offset }))
 }
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct OneArgs {
-    /// Whose delivery it was, where several gave the event up.
+struct DeadLetterArgs {
+    /// The subscription of the delivery. Required only if several subscriptions have a dead letter of the event.
     subscription: Option<String>,
 }
 
-fn one(event_id: i64, args: OneArgs) -> DeadLetterFilter {
+fn single(event_id: i64, args: DeadLetterArgs) -> DeadLetterFilter {
     DeadLetterFilter { event_ids: vec![event_id], subscription: args.subscription, ..DeadLetterFilter::default() }
 }
 
-fn none(queue: &Queue, event_id: i64) -> ApiError {
+fn not_found(queue: &Queue, event_id: i64) -> ApiError {
     let error = format!("event {event_id} is not among the dead letters of namespace '{}'", queue.namespace());
     ApiError::new(StatusCode::NOT_FOUND, "dead_letter_not_found", error)
 }
@@ -170,7 +122,7 @@ fn none(queue: &Queue, event_id: i64) -> ApiError {
 /// Show a dead letter
 #[utoipa::path(
     get, path = "/dead-letters/{id}", tag = "dead letters", security(("token" = ["read"])),
-    params(("id" = i64, Path, description = "The event."), OneArgs),
+    params(("id" = i64, Path, description = "The event."), DeadLetterArgs),
     responses(
         (status = 200, description = "The dead letter.", body = DeadLetterBody),
         (status = 404, description = "No such dead letter."),
@@ -179,52 +131,40 @@ fn none(queue: &Queue, event_id: i64) -> ApiError {
 async fn show_dead_letter(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
-    Args(args): Args<OneArgs>,
+    QueryArgs(args): QueryArgs<DeadLetterArgs>,
 ) -> Result<Json<DeadLetterBody>, ApiError> {
-    let found = queue.dead_letters(one(id, args)).await?.items.into_iter().next();
-    found.map(|letter| Json(letter.into())).ok_or_else(|| none(&queue, id))
+    let found = queue.dead_letters(single(id, args)).await?.items.into_iter().next();
+    found.map(|letter| Json(dead_letter_body(letter))).ok_or_else(|| not_found(&queue, id))
 }
 
-/// How many were put back.
-#[derive(Serialize, ToSchema)]
-struct RedrivenBody {
-    redriven: usize,
-}
-
-/// How many were deleted.
-#[derive(Serialize, ToSchema)]
-struct PurgedBody {
-    purged: usize,
-}
-
-/// Put one dead letter back
+/// Redrive a dead letter
 ///
-/// It is PENDING again, with fresh retries.
+/// It becomes PENDING again, with its retries reset.
 #[utoipa::path(
     post, path = "/dead-letters/{id}/redrive", tag = "dead letters", security(("token" = ["admin"])),
-    params(("id" = i64, Path, description = "The event."), OneArgs),
+    params(("id" = i64, Path, description = "The event."), DeadLetterArgs),
     responses(
-        (status = 200, description = "Put back.", body = RedrivenBody),
+        (status = 200, description = "Redriven.", body = RedrivenBody),
         (status = 404, description = "No such dead letter."),
     )
 )]
 async fn redrive_dead_letter(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
-    Args(args): Args<OneArgs>,
+    QueryArgs(args): QueryArgs<DeadLetterArgs>,
 ) -> Result<Json<RedrivenBody>, ApiError> {
-    match queue.redrive(one(id, args)).await? {
-        0 => Err(none(&queue, id)),
+    match queue.redrive(single(id, args)).await? {
+        0 => Err(not_found(&queue, id)),
         redriven => Ok(Json(RedrivenBody { redriven })),
     }
 }
 
-/// Delete one dead letter
+/// Delete a dead letter
 ///
 /// The event stays in the history.
 #[utoipa::path(
     delete, path = "/dead-letters/{id}", tag = "dead letters", security(("token" = ["admin"])),
-    params(("id" = i64, Path, description = "The event."), OneArgs),
+    params(("id" = i64, Path, description = "The event."), DeadLetterArgs),
     responses(
         (status = 200, description = "Deleted.", body = PurgedBody),
         (status = 404, description = "No such dead letter."),
@@ -233,83 +173,56 @@ async fn redrive_dead_letter(
 async fn purge_dead_letter(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
-    Args(args): Args<OneArgs>,
+    QueryArgs(args): QueryArgs<DeadLetterArgs>,
 ) -> Result<Json<PurgedBody>, ApiError> {
-    match queue.purge(one(id, args)).await? {
-        0 => Err(none(&queue, id)),
+    match queue.purge(single(id, args)).await? {
+        0 => Err(not_found(&queue, id)),
         purged => Ok(Json(PurgedBody { purged })),
     }
 }
 
-/// Which dead letters: those that match everything given.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, expecting = "an object")]
-#[schema(example = json!({ "types": "order.*", "failed_before": "2025-12-24T10:30:00Z" }))]
-struct FilterRequest {
-    /// Of these events.
-    #[schema(value_type = Option<Vec<i64>>)]
-    event_ids: Option<List<i64>>,
-    /// Of this subscription.
-    subscription: Option<String>,
-    /// FAILED or EXPIRED.
-    status: Option<Status>,
-    /// Of these types, each exact or a prefix ending in `*`.
-    types: Option<Names>,
-    /// With exactly this reason.
-    reason: Option<String>,
-    /// Given up before this instant.
-    failed_before: Option<DateTime<Utc>>,
-    /// Really all of them. Needed where nothing else is given.
-    #[serde(default)]
-    all: bool,
-}
-
-impl TryFrom<FilterRequest> for DeadLetterFilter {
-    type Error = ApiError;
-
-    fn try_from(request: FilterRequest) -> Result<DeadLetterFilter, ApiError> {
-        let FilterRequest { event_ids, subscription, status, types, reason, failed_before, all } = request;
-        let event_ids = event_ids.map_or_else(Vec::new, |ids| ids.0);
-        let (types, failed_before) = (types.unwrap_or_default().into_list(), failed_before.map(known));
-        let nothing = event_ids.is_empty() && types.is_empty() && subscription.is_none() && status.is_none();
-        let nothing = nothing && reason.is_none() && failed_before.is_none();
-        if nothing != all {
-            let problem = if all { "makes no sense with a filter" } else { "must be true where no filter is given" };
-            return Err(ApiError::invalid("all", problem));
-        }
-        if reason.as_ref().is_some_and(|reason| reason.contains('\0')) {
-            return Err(ApiError::invalid("reason", "must not contain the character U+0000"));
-        }
-        let filter =
-            DeadLetterFilter { event_ids, subscription, status, types, reason, failed_before, ..Default::default() };
-        Ok(filter)
+fn dead_letter_filter(request: DeadLetterFilterRequest) -> Result<DeadLetterFilter, ApiError> {
+    let DeadLetterFilterRequest { event_ids, subscription, status, types, reason, failed_before, all } = request;
+    let event_ids = event_ids.map_or_else(Vec::new, |ids| ids.0);
+    let (types, failed_before) = (types.unwrap_or_default().into_list(), failed_before.map(clamp_to_epoch));
+    let unfiltered = event_ids.is_empty() && types.is_empty() && subscription.is_none() && status.is_none();
+    let unfiltered = unfiltered && reason.is_none() && failed_before.is_none();
+    if unfiltered != all {
+        let problem = if all { "is not allowed with a filter" } else { "must be true if no filter is given" };
+        return Err(ApiError::invalid("all", problem));
     }
+    if reason.as_ref().is_some_and(|reason| reason.contains('\0')) {
+        return Err(ApiError::invalid("reason", "must not contain the character U+0000"));
+    }
+    let filter =
+        DeadLetterFilter { event_ids, subscription, status, types, reason, failed_before, ..Default::default() };
+    Ok(filter)
 }
 
-/// Put dead letters back
+/// Redrive dead letters
 ///
-/// All that match are PENDING again, with fresh retries.
+/// All matching dead letters become PENDING again, with their retries reset.
 #[utoipa::path(
     post, path = "/dead-letters/redrive", tag = "dead letters", security(("token" = ["admin"])),
-    request_body = FilterRequest,
+    request_body = DeadLetterFilterRequest,
     responses(
-        (status = 200, description = "Put back.", body = RedrivenBody),
+        (status = 200, description = "Redriven.", body = RedrivenBody),
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
 async fn redrive_dead_letters(
     InNamespace(queue): InNamespace,
-    JsonBody(request, _room): JsonBody<FilterRequest>,
+    JsonBody(request, _memory): JsonBody<DeadLetterFilterRequest>,
 ) -> Result<Json<RedrivenBody>, ApiError> {
-    Ok(Json(RedrivenBody { redriven: queue.redrive(request.try_into()?).await? }))
+    Ok(Json(RedrivenBody { redriven: queue.redrive(dead_letter_filter(request)?).await? }))
 }
 
 /// Delete dead letters
 ///
-/// All that match. Their events stay in the history.
+/// Deletes all matching dead letters. Their events stay in the history.
 #[utoipa::path(
     post, path = "/dead-letters/purge", tag = "dead letters", security(("token" = ["admin"])),
-    request_body = FilterRequest,
+    request_body = DeadLetterFilterRequest,
     responses(
         (status = 200, description = "Deleted.", body = PurgedBody),
         (status = 404, description = "No such namespace or subscription."),
@@ -317,7 +230,7 @@ async fn redrive_dead_letters(
 )]
 async fn purge_dead_letters(
     InNamespace(queue): InNamespace,
-    JsonBody(request, _room): JsonBody<FilterRequest>,
+    JsonBody(request, _memory): JsonBody<DeadLetterFilterRequest>,
 ) -> Result<Json<PurgedBody>, ApiError> {
-    Ok(Json(PurgedBody { purged: queue.purge(request.try_into()?).await? }))
+    Ok(Json(PurgedBody { purged: queue.purge(dead_letter_filter(request)?).await? }))
 }

@@ -1,4 +1,4 @@
-//! `GET /events/{id}/explain`: why is it not running?
+//! `GET /events/{id}/explain`: explain why an event is not running.
 
 use axum::Json;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use windlass::{Explanation, MAIN};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, EventId, InNamespace};
+use crate::extract::{EventId, InNamespace, QueryArgs};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default().routes(routes!(explain_event))
@@ -19,13 +19,13 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ExplainArgs {
-    /// Whose delivery; `main`'s if absent.
+    /// The subscription of the delivery. Default: `main`.
     subscription: Option<String>,
 }
 
 /// Explain an event
 ///
-/// Why it is not running: it waits for its group, for its time, for a worker; something is paused; it has ended.
+/// Why it is not running: it waits for its group, its time or a worker; something is paused; or it has finished.
 #[utoipa::path(
     get, path = "/events/{id}/explain", tag = "inspect", security(("token" = ["read"])),
     params(("id" = i64, Path, description = "The event."), ExplainArgs),
@@ -37,7 +37,7 @@ struct ExplainArgs {
 async fn explain_event(
     InNamespace(queue): InNamespace,
     EventId(event_id): EventId,
-    Args(args): Args<ExplainArgs>,
+    QueryArgs(args): QueryArgs<ExplainArgs>,
 ) -> Result<Json<Explanation>, ApiError> {
     Ok(Json(queue.explain(event_id, args.subscription.as_deref().unwrap_or(MAIN)).await?))
 }

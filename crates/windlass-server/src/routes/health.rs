@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`: about the server itself.
+//! `/healthz`, `/readyz` and `/metrics`: the state of the server.
 
 use std::time::Duration;
 
@@ -6,10 +6,9 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use serde::Serialize;
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use windlass_api::HealthBody;
 
 use crate::app::App;
 use crate::auth::Caller;
@@ -19,40 +18,33 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default().routes(routes!(alive)).routes(routes!(ready)).routes(routes!(metrics))
 }
 
-/// A database that takes longer than this does not answer.
+/// A database that takes longer than this to answer a ping counts as unavailable.
 const PING_MAX: Duration = Duration::from_secs(5);
 
-/// All is well.
-#[derive(Serialize, ToSchema)]
-struct HealthBody {
-    /// `ok`
-    status: &'static str,
-}
-
-/// Whether the server runs
+/// Check that the server runs
 ///
-/// It says nothing about the database: restarting the server would not bring that back.
+/// Does not check the database: restarting the server would not fix it.
 #[utoipa::path(
     get, path = "/healthz", tag = "server", security(()),
-    responses((status = 200, description = "It runs.", body = HealthBody))
+    responses((status = 200, description = "The server runs.", body = HealthBody))
 )]
 async fn alive() -> Json<HealthBody> {
-    Json(HealthBody { status: "ok" })
+    Json(HealthBody { status: "ok".into() })
 }
 
-/// Whether the server can do its work
+/// Check that the server is ready
 ///
-/// The database answers, and the server is not about to stop.
+/// The database answers, and the server is not shutting down.
 #[utoipa::path(
     get, path = "/readyz", tag = "server", security(()),
-    responses((status = 200, description = "It can.", body = HealthBody))
+    responses((status = 200, description = "The server is ready.", body = HealthBody))
 )]
 async fn ready(State(app): State<App>) -> Result<Json<HealthBody>, ApiError> {
     if app.is_stopping() {
-        return Err(ApiError::unavailable("shutting_down", "the server is stopping"));
+        return Err(ApiError::unavailable("shutting_down", "the server is shutting down"));
     }
     match tokio::time::timeout(PING_MAX, app.queue.ping()).await {
-        Ok(Ok(())) => Ok(Json(HealthBody { status: "ok" })),
+        Ok(Ok(())) => Ok(Json(HealthBody { status: "ok".into() })),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => {
             let error = format!("the database did not answer within {} s", PING_MAX.as_secs());
@@ -61,10 +53,10 @@ async fn ready(State(app): State<App>) -> Result<Json<HealthBody>, ApiError> {
     }
 }
 
-/// What happened and how much there is, for Prometheus
+/// Metrics for Prometheus
 ///
-/// Counters are this process's own; gauges of the database are a few seconds old at most. A token for some namespaces
-/// gets to see those only.
+/// Counters cover this process only. Gauges of the database are at most a few seconds old. A token limited to some
+/// namespaces sees only those.
 #[utoipa::path(
     get, path = "/metrics", tag = "server", security(("token" = ["read"])),
     responses((status = 200, description = "Prometheus's text format.", body = String, content_type = "text/plain"))

@@ -1,20 +1,22 @@
-//! The paths. One file for each verb of the library holds its paths, requests, responses and handlers.
+//! The routes of the HTTP API.
+//!
+//! Each file holds the paths, query parameters and handlers of one verb of the library, under the same name. The bodies
+//! of requests and responses are in [`windlass_api`]. The handlers translate between HTTP and the library and contain no
+//! queue logic. [`router`] puts them together.
 
 mod cancel;
 mod claim;
 mod dead_letters;
 mod doctor;
-mod event;
+mod event_body;
 mod explain;
 mod finish;
-mod hand_over;
 mod health;
-mod hold;
+mod heartbeat;
 mod inspect;
-mod list;
-mod names;
 pub(crate) mod namespace;
 mod nodes;
+mod pg_cron;
 mod publish;
 mod reset;
 mod samples;
@@ -35,7 +37,7 @@ use axum::{Router, middleware, routing};
 use utoipa_axum::router::OpenApiRouter;
 use windlass::WAIT_MAX;
 
-pub(crate) use self::doctor::findings;
+pub(crate) use self::doctor::collect_findings;
 use crate::app::App;
 use crate::auth;
 use crate::dashboard;
@@ -43,77 +45,77 @@ use crate::error::ApiError;
 use crate::openapi;
 
 pub(crate) fn router(app: App) -> Router {
-    let quick = app.options.request_timeout;
-    let within_a_namespace = OpenApiRouter::default()
-        .merge(timed(quick, publish::routes()))
-        .merge(timed(quick + WAIT_MAX, claim::routes()))
-        .merge(timed(quick, finish::routes()))
-        .merge(timed(quick, hold::routes()))
-        .merge(timed(quick, cancel::routes()))
-        .merge(timed(quick, reset::routes()))
-        .merge(timed(quick, inspect::routes()))
-        .merge(timed(quick, search::routes()))
-        .merge(timed(quick, explain::routes()))
-        .merge(timed(quick, samples::routes()))
-        // Redriving or calling off many, or giving a new subscription its past, takes a while.
-        .merge(timed(quick + LONG_WORK, cancel::of_many()))
-        .merge(timed(quick + LONG_WORK, dead_letters::routes()))
-        .merge(timed(quick + LONG_WORK, subscription::routes()))
-        .merge(timed(quick, namespace::routes()))
-        .merge(timed(quick, nodes::routes()))
-        .merge(timed(quick, schedules::routes()))
-        .merge(timed(quick, hand_over::routes()))
+    let timeout = app.options.request_timeout;
+    let namespace_routes = OpenApiRouter::default()
+        .merge(with_timeout(timeout, publish::routes()))
+        .merge(with_timeout(timeout + WAIT_MAX, claim::routes()))
+        .merge(with_timeout(timeout, finish::routes()))
+        .merge(with_timeout(timeout, heartbeat::routes()))
+        .merge(with_timeout(timeout, cancel::routes()))
+        .merge(with_timeout(timeout, reset::routes()))
+        .merge(with_timeout(timeout, inspect::routes()))
+        .merge(with_timeout(timeout, search::routes()))
+        .merge(with_timeout(timeout, explain::routes()))
+        .merge(with_timeout(timeout, samples::routes()))
+        // Redriving or canceling many deliveries, and backfilling a new subscription, take long.
+        .merge(with_timeout(timeout + LONG_OPERATION, cancel::bulk_routes()))
+        .merge(with_timeout(timeout + LONG_OPERATION, dead_letters::routes()))
+        .merge(with_timeout(timeout + LONG_OPERATION, subscription::routes()))
+        .merge(with_timeout(timeout, namespace::routes()))
+        .merge(with_timeout(timeout, nodes::routes()))
+        .merge(with_timeout(timeout, schedules::routes()))
+        .merge(with_timeout(timeout, pg_cron::routes()))
         .merge(stream::routes());
     let (router, api) = OpenApiRouter::default()
-        .merge(timed(quick, health::routes()))
-        // Who asks while somebody else does waits for his turn.
-        .merge(timed(2 * quick, doctor::routes()))
-        .merge(timed(quick, namespace::registry()))
-        .merge(within_a_namespace.clone())
-        .nest("/namespaces/{namespace}", within_a_namespace)
+        .merge(with_timeout(timeout, health::routes()))
+        // Concurrent diagnoses run one after another.
+        .merge(with_timeout(2 * timeout, doctor::routes()))
+        .merge(with_timeout(timeout, namespace::root_routes()))
+        .merge(namespace_routes.clone())
+        .nest("/namespaces/{namespace}", namespace_routes)
         .split_for_parts();
     let document: Arc<str> = openapi::document(&api).to_string().into();
-    let needs = Arc::new(openapi::needs(&api));
+    let required = Arc::new(openapi::required_access(&api));
     router
-        .route_layer(from_fn_with_state((app.clone(), needs), auth::check))
+        .route_layer(from_fn_with_state((app.clone(), required), auth::authorize))
         .merge(dashboard::router(&app))
-        .route_layer(from_fn(note_path))
-        .route("/openapi.json", routing::get(move || async move { show(document) }))
+        .route_layer(from_fn(record_path))
+        .route("/openapi.json", routing::get(move || async move { openapi_response(document) }))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         // `JsonBody` has its own limit.
         .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn_with_state(app.clone(), count))
+        .layer(middleware::from_fn_with_state(app.clone(), record_metrics))
         .with_state(app)
 }
 
-/// What long work may take beyond the usual.
-pub(crate) const LONG_WORK: Duration = Duration::from_secs(600);
+/// Additional time for long operations.
+pub(crate) const LONG_OPERATION: Duration = Duration::from_secs(600);
 
-/// Whoever has no answer by then is told so.
-fn timed(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
+/// Answers requests that exceed the limit with `timed_out`.
+fn with_timeout(limit: Duration, routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
     routes.layer(from_fn(move |request: Request, next: Next| async move {
-        let answer = tokio::time::timeout(limit, next.run(request)).await;
-        answer.unwrap_or_else(|_| ApiError::timed_out(limit).into_response())
+        let response = tokio::time::timeout(limit, next.run(request)).await;
+        response.unwrap_or_else(|_| ApiError::timed_out(limit).into_response())
     }))
 }
 
-async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
-    let (unanswered, begun) = (app.asked(), Instant::now());
-    let method = known_method(request.method());
-    // A layer around the whole router sees no matched path, so each answer brings its own.
+async fn record_metrics(State(app): State<App>, request: Request, next: Next) -> Response {
+    let (in_flight, started_at) = (app.track_request(), Instant::now());
+    let method = method_label(request.method());
+    // A layer around the whole router sees no matched path, so `record_path` attaches it to the response.
     let response = next.run(request).await;
-    drop(unanswered);
-    let path = response.extensions().get::<MatchedPath>().map_or(NO_PATH, MatchedPath::as_str);
-    app.metrics.answered(method, path, response.status().as_u16(), begun.elapsed());
+    drop(in_flight);
+    let path = response.extensions().get::<MatchedPath>().map_or(UNMATCHED_PATH, MatchedPath::as_str);
+    app.metrics.record_request(method, path, response.status().as_u16(), started_at.elapsed());
     response
 }
 
-/// What is counted as the path of requests that match none: those are as many as people can think of.
-const NO_PATH: &str = "none";
+/// The `path` label of requests that match no route. Their actual paths would be an unbounded set of labels.
+const UNMATCHED_PATH: &str = "none";
 
-/// Notes on the answer which path it is of.
-async fn note_path(request: Request, next: Next) -> Response {
+/// Attaches the matched path to the response, for the metrics.
+async fn record_path(request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
     let mut response = next.run(request).await;
     if let Some(path) = path {
@@ -122,14 +124,14 @@ async fn note_path(request: Request, next: Next) -> Response {
     response
 }
 
-/// Methods, too, are as many as people can think of.
-fn known_method(method: &Method) -> &'static str {
+/// The `method` label: `other` for unknown methods, so that the set of labels is bounded.
+fn method_label(method: &Method) -> &'static str {
     let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD, Method::OPTIONS];
     let names = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
-    known.iter().position(|known| known == method).map_or("other", |place| names[place])
+    known.iter().position(|known| known == method).map_or("other", |index| names[index])
 }
 
-fn show(document: Arc<str>) -> impl IntoResponse {
+fn openapi_response(document: Arc<str>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], document.to_string())
 }
 
@@ -138,6 +140,6 @@ async fn unknown_path(uri: Uri) -> ApiError {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    let error = format!("{} does not answer to {method}", uri.path());
+    let error = format!("{} does not support {method}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", error)
 }

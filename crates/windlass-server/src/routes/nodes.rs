@@ -1,16 +1,12 @@
-//! `/nodes`: which processes there are, and which of them live.
+//! `/nodes`: registered processes and their heartbeats.
 
 use axum::Json;
 use axum::http::StatusCode;
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{Error, NewNode, NodeView, Queue};
+use windlass_api::{NodeHeartbeatBody, NodesBody, RegisterNodeRequest};
 
-use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::{InNamespace, JsonBody, NodeId};
@@ -19,18 +15,12 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
         .routes(routes!(list_nodes))
         .routes(routes!(register_node, stop_node))
-        .routes(routes!(touch_node))
-}
-
-/// The nodes.
-#[derive(Serialize, ToSchema)]
-struct NodesBody {
-    nodes: Vec<NodeView>,
+        .routes(routes!(heartbeat_node))
 }
 
 /// List nodes
 ///
-/// One that was silent for three heartbeats of 30 s is `stale`; after a week it is forgotten.
+/// A node is `stale` after three missed heartbeats of 30 s. It is removed after a week.
 #[utoipa::path(
     get, path = "/nodes", tag = "nodes", security(("token" = ["read"])),
     responses(
@@ -42,46 +32,28 @@ async fn list_nodes(InNamespace(queue): InNamespace) -> Result<Json<NodesBody>, 
     Ok(Json(NodesBody { nodes: queue.nodes().await? }))
 }
 
-/// What a node says of itself.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, expecting = "an object")]
-#[schema(example = json!({ "display_name": "Shop API", "event_types": ["order.paid"] }))]
-struct RegisterRequest {
-    /// A name for people.
-    display_name: Option<String>,
-    /// What it is for.
-    description: Option<String>,
-    /// A JSON object with anything people want to keep with it.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<Box<RawValue>>,
-    /// The event types that it handles, each exact or a prefix ending in `*`.
-    event_types: Option<Names>,
-}
-
-impl RegisterRequest {
-    fn into_node(self, node_id: &str) -> Result<NewNode, ApiError> {
-        let mut node = NewNode::new(node_id).event_types(self.event_types.unwrap_or_default().into_list());
-        if let Some(display_name) = self.display_name {
-            node = node.display_name(display_name);
-        }
-        if let Some(description) = self.description {
-            node = node.description(description);
-        }
-        Ok(match self.metadata {
-            Some(metadata) => node.metadata(&metadata)?,
-            None => node,
-        })
+fn new_node(node_id: &str, request: RegisterNodeRequest) -> Result<NewNode, ApiError> {
+    let mut node = NewNode::new(node_id).event_types(request.event_types.unwrap_or_default().into_list());
+    if let Some(display_name) = request.display_name {
+        node = node.display_name(display_name);
     }
+    if let Some(description) = request.description {
+        node = node.description(description);
+    }
+    Ok(match request.metadata {
+        Some(metadata) => node.metadata(&metadata)?,
+        None => node,
+    })
 }
 
 /// Register a node
 ///
-/// Or refresh what is known of it: all but when it was registered is replaced. In its id, characters other than ASCII
-/// letters, digits, `-`, `_`, `.` and `:` become `-`; the answer has the id that is used.
+/// If the node exists, everything except its registration time is replaced. Characters of the id other than ASCII
+/// letters, digits, `-`, `_`, `.` and `:` become `-`. The response has the resulting id.
 #[utoipa::path(
     put, path = "/nodes/{node_id}", tag = "nodes", security(("token" = ["consume"])),
-    params(("node_id" = String, Path, description = "Its id.")),
-    request_body = RegisterRequest,
+    params(("node_id" = String, Path, description = "Id of the node.")),
+    request_body = RegisterNodeRequest,
     responses(
         (status = 200, description = "Registered.", body = NodeView),
         (status = 404, description = "No such namespace."),
@@ -90,52 +62,48 @@ impl RegisterRequest {
 async fn register_node(
     InNamespace(queue): InNamespace,
     NodeId(node_id): NodeId,
-    JsonBody(request, _room): JsonBody<RegisterRequest>,
+    JsonBody(request, _memory): JsonBody<RegisterNodeRequest>,
 ) -> Result<Json<NodeView>, ApiError> {
-    Ok(Json(queue.register_node(request.into_node(&node_id)?).await?))
+    Ok(Json(queue.register_node(new_node(&node_id, request)?).await?))
 }
 
-/// When it was heard of.
-#[derive(Serialize, ToSchema)]
-struct HeardBody {
-    node_id: String,
-    last_heartbeat: DateTime<Utc>,
-}
-
-/// Say that a node lives
+/// Send the heartbeat of a node
 ///
-/// Every 30 s.
+/// Send one every 30 s.
 #[utoipa::path(
     post, path = "/nodes/{node_id}/heartbeat", tag = "nodes", security(("token" = ["consume"])),
-    params(("node_id" = String, Path, description = "Its id.")),
+    params(("node_id" = String, Path, description = "Id of the node.")),
     responses(
-        (status = 200, description = "Noted.", body = HeardBody),
-        (status = 404, description = "No such node: it was silent for so long that it was forgotten, or never there."),
+        (status = 200, description = "Recorded.", body = NodeHeartbeatBody),
+        (status = 404, description = "No such node: it was never registered, or removed after a long silence."),
     )
 )]
-async fn touch_node(InNamespace(queue): InNamespace, NodeId(node_id): NodeId) -> Result<Json<HeardBody>, ApiError> {
-    known(&queue, &node_id, queue.touch_node(&node_id).await?)?;
+async fn heartbeat_node(
+    InNamespace(queue): InNamespace,
+    NodeId(node_id): NodeId,
+) -> Result<Json<NodeHeartbeatBody>, ApiError> {
+    require_registered(&queue, &node_id, queue.touch_node(&node_id).await?)?;
     let NodeView { node_id, last_heartbeat, .. } = queue.node(&node_id).await?;
-    Ok(Json(HeardBody { node_id, last_heartbeat }))
+    Ok(Json(NodeHeartbeatBody { node_id, last_heartbeat }))
 }
 
-/// Say that a node stops
+/// Stop a node
 ///
-/// It stays in the list for a week.
+/// Marks the node as stopped. It stays in the list for a week.
 #[utoipa::path(
     delete, path = "/nodes/{node_id}", tag = "nodes", security(("token" = ["consume"])),
-    params(("node_id" = String, Path, description = "Its id.")),
+    params(("node_id" = String, Path, description = "Id of the node.")),
     responses(
-        (status = 204, description = "Noted."),
+        (status = 204, description = "Recorded."),
         (status = 404, description = "No such node."),
     )
 )]
 async fn stop_node(InNamespace(queue): InNamespace, NodeId(node_id): NodeId) -> Result<StatusCode, ApiError> {
-    known(&queue, &node_id, queue.stop_node(&node_id).await?)?;
+    require_registered(&queue, &node_id, queue.stop_node(&node_id).await?)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn known(queue: &Queue, node_id: &str, known: bool) -> Result<(), ApiError> {
-    let none = || Error::NodeNotFound { namespace: queue.namespace().to_owned(), node_id: node_id.to_owned() };
-    if known { Ok(()) } else { Err(none().into()) }
+fn require_registered(queue: &Queue, node_id: &str, is_registered: bool) -> Result<(), ApiError> {
+    let not_found = || Error::NodeNotFound { namespace: queue.namespace().to_owned(), node_id: node_id.to_owned() };
+    if is_registered { Ok(()) } else { Err(not_found().into()) }
 }

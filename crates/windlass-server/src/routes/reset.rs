@@ -1,4 +1,4 @@
-//! `POST /events/{id}/reset`: take an event from its worker by hand.
+//! `POST /events/{id}/reset`: take an event from its worker.
 
 use axum::Json;
 use serde::Deserialize;
@@ -6,11 +6,12 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::MAIN;
+use windlass_api::EventBody;
 
-use super::event::EventBody;
+use super::event_body;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, EventId, InNamespace};
+use crate::extract::{EventId, InNamespace, QueryArgs};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default().routes(routes!(reset))
@@ -20,32 +21,32 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ResetArgs {
-    /// Why; it is kept in the log. `manual` if absent.
+    /// Reason for the log. Default: `manual`.
     #[param(example = "worker_timeout")]
     reason: Option<String>,
-    /// `main` if absent.
+    /// Default: `main`.
     subscription: Option<String>,
 }
 
-/// Take an event from its worker
+/// Reset an event
 ///
-/// It is PENDING again at once, and the worker can no longer report on it. One that is FAILED or
-/// EXPIRED is redriven.
+/// Takes the event from its worker: it becomes PENDING immediately, and the worker can no longer report on it. A FAILED
+/// or EXPIRED event is redriven.
 #[utoipa::path(
     post, path = "/events/{id}/reset", tag = "operate", security(("token" = ["admin"])),
     params(("id" = i64, Path, description = "The event."), ResetArgs),
     responses(
-        (status = 200, description = "The event as it now stands.", body = EventBody),
+        (status = 200, description = "The event in its new state.", body = EventBody),
         (status = 404, description = "No such event or subscription."),
-        (status = 409, description = "It is neither held nor dead; nothing was changed."),
+        (status = 409, description = "The event is neither held by a worker nor a dead letter; nothing was changed."),
     )
 )]
 async fn reset(
     InNamespace(queue): InNamespace,
     EventId(id): EventId,
-    Args(args): Args<ResetArgs>,
+    QueryArgs(args): QueryArgs<ResetArgs>,
 ) -> Result<Json<EventBody>, ApiError> {
     let subscription = args.subscription.as_deref().unwrap_or(MAIN);
     queue.reset(id, subscription, args.reason.as_deref().unwrap_or("manual")).await?;
-    Ok(Json(EventBody::seen_by(subscription, queue.get(id).await?)?))
+    Ok(Json(event_body::for_subscription(subscription, queue.get(id).await?)?))
 }

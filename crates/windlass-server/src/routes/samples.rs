@@ -1,19 +1,19 @@
-//! `GET /samples`: what happened, minute by minute, for charts.
+//! `GET /samples`: counts and latencies over time, for charts.
 
 use std::time::Duration;
 
 use axum::Json;
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Sample, SampleFilter};
+use windlass::SampleFilter;
+use windlass_api::{NameList, SamplesBody};
 
-use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, InNamespace};
+use crate::extract::{InNamespace, QueryArgs};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default().routes(routes!(list_samples))
@@ -23,32 +23,25 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SampleArgs {
-    /// From the step that this instant lies in; an hour before `until` if absent.
+    /// Start: the step that contains this time. Default: one hour before `until`.
     from: Option<DateTime<Utc>>,
-    /// Up to the end of the step that lies before this instant, or that it lies in; now if absent.
+    /// End: up to and including the last step that starts before this time. Default: now.
     until: Option<DateTime<Utc>>,
-    /// How long each span is, in whole minutes; 60000 if absent, at most 400 days. Steps begin at multiples of this
-    /// since 1970, in UTC.
+    /// Length of a step, in whole minutes, at most 400 days. Steps start at multiples of this since 1970, in UTC.
+    /// Default: 60000.
     step_ms: Option<u64>,
-    /// Comma-separated; only of these types, each exact or a prefix ending in `*`.
+    /// Comma-separated. Only these types, each exact or a prefix ending in `*`.
     #[param(value_type = Option<String>)]
-    types: Option<Names>,
-    /// One sample for each type, instead of one for all together.
+    types: Option<NameList>,
+    /// One sample for each type, instead of one for all types together.
     by_type: Option<bool>,
 }
 
-/// What happened.
-#[derive(Serialize, ToSchema)]
-struct SamplesBody {
-    /// The earliest first; steps in which nothing happened are left out.
-    samples: Vec<Sample>,
-}
-
-/// Count over time
+/// List samples over time
 ///
-/// For charts, not for accounting: a server that is killed takes with it what it counted in its last ten seconds, and
-/// where a connection is lost just after a commit that much may be counted twice. Minutes are kept for two days, ten
-/// minutes for two weeks, hours for 400 days. At most 10000 samples are given at once, made of at most 100000 stored ones.
+/// For charts, not for accounting: a server that is killed loses its counts of the last ten seconds, and a connection
+/// lost right after a commit may cause double counts. Samples of one minute are kept for two days, of ten minutes for
+/// two weeks, of one hour for 400 days. A response has at most 10000 samples, from at most 100000 stored ones.
 #[utoipa::path(
     get, path = "/samples", tag = "inspect", security(("token" = ["read"])),
     params(SampleArgs),
@@ -59,7 +52,7 @@ struct SamplesBody {
 )]
 async fn list_samples(
     InNamespace(queue): InNamespace,
-    Args(args): Args<SampleArgs>,
+    QueryArgs(args): QueryArgs<SampleArgs>,
 ) -> Result<Json<SamplesBody>, ApiError> {
     let filter = SampleFilter {
         from: args.from,

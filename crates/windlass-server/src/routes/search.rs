@@ -1,4 +1,4 @@
-//! `GET /events/search`: find events.
+//! `GET /events/search`: search events.
 
 use axum::Json;
 use chrono::{DateTime, Utc};
@@ -7,12 +7,12 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{SearchFilter, SearchPage, Status};
+use windlass_api::NameList;
 
 use super::inspect::limit;
-use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{Args, InNamespace, known};
+use crate::extract::{InNamespace, QueryArgs, clamp_to_epoch};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default().routes(routes!(search_events))
@@ -22,48 +22,48 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SearchArgs {
-    /// Only in this state.
+    /// Only events with this status.
     #[param(value_type = Option<Status>)]
     status: Option<String>,
-    /// Comma-separated; only of these types, each exact or a prefix ending in `*`.
+    /// Comma-separated. Only events of these types, each exact or a prefix ending in `*`.
     #[param(value_type = Option<String>)]
-    types: Option<Names>,
-    /// Comma-separated; only events with any of these tags.
+    types: Option<NameList>,
+    /// Comma-separated. Only events with any of these tags.
     #[param(value_type = Option<String>)]
-    tags: Option<Names>,
-    /// Whose view; `main` if absent.
+    tags: Option<NameList>,
+    /// The subscription whose deliveries are shown. Default: `main`.
     subscription: Option<String>,
-    /// In title, description, type or payload, in capitals or not. A number also finds the event of that id.
+    /// Text in the title, description, type or payload, case-insensitive. A number also finds the event with that id.
     text: Option<String>,
-    /// Only of this group.
+    /// Only events of this group.
     group_id: Option<String>,
-    /// Only those published with this key.
+    /// Only events published with this key.
     key: Option<String>,
-    /// Only those published at this instant or later.
+    /// Only events published at this time or later.
     created_from: Option<DateTime<Utc>>,
-    /// Only those published before this instant.
+    /// Only events published before this time.
     created_before: Option<DateTime<Utc>>,
-    /// Only those with a smaller id: the `next` of the page before.
+    /// Only events with a smaller id: the `next` of the previous page.
     before: Option<i64>,
-    /// How many; 20 if absent, at most 1000.
+    /// Page size, at most 1000. Default: 20.
     limit: Option<usize>,
 }
 
 /// Search events
 ///
-/// The newest first, without their payloads. A page looks at a bounded number of events: it may hold fewer than `limit`,
-/// or none, and still have a `next`; go on with that as `before`.
+/// Newest first, without payloads. Each request examines a bounded number of events: a page may have fewer than `limit`
+/// events, or none, and still have a `next`. Pass that as `before` to continue.
 #[utoipa::path(
     get, path = "/events/search", tag = "inspect", security(("token" = ["read"])),
     params(SearchArgs),
     responses(
-        (status = 200, description = "A page of what was found.", body = SearchPage),
+        (status = 200, description = "A page of events.", body = SearchPage),
         (status = 404, description = "No such namespace or subscription."),
     )
 )]
 async fn search_events(
     InNamespace(queue): InNamespace,
-    Args(args): Args<SearchArgs>,
+    QueryArgs(args): QueryArgs<SearchArgs>,
 ) -> Result<Json<SearchPage>, ApiError> {
     let filter = SearchFilter {
         limit: limit(args.limit, queue.limits())?,
@@ -74,8 +74,8 @@ async fn search_events(
         text: args.text,
         group_id: args.group_id,
         key: args.key,
-        created_from: args.created_from.map(known),
-        created_before: args.created_before.map(known),
+        created_from: args.created_from.map(clamp_to_epoch),
+        created_before: args.created_before.map(clamp_to_epoch),
         before: args.before,
     };
     Ok(Json(queue.search(filter).await?))

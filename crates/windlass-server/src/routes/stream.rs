@@ -1,4 +1,4 @@
-//! `GET /events/stream`: what happens to events, as it happens.
+//! `GET /events/stream`: the activity of events, as server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,59 +10,60 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass::{Activity, MAIN, Status};
+use windlass_api::{ByeMessage, MissedMessage, NameList};
 
-use super::names::Names;
-use super::subscription::find;
+use super::subscription::find_subscription;
 use super::wrong_method;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::ApiError;
-use crate::extract::{Args, InNamespace};
-use crate::stream::{Reader, Told};
+use crate::extract::{InNamespace, QueryArgs};
+use crate::stream::{ActivityReader, StreamMessage};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     let (schemas, paths, stream) = routes!(stream);
     OpenApiRouter::default().routes((schemas, paths, stream.head(wrong_method)))
 }
 
-/// A comment this often keeps the connection alive.
+/// How often a comment is sent to keep the connection alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct StreamArgs {
-    /// Comma-separated; only of these types, each exact or a prefix ending in `*`.
+    /// Comma-separated. Only events of these types, each exact or a prefix ending in `*`.
     #[param(value_type = Option<String>)]
-    types: Option<Names>,
-    /// Comma-separated; only events with any of these tags.
+    types: Option<NameList>,
+    /// Comma-separated. Only events with any of these tags.
     #[param(value_type = Option<String>)]
-    tags: Option<Names>,
-    /// Comma-separated; only what led to one of these states.
+    tags: Option<NameList>,
+    /// Comma-separated. Only activity that resulted in one of these states.
     #[param(value_type = Option<String>, example = "COMPLETED,FAILED")]
-    status: Option<Names>,
-    /// Only of this subscription; all if absent.
+    status: Option<NameList>,
+    /// Only activity of this subscription. Default: all.
     subscription: Option<String>,
 }
 
-/// What a reader wants to hear of.
-struct Wanted {
+/// The filter of a stream.
+struct ActivityFilter {
     types: Vec<String>,
     tags: Vec<String>,
     statuses: Vec<Status>,
     subscription: Option<String>,
 }
 
-impl Wanted {
-    fn new(args: StreamArgs) -> Result<Wanted, ApiError> {
+impl ActivityFilter {
+    fn new(args: StreamArgs) -> Result<ActivityFilter, ApiError> {
         let statuses = args.status.unwrap_or_default().into_list();
-        Ok(Wanted {
+        Ok(ActivityFilter {
             types: args.types.unwrap_or_default().into_list(),
             tags: args.tags.unwrap_or_default().into_list(),
             statuses: statuses.iter().map(|status| status.parse()).collect::<Result<_, _>>()?,
@@ -73,20 +74,20 @@ impl Wanted {
     fn includes(&self, activity: &Activity) -> bool {
         activity.matches(&self.types, &self.tags)
             && (self.statuses.is_empty() || self.statuses.contains(&activity.status))
-            && self.subscription.as_ref().is_none_or(|wanted| *wanted == activity.subscription)
+            && self.subscription.as_ref().is_none_or(|name| *name == activity.subscription)
     }
 }
 
-/// Follow what happens
+/// Stream the activity of events
 ///
-/// Server-sent events, from now on: `activity` with what happened to an event, `missed` with how many were
-/// left out because there were too many or the reader is too slow, and `bye` before the server stops or when the
-/// token is revoked.
+/// Server-sent events, from now on: `activity` for each change of an event, `missed` with the number of entries left out
+/// because there were too many or the client reads too slowly, and `bye` before the server stops or when the token is
+/// revoked.
 #[utoipa::path(
     get, path = "/events/stream", tag = "inspect", security(("token" = ["read"])),
     params(StreamArgs),
     responses(
-        (status = 200, description = "A stream that does not end.", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "An endless stream.", body = String, content_type = "text/event-stream"),
         (status = 404, description = "No such namespace or subscription."),
         (status = 429, description = "Too many streams are open."),
     )
@@ -95,65 +96,65 @@ async fn stream(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     InNamespace(queue): InNamespace,
-    Args(args): Args<StreamArgs>,
+    QueryArgs(args): QueryArgs<StreamArgs>,
 ) -> Result<Response, ApiError> {
-    let wanted = Wanted::new(args)?;
-    queue.check_filter(&wanted.types, &wanted.tags)?;
-    // A stream of what is not there would be silent forever.
-    find(&queue, wanted.subscription.as_deref().unwrap_or(MAIN)).await?;
-    let reader = app.hub.listen(&queue).await?;
-    let listening = Listening { app, caller, wanted, reader, check_at: Instant::now() + CHECK_EVERY };
-    let stream = Sse::new(unfold(Some(listening), next)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let filter = ActivityFilter::new(args)?;
+    queue.check_filter(&filter.types, &filter.tags)?;
+    // A stream of a namespace or subscription that does not exist would stay silent forever.
+    find_subscription(&queue, filter.subscription.as_deref().unwrap_or(MAIN)).await?;
+    let reader = app.hub.subscribe(&queue).await?;
+    let client = ClientStream { app, caller, filter, reader, next_check_at: Instant::now() + TOKEN_CHECK_INTERVAL };
+    let stream = Sse::new(unfold(Some(client), next_message)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     Ok(([(CACHE_CONTROL, "no-store")], stream).into_response())
 }
 
-/// So often it is made sure that the reader may still listen.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How often the token of a stream is checked again.
+const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-struct Listening {
+struct ClientStream {
     app: App,
     caller: Caller,
-    wanted: Wanted,
-    reader: Reader,
-    check_at: Instant,
+    filter: ActivityFilter,
+    reader: ActivityReader,
+    next_check_at: Instant,
 }
 
-/// The next thing to tell, and how to go on; nothing more after a good-bye.
-async fn next(listening: Option<Listening>) -> Option<(Result<Event, Infallible>, Option<Listening>)> {
-    let mut listening = listening?;
+/// Returns the next server-sent event and the state to continue with. After `bye` the stream ends.
+async fn next_message(client: Option<ClientStream>) -> Option<(Result<Event, Infallible>, Option<ClientStream>)> {
+    let mut client = client?;
     loop {
-        let told = tokio::select! {
-            told = listening.reader.told.recv() => told,
-            () = listening.app.stopping() => return Some((Ok(bye("shutting_down")), None)),
-            () = tokio::time::sleep_until(listening.check_at) => {
-                if !listening.may_go_on().await {
-                    return Some((Ok(bye("wrong_token")), None));
+        let message = tokio::select! {
+            message = client.reader.messages.recv() => message,
+            () = client.app.stopping() => return Some((Ok(bye_event("shutting_down")), None)),
+            () = tokio::time::sleep_until(client.next_check_at) => {
+                if !client.is_authorized().await {
+                    return Some((Ok(bye_event("wrong_token")), None));
                 }
                 continue;
             }
         };
-        let told = match told {
-            Ok(Told::Happened(line)) if !listening.wanted.includes(&line.activity) => continue,
-            Ok(Told::Happened(line)) => event("activity", &line.json),
-            Ok(Told::Missed(missed)) | Err(RecvError::Lagged(missed)) => {
-                event("missed", &format!(r#"{{"missed":{missed}}}"#))
+        let message = match message {
+            Ok(StreamMessage::Activity(line)) if !client.filter.includes(&line.activity) => continue,
+            Ok(StreamMessage::Activity(line)) => event("activity", &line.json),
+            Ok(StreamMessage::Missed(missed)) | Err(RecvError::Lagged(missed)) => {
+                event("missed", &json!(MissedMessage { missed }).to_string())
             }
             Err(RecvError::Closed) => return None,
         };
-        return Some((Ok(told), Some(listening)));
+        return Some((Ok(message), Some(client)));
     }
 }
 
-impl Listening {
-    /// Whether the token is still good. While the database is away nothing is told anyway.
-    async fn may_go_on(&mut self) -> bool {
-        self.check_at = Instant::now() + CHECK_EVERY;
-        self.app.gate.still_admits(&self.app.queue, &self.caller).await.unwrap_or(true)
+impl ClientStream {
+    /// Whether the token is still valid. If the database cannot be reached, the stream continues; it has nothing to send.
+    async fn is_authorized(&mut self) -> bool {
+        self.next_check_at = Instant::now() + TOKEN_CHECK_INTERVAL;
+        self.app.authorizer.is_still_authorized(&self.app.queue, &self.caller).await.unwrap_or(true)
     }
 }
 
-fn bye(reason: &str) -> Event {
-    event("bye", &format!(r#"{{"reason":"{reason}"}}"#))
+fn bye_event(reason: &'static str) -> Event {
+    event("bye", &json!(ByeMessage { reason: reason.into() }).to_string())
 }
 
 fn event(name: &str, data: &str) -> Event {

@@ -1,18 +1,15 @@
-//! `/subscriptions`: who else is told.
+//! `/subscriptions`: create, list, pause and remove subscriptions.
 
 use axum::Json;
 use axum::http::StatusCode;
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use windlass::{Error, PolicyOverrides, Queue, Subscription, SubscriptionSpec};
+use windlass::{Error, Queue, Subscription, SubscriptionSpec};
+use windlass_api::{AddSubscriptionRequest, SubscriptionsBody};
 
-use super::names::Names;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::extract::{InNamespace, JsonBody, SubscriptionName, known};
+use crate::extract::{InNamespace, JsonBody, SubscriptionName, clamp_to_epoch};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
@@ -20,12 +17,6 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(show_subscription, remove_subscription))
         .routes(routes!(pause_subscription))
         .routes(routes!(resume_subscription))
-}
-
-/// The subscriptions.
-#[derive(Serialize, ToSchema)]
-struct SubscriptionsBody {
-    subscriptions: Vec<Subscription>,
 }
 
 /// List subscriptions
@@ -40,46 +31,28 @@ async fn list_subscriptions(InNamespace(queue): InNamespace) -> Result<Json<Subs
     Ok(Json(SubscriptionsBody { subscriptions: queue.subscriptions().await? }))
 }
 
-/// A subscription to create.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, expecting = "an object")]
-#[schema(example = json!({ "subscription": "audit", "types": "order.*" }))]
-struct AddRequest {
-    /// Its name: 1 to 63 ASCII letters, digits, `-`, `_` and `.`.
-    subscription: String,
-    /// Only these types, each exact or a prefix ending in `*`; all if absent.
-    types: Option<Names>,
-    /// Only events with any of these tags; all if absent.
-    tags: Option<Names>,
-    /// What it does differently from its namespace.
-    #[serde(default)]
-    policy: PolicyOverrides,
-    /// Also what was published since then and is still in the history.
-    since: Option<DateTime<Utc>>,
-}
-
 /// Create a subscription
 ///
-/// It gets its own delivery of each event that matches.
+/// It gets its own delivery of each matching event.
 #[utoipa::path(
     post, path = "/subscriptions", tag = "subscriptions", security(("token" = ["admin"])),
-    request_body = AddRequest,
+    request_body = AddSubscriptionRequest,
     responses(
         (status = 201, description = "Created.", body = Subscription),
         (status = 404, description = "No such namespace."),
-        (status = 409, description = "There is one of that name."),
+        (status = 409, description = "The name exists already."),
     )
 )]
 async fn add_subscription(
     InNamespace(queue): InNamespace,
-    JsonBody(request, _room): JsonBody<AddRequest>,
+    JsonBody(request, _memory): JsonBody<AddSubscriptionRequest>,
 ) -> Result<(StatusCode, Json<Subscription>), ApiError> {
     let mut spec = SubscriptionSpec::new(request.subscription)
         .types(request.types.unwrap_or_default().into_list())
         .tags(request.tags.unwrap_or_default().into_list())
         .policy(request.policy);
     if let Some(since) = request.since {
-        spec = spec.since(known(since));
+        spec = spec.since(clamp_to_epoch(since));
     }
     Ok((StatusCode::CREATED, Json(queue.add_subscription(spec).await?)))
 }
@@ -87,7 +60,7 @@ async fn add_subscription(
 /// Show a subscription
 #[utoipa::path(
     get, path = "/subscriptions/{subscription}", tag = "subscriptions", security(("token" = ["read"])),
-    params(("subscription" = String, Path, description = "Its name.")),
+    params(("subscription" = String, Path, description = "Name of the subscription.")),
     responses(
         (status = 200, description = "The subscription.", body = Subscription),
         (status = 404, description = "No such subscription."),
@@ -97,10 +70,10 @@ async fn show_subscription(
     InNamespace(queue): InNamespace,
     SubscriptionName(name): SubscriptionName,
 ) -> Result<Json<Subscription>, ApiError> {
-    find(&queue, &name).await.map(Json)
+    find_subscription(&queue, &name).await.map(Json)
 }
 
-pub(super) async fn find(queue: &Queue, name: &str) -> Result<Subscription, ApiError> {
+pub(super) async fn find_subscription(queue: &Queue, name: &str) -> Result<Subscription, ApiError> {
     let found = queue.subscriptions().await?.into_iter().find(|found| found.subscription == name);
     let none = || Error::SubscriptionNotFound { namespace: queue.namespace().into(), subscription: name.into() };
     Ok(found.ok_or_else(none)?)
@@ -108,10 +81,10 @@ pub(super) async fn find(queue: &Queue, name: &str) -> Result<Subscription, ApiE
 
 /// Remove a subscription
 ///
-/// With its waiting deliveries and dead letters. `main` stays.
+/// Also removes its pending deliveries and dead letters. `main` cannot be removed.
 #[utoipa::path(
     delete, path = "/subscriptions/{subscription}", tag = "subscriptions", security(("token" = ["admin"])),
-    params(("subscription" = String, Path, description = "Its name.")),
+    params(("subscription" = String, Path, description = "Name of the subscription.")),
     responses(
         (status = 204, description = "Removed."),
         (status = 404, description = "No such subscription."),
@@ -125,12 +98,12 @@ async fn remove_subscription(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Hand out nothing more to a subscription
+/// Pause a subscription
 ///
-/// Its deliveries still gather.
+/// Its deliveries accumulate and cannot be claimed.
 #[utoipa::path(
     post, path = "/subscriptions/{subscription}/pause", tag = "subscriptions", security(("token" = ["admin"])),
-    params(("subscription" = String, Path, description = "Its name.")),
+    params(("subscription" = String, Path, description = "Name of the subscription.")),
     responses(
         (status = 200, description = "Paused.", body = Subscription),
         (status = 404, description = "No such subscription."),
@@ -141,13 +114,13 @@ async fn pause_subscription(
     SubscriptionName(name): SubscriptionName,
 ) -> Result<Json<Subscription>, ApiError> {
     queue.pause_subscription(&name).await?;
-    find(&queue, &name).await.map(Json)
+    find_subscription(&queue, &name).await.map(Json)
 }
 
-/// Hand out to a subscription again
+/// Resume a subscription
 #[utoipa::path(
     post, path = "/subscriptions/{subscription}/resume", tag = "subscriptions", security(("token" = ["admin"])),
-    params(("subscription" = String, Path, description = "Its name.")),
+    params(("subscription" = String, Path, description = "Name of the subscription.")),
     responses(
         (status = 200, description = "Resumed.", body = Subscription),
         (status = 404, description = "No such subscription."),
@@ -158,5 +131,5 @@ async fn resume_subscription(
     SubscriptionName(name): SubscriptionName,
 ) -> Result<Json<Subscription>, ApiError> {
     queue.resume_subscription(&name).await?;
-    find(&queue, &name).await.map(Json)
+    find_subscription(&queue, &name).await.map(Json)
 }

@@ -1,12 +1,13 @@
-//! Who may do what.
+//! Authentication and authorization of the API.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::{NewToken, Scope};
 use windlass_server::Access;
+use windlass_testkit::until;
 
-use crate::bed::{JSON, Server, until};
+use crate::harness::{JSON, Server};
 use crate::http::Response;
 
 async fn token(server: &Server, scopes: impl IntoIterator<Item = Scope>) -> String {
@@ -17,23 +18,23 @@ async fn send(server: &Server, token: &str, method: &str, path: &str) -> Respons
     server.send(method, path, &format!("{JSON}authorization: Bearer {token}\r\n"), "{}").await
 }
 
-/// Whether the gate let the request pass; what became of it then is another matter.
-fn passed(response: &Response) -> bool {
+/// Whether the request was authorized, regardless of its result.
+fn is_authorized(response: &Response) -> bool {
     !matches!(response.status, 401 | 403)
 }
 
-/// Until who has no token is refused: the server looks at the tokens once a second.
+/// Waits until a request without a token is refused. The server caches tokens for one second.
 async fn until_refused(server: &Server) {
     until(async || (server.get("/events").await.status == 401).then_some(())).await;
 }
 
-async fn refused(server: &Server, token: &str, reason: &str) -> u64 {
+async fn refusal_count(server: &Server, token: &str, reason: &str) -> u64 {
     let metrics = send(server, token, "GET", "/metrics").await.body;
     let line = format!("windlass_http_refused_total{{reason=\"{reason}\"}} ");
     metrics.lines().find_map(|found| found.strip_prefix(&line)).unwrap().parse().unwrap()
 }
 
-/// One path of each kind, with the scope that it needs.
+/// One route of each kind, with the required scope.
 const PATHS: [(&str, &str, Scope); 28] = [
     ("POST", "/events", Scope::Publish),
     ("POST", "/events/batch", Scope::Publish),
@@ -66,7 +67,7 @@ const PATHS: [(&str, &str, Scope); 28] = [
 ];
 
 on_each_database! {
-    async fn once_there_is_a_token_who_has_none_is_refused(server) {
+    async fn request_without_token_is_refused_once_a_token_exists(server) {
         server.get("/events").await.expect(200);
         let admin = token(server, [Scope::Admin]).await;
         until_refused(server).await;
@@ -78,7 +79,7 @@ on_each_database! {
         assert_eq!(list["total"], 0);
     }
 
-    async fn a_wrong_token_is_refused(server) {
+    async fn wrong_token_is_refused(server) {
         let good = token(server, [Scope::Admin]).await;
         let other = good.replace(['1', '2', '3', '4'], "5");
         let cases = [
@@ -101,7 +102,7 @@ on_each_database! {
         lower.expect(200);
     }
 
-    async fn a_revoked_token_is_refused(server) {
+    async fn revoked_token_is_refused(server) {
         let kept = token(server, [Scope::Read]).await;
         let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
         send(server, &created.secret, "GET", "/events").await.expect(200);
@@ -115,7 +116,7 @@ on_each_database! {
         send(server, &kept, "GET", "/events").await.expect(200);
     }
 
-    async fn revoking_the_last_token_opens_nothing(server) {
+    async fn revoking_the_last_token_does_not_open_the_server(server) {
         let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
         server.get("/events").await.error(401, "no_token");
         server.queue.revoke_token(&created.token.token_id).await.unwrap();
@@ -123,7 +124,7 @@ on_each_database! {
         server.get("/events").await.error(401, "no_token");
     }
 
-    async fn an_expired_token_is_refused(server) {
+    async fn expired_token_is_refused(server) {
         let new = NewToken::new([Scope::Read]).expires_in(Duration::from_secs(60));
         let secret = server.queue.create_token(new).await.unwrap().secret;
         send(server, &secret, "GET", "/events").await.expect(200);
@@ -132,7 +133,7 @@ on_each_database! {
         server.get("/events").await.error(401, "no_token");
     }
 
-    async fn a_token_in_the_url_is_refused(server) {
+    async fn token_in_the_url_is_refused(server) {
         let secret = token(server, [Scope::Admin]).await;
         for name in ["token", "access_token"] {
             let response = server.get(&format!("/events?limit=1&{name}={secret}")).await;
@@ -141,7 +142,7 @@ on_each_database! {
         }
     }
 
-    async fn a_token_does_what_its_scope_says_and_nothing_else(server) {
+    async fn token_allows_only_what_its_scope_includes(server) {
         server.publish("a").await;
         let admin = token(server, [Scope::Admin]).await;
         let mut tokens = Vec::new();
@@ -153,8 +154,8 @@ on_each_database! {
         for (method, path, needed) in PATHS {
             for (scope, secret) in &tokens {
                 let response = send(server, secret, method, path).await;
-                assert_eq!(passed(&response), scope.includes(needed), "{scope}: {method} {path}: {response:?}");
-                if !passed(&response) {
+                assert_eq!(is_authorized(&response), scope.includes(needed), "{scope}: {method} {path}: {response:?}");
+                if !is_authorized(&response) {
                     let error = response.error(403, "wrong_scope");
                     assert_eq!(error, format!("this needs a token with the scope '{needed}'"));
                     wrong += 1;
@@ -162,17 +163,17 @@ on_each_database! {
             }
             server.send(method, path, JSON, "{}").await.error(401, "no_token");
         }
-        assert_eq!(refused(server, &admin, "wrong_scope").await, wrong);
+        assert_eq!(refusal_count(server, &admin, "wrong_scope").await, wrong);
     }
 
-    async fn scopes_add_up(server) {
+    async fn scopes_of_a_token_are_combined(server) {
         let secret = token(server, [Scope::Publish, Scope::Read]).await;
-        assert!(passed(&send(server, &secret, "POST", "/events").await));
-        assert!(passed(&send(server, &secret, "GET", "/events").await));
+        assert!(is_authorized(&send(server, &secret, "POST", "/events").await));
+        assert!(is_authorized(&send(server, &secret, "GET", "/events").await));
         send(server, &secret, "POST", "/events/claim").await.error(403, "wrong_scope");
     }
 
-    async fn who_may_read_takes_nothing(server) {
+    async fn read_scope_cannot_claim(server) {
         let id = server.publish("a").await;
         let secret = token(server, [Scope::Read]).await;
         until_refused(server).await;
@@ -181,7 +182,7 @@ on_each_database! {
         assert_eq!(send(server, &secret, "GET", &format!("/events/{id}")).await.expect(200)["status"], "PENDING");
     }
 
-    async fn a_token_is_for_its_namespaces_only(server) {
+    async fn token_is_limited_to_its_namespaces(server) {
         for namespace in ["orders", "billing"] {
             server.queue.put_namespace(namespace, None, None).await.unwrap();
         }
@@ -197,10 +198,10 @@ on_each_database! {
         assert_eq!(names, ["orders"]);
         send(server, &secret, "PUT", "/namespaces/later").await.expect(201);
         send(server, &secret, "PUT", "/namespaces/other").await.error(403, "other_namespace");
-        assert_eq!(refused(server, &secret, "other_namespace").await, 6);
+        assert_eq!(refusal_count(server, &secret, "other_namespace").await, 6);
     }
 
-    async fn what_says_nothing_about_events_is_open(server) {
+    async fn health_and_openapi_need_no_token(server) {
         token(server, [Scope::Admin]).await;
         until_refused(server).await;
         for path in ["/healthz", "/readyz", "/openapi.json"] {
@@ -209,7 +210,7 @@ on_each_database! {
         server.get("/metrics").await.error(401, "no_token");
     }
 
-    async fn head_needs_what_get_needs(server) {
+    async fn head_requires_the_same_scope_as_get(server) {
         let (publish, read) = (token(server, [Scope::Publish]).await, token(server, [Scope::Read]).await);
         let consume = token(server, [Scope::Consume]).await;
         let subscribe = "/events/subscribe?tags=a&worker_id=w";
@@ -226,25 +227,25 @@ on_each_database! {
         }
     }
 
-    async fn every_refusal_is_counted(server) {
+    async fn refusals_are_counted_by_reason(server) {
         let secret = token(server, [Scope::Read]).await;
         server.get("/events").await.error(401, "no_token");
         server.get("/events?token=x").await.error(401, "token_in_query");
         send(server, "x", "GET", "/events").await.error(401, "wrong_token");
         server.send("GET", "/events", "authorization: x\r\n", "").await.error(401, "wrong_token");
         for (reason, count) in [("no_token", 1), ("token_in_query", 1), ("wrong_token", 2), ("wrong_scope", 0)] {
-            assert_eq!(refused(server, &secret, reason).await, count, "{reason}");
+            assert_eq!(refusal_count(server, &secret, reason).await, count, "{reason}");
         }
     }
 
-    async fn an_open_server_asks_nobody(server) {
+    async fn open_server_requires_no_token(server) {
         token(server, [Scope::Admin]).await;
         server.restart_with(|options| options.access = Access::Open).await;
         server.publish("a").await;
         server.send("GET", "/events", "authorization: x\r\nsec-fetch-site: cross-site\r\n", "").await.expect(200);
     }
 
-    async fn a_server_for_tokens_refuses_all_while_there_is_none(server) {
+    async fn token_only_server_refuses_all_without_tokens(server) {
         server.restart_with(|options| options.access = Access::Tokens).await;
         server.get("/events").await.error(401, "no_token");
         send(server, "x", "GET", "/events").await.error(401, "wrong_token");
@@ -253,7 +254,7 @@ on_each_database! {
         until(async || (send(server, &secret, "GET", "/events").await.status == 200).then_some(())).await;
     }
 
-    async fn web_pages_of_other_sites_are_refused(server) {
+    async fn requests_from_other_sites_are_refused(server) {
         let foreign = ["sec-fetch-site: cross-site", "sec-fetch-site: same-site", "origin: http://evil.example", "origin: null"];
         for header in foreign {
             let response = server.send("POST", "/events", &format!("{JSON}{header}\r\n"), r#"{"title":"t"}"#).await;
@@ -267,7 +268,7 @@ on_each_database! {
         assert_eq!(server.get("/events").await.expect(200)["total"], 0);
     }
 
-    async fn a_name_that_somebody_made_point_here_is_refused(server) {
+    async fn foreign_host_name_is_refused(server) {
         for (host, status) in [("evil.example", 403), ("localhost.evil.example:80", 403), ("127.0.0.1:1", 200), ("[::1]", 200)] {
             let request = format!("GET /events HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
             let response = crate::http::read(server.begin(&request).await).await;
@@ -275,7 +276,7 @@ on_each_database! {
         }
     }
 
-    async fn with_a_token_it_does_not_matter_where_a_request_comes_from(server) {
+    async fn requests_with_a_token_may_come_from_any_site(server) {
         let secret = token(server, [Scope::Read]).await;
         let headers = format!("authorization: Bearer {secret}\r\nsec-fetch-site: cross-site\r\n");
         server.send("GET", "/events", &headers, "").await.expect(200);

@@ -2,21 +2,21 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::{JSON, Server};
+use crate::harness::{JSON, Server};
 
 async fn total(server: &Server) -> Value {
     server.get("/events").await.expect(200)["total"].clone()
 }
 
 on_each_database! {
-    async fn a_key_for_a_whole_batch_is_refused(server) {
+    async fn idempotency_key_for_a_batch_is_refused(server) {
         let headers = "content-type: application/json\r\nidempotency-key: k\r\n";
         let response = server.send("POST", "/events/batch", headers, r#"{"events":[{"title":"t"}]}"#).await;
         assert_eq!(response.bad_field(), "key");
         assert_eq!(server.get("/events").await.expect(200)["total"], 0);
     }
 
-    async fn all_events_of_a_batch_are_stored_in_order(server) {
+    async fn batch_is_stored_in_order(server) {
         let events: Vec<Value> = (0..3).map(|n| json!({ "title": "t", "tags": ["a"], "payload": n })).collect();
         let stored = server.post("/events/batch", &json!({ "events": events })).await.expect(201);
         let ids: Vec<i64> = stored["events"].as_array().unwrap().iter().map(|e| e["id"].as_i64().unwrap()).collect();
@@ -25,7 +25,7 @@ on_each_database! {
         assert_eq!(server.claim_ids(&json!({ "worker_id": "w", "max": 10 })).await, ids);
     }
 
-    async fn one_bad_event_is_named_by_its_place_and_nothing_is_stored(server) {
+    async fn invalid_event_of_a_batch_is_named_and_nothing_stored(server) {
         let cases = [
             (json!({ "title": "t", "tags": "a,,b" }), "events[1]: tags: must not be empty"),
             (json!({ "tags": "a" }), "events[1]: title: is required for an event without a type"),
@@ -43,19 +43,19 @@ on_each_database! {
         assert_eq!(total(server).await, 0);
     }
 
-    async fn duplicates_are_told_by_their_key(server) {
+    async fn duplicates_in_a_batch_are_detected_by_key(server) {
         let first = server.publish_as(json!({ "title": "t", "key": "k" })).await;
         let events = json!({ "events": [
             { "title": "t", "key": "k" }, { "title": "t", "key": "new" }, { "title": "t", "key": "new" }
         ] });
         let stored = server.post("/events/batch", &events).await.expect(201)["events"].clone();
-        let told: Vec<_> = stored.as_array().unwrap().iter().map(|event| &event["duplicate"]).collect();
-        assert_eq!(told, [true, false, true]);
+        let duplicates: Vec<_> = stored.as_array().unwrap().iter().map(|event| &event["duplicate"]).collect();
+        assert_eq!(duplicates, [true, false, true]);
         assert_eq!((&stored[0]["id"], &stored[1]["id"]), (&json!(first), &stored[2]["id"]));
         assert_eq!(total(server).await, 2);
     }
 
-    async fn the_trace_goes_to_every_event(server) {
+    async fn trace_is_added_to_every_event_of_a_batch(server) {
         let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let headers = format!("{JSON}traceparent: {trace}\r\n");
         let body = r#"{"events":[{"title":"a"},{"title":"b"}]}"#;
@@ -65,7 +65,7 @@ on_each_database! {
         }
     }
 
-    async fn a_batch_has_a_limit_and_may_be_empty(server) {
+    async fn batch_size_is_limited_and_may_be_zero(server) {
         assert_eq!(server.post("/events/batch", &json!({ "events": [] })).await.expect(201), json!({ "events": [] }));
         let events = vec![json!({ "title": "t" }); 10_001];
         let error = server.post("/events/batch", &json!({ "events": events })).await.error(400, "invalid");
@@ -74,7 +74,7 @@ on_each_database! {
     }
 
     // H13
-    async fn one_payload_that_is_too_large_refuses_the_batch(server) {
+    async fn oversized_payload_refuses_the_batch(server) {
         let events = json!({ "events": [{ "title": "t" }, { "title": "t", "payload": "x".repeat(1 << 20) }] });
         let error = server.post("/events/batch", &events).await.error(413, "too_large");
         assert_eq!(error, "events[1]: payload is 1048578 bytes; the limit is 1048576 bytes");

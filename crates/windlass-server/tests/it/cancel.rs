@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 on_each_database! {
-    async fn a_waiting_event_is_called_off(server) {
+    async fn pending_event_is_canceled(server) {
         let id = server.publish("a").await;
         let cancelled = server.act(&format!("/events/{id}/cancel")).await.expect(200);
         assert_eq!(cancelled, json!({ "event_id": id, "cancelled": 1 }));
@@ -12,8 +12,8 @@ on_each_database! {
         assert_eq!(server.actions(id).await, ["CANCELLED"]);
     }
 
-    async fn what_is_held_or_done_goes_on(server) {
-        let id = server.publish_taken("a").await;
+    async fn held_or_finished_event_cannot_be_canceled(server) {
+        let id = server.publish_claimed("a").await;
         let error = server.act(&format!("/events/{id}/cancel")).await.error(409, "wrong_status");
         assert_eq!(error, format!("event {id} is PROCESSING; it can be cancelled only while PENDING"));
         server.complete(id, "w:1").await.expect(200);
@@ -21,7 +21,7 @@ on_each_database! {
         server.act("/events/4711/cancel").await.error(404, "event_not_found");
     }
 
-    async fn one_subscription_can_be_left_out(server) {
+    async fn one_subscription_can_be_canceled_alone(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
         let one = server.publish("a").await;
         server.act(&format!("/events/{one}/cancel?subscription=audit")).await.expect(200);
@@ -33,8 +33,8 @@ on_each_database! {
         error.error(404, "subscription_not_found");
     }
 
-    async fn all_that_match_are_called_off(server) {
-        let held = server.publish_taken("a,x").await;
+    async fn all_matching_events_are_canceled(server) {
+        let held = server.publish_claimed("a,x").await;
         let (a, b, c) = (server.publish("a").await, server.publish("b").await, server.publish("c").await);
         let cancel = async |request: Value| server.post("/events/cancel", &request).await;
         assert_eq!(cancel(json!({ "tags": "a,b" })).await.expect(200), json!({ "cancelled": 2 }));

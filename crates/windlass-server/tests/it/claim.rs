@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use windlass_testkit::until;
 
-use crate::bed::until;
 use crate::http::{head, read, request};
 
 on_each_database! {
     // H2
-    async fn one_event_with_any_of_the_tags_is_handed_out(server) {
+    async fn subscribe_claims_one_event_with_any_of_the_tags(server) {
         let id = server.publish("email,priority-high").await;
         let other = server.publish("payment").await;
         let mut taken = server.subscribe("notification,email", "worker-02:8742").await.unwrap();
@@ -39,7 +39,7 @@ on_each_database! {
     }
 
     // H2
-    async fn with_nothing_to_take_the_answer_is_204_and_empty(server) {
+    async fn subscribe_without_a_ready_event_is_204(server) {
         let response = server.get("/events/subscribe?tags=a&worker_id=w:1").await;
         assert_eq!((response.status, response.body.as_str()), (204, ""));
         assert!(!response.head.contains("content-type"), "{response:?}");
@@ -47,7 +47,7 @@ on_each_database! {
     }
 
     // H2
-    async fn tags_and_worker_are_required(server) {
+    async fn subscribe_requires_tags_and_worker(server) {
         server.publish("a").await;
         let tags = "tags: is required: the tags to subscribe to, as in `tags=email,sms`";
         let worker = "worker_id: is required: the worker's name, as in `worker_id=host:pid`";
@@ -67,12 +67,12 @@ on_each_database! {
     }
 
     // H2
-    async fn a_missing_parameter_is_named(server) {
+    async fn missing_parameter_is_named(server) {
         assert_eq!(server.get("/events/subscribe?worker_id=w:1").await.bad_field(), "tags");
         assert_eq!(server.get("/events/subscribe?tags=a").await.bad_field(), "worker_id");
     }
 
-    async fn head_takes_nothing(server) {
+    async fn head_claims_nothing(server) {
         server.publish("a").await;
         let response = request(server.address, "HEAD", "/events/subscribe?tags=a&worker_id=w:1", "", b"").await;
         assert_eq!(response.status, 405);
@@ -80,8 +80,8 @@ on_each_database! {
     }
 
     // H6
-    async fn a_failed_event_is_not_handed_out_before_its_time(server) {
-        let id = server.publish_taken("a").await;
+    async fn failed_event_is_not_redelivered_before_its_retry_time(server) {
+        let id = server.publish_claimed("a").await;
         server.fail(id, "w:1").await.expect(200);
         server.advance_secs(299);
         assert_eq!(server.subscribe("a", "w:2").await, None);
@@ -91,7 +91,7 @@ on_each_database! {
     }
 
     // H6
-    async fn an_event_without_retries_left_is_never_handed_out(server) {
+    async fn event_without_retries_left_is_not_redelivered(server) {
         let id = server.publish_as(json!({ "title": "t", "tags": "a", "max_retries": 1 })).await;
         server.subscribe("a", "w:1").await.unwrap();
         assert_eq!(server.fail(id, "w:1").await.status, 400);
@@ -102,7 +102,7 @@ on_each_database! {
 
     // H15
     // O4
-    async fn a_run_of_a_group_is_claimed_in_order(server) {
+    async fn run_of_a_group_is_claimed_in_order(server) {
         let event = |n: usize| json!({ "title": "t", "tags": "", "group_id": "g", "payload": n });
         let events: Vec<Value> = (0..4).map(event).collect();
         server.post("/events/batch", &json!({ "events": events })).await.expect(201);
@@ -116,7 +116,7 @@ on_each_database! {
         assert_eq!(server.post("/events/claim", &claim(3)).await.expect(200), json!({ "events": [] }));
     }
 
-    async fn the_right_event_is_found_among_many_others(server) {
+    async fn rare_tag_is_claimed_among_many_events(server) {
         for batch in 0..5 {
             let event = |n: usize| json!({ "title": "t", "tags": format!("other-{},bulk", (batch * 1_000 + n) % 100) });
             let events: Vec<Value> = (0..1_000).map(event).collect();
@@ -128,7 +128,7 @@ on_each_database! {
         assert_eq!(server.subscribe("rare,other-7", "w:1").await.unwrap()["tags"], "other-7,bulk");
     }
 
-    async fn a_claim_takes_at_most_what_it_asks_for(server) {
+    async fn claim_returns_at_most_max_events(server) {
         let mut ids = Vec::new();
         for _ in 0..5 {
             ids.push(server.publish("a").await);
@@ -139,7 +139,7 @@ on_each_database! {
         assert_eq!(server.post("/events/claim", &json!({ "worker_id": "w" })).await.expect(200), json!({ "events": [] }));
     }
 
-    async fn a_claim_can_ask_for_types_and_tags(server) {
+    async fn claim_filters_by_types_and_tags(server) {
         let paid = server.publish_as(json!({ "type": "order.paid", "tags": "a,b" })).await;
         let sent = server.publish_as(json!({ "type": "order.sent", "tags": "c" })).await;
         let user = server.publish_as(json!({ "type": "user.created", "tags": "c" })).await;
@@ -152,14 +152,14 @@ on_each_database! {
         assert_eq!(claim(json!("user.created, order.paid"), Value::Null).await, [paid, user]);
     }
 
-    async fn subscribing_can_ask_for_types_too(server) {
+    async fn subscribe_filters_by_types(server) {
         server.publish_as(json!({ "type": "order.paid", "tags": "a" })).await;
         let user = server.publish_as(json!({ "type": "user.created", "tags": "a" })).await;
         let taken = server.get("/events/subscribe?tags=a&types=user.*&worker_id=w&lease_ms=5000").await.expect(200);
         assert_eq!((&taken["id"], &taken["lease_expires_at"]), (&json!(user), &json!("2025-12-24T10:30:05Z")));
     }
 
-    async fn the_lease_can_be_chosen(server) {
+    async fn claim_sets_the_lease_duration(server) {
         let id = server.publish("a").await;
         let taken = server.claim(&json!({ "worker_id": "w:1", "lease_ms": 600_000 })).await;
         assert_eq!(taken[0]["lease_expires_at"], "2025-12-24T10:40:00Z");
@@ -169,7 +169,7 @@ on_each_database! {
         assert_eq!(server.claim_ids(&json!({ "worker_id": "w:2" })).await, [id]);
     }
 
-    async fn the_limits_of_a_claim_are_named(server) {
+    async fn claim_beyond_a_limit_names_the_field(server) {
         let cases = [
             (json!({ "worker_id": "w", "max": 0 }), "max"),
             (json!({ "worker_id": "w", "max": 1001 }), "max"),
@@ -192,7 +192,7 @@ on_each_database! {
         assert!(error.contains("missing field `worker_id`"), "{error}");
     }
 
-    async fn a_waiting_claim_gets_what_is_published_meanwhile(server) {
+    async fn waiting_claim_receives_a_new_event(server) {
         let waiting = server.wait_for("a").await;
         server.until_waiting(1).await;
         server.publish("b").await;
@@ -201,7 +201,7 @@ on_each_database! {
         server.until_waiting(0).await;
     }
 
-    async fn a_waiting_subscriber_gets_what_is_published_meanwhile(server) {
+    async fn waiting_subscribe_receives_a_new_event(server) {
         let mut waiting = TcpStream::connect(server.address).await.unwrap();
         let path = "/events/subscribe?tags=a&worker_id=w:1&wait_ms=60000";
         waiting.write_all(head("GET", path, "", 0).as_bytes()).await.unwrap();
@@ -210,12 +210,12 @@ on_each_database! {
         assert_eq!(read(waiting).await.expect(200)["id"], id);
     }
 
-    async fn a_claim_that_waited_in_vain_is_answered_with_nothing(server) {
+    async fn waiting_claim_times_out_empty(server) {
         assert!(server.claim(&json!({ "worker_id": "w", "wait_ms": 1 })).await.is_empty());
         assert_eq!(server.get("/events/subscribe?tags=a&worker_id=w&wait_ms=1").await.status, 204);
     }
 
-    async fn a_client_that_left_takes_nothing(server) {
+    async fn disconnected_client_claims_nothing(server) {
         let gone = server.wait_for("a").await;
         server.until_waiting(1).await;
         drop(gone);
@@ -225,7 +225,7 @@ on_each_database! {
         assert_eq!(taken["id"], id);
     }
 
-    async fn a_namespace_hands_out_its_own_events_only(server) {
+    async fn claim_is_limited_to_its_namespace(server) {
         server.put_namespace("orders").await;
         server.publish("a").await;
         let subscribe = "/namespaces/orders/events/subscribe?tags=a&worker_id=w:1";
@@ -235,7 +235,7 @@ on_each_database! {
         assert_eq!(server.get(subscribe).await.expect(200)["id"], stored["id"]);
     }
 
-    async fn an_unknown_subscription_or_namespace_is_404(server) {
+    async fn unknown_subscription_or_namespace_is_404(server) {
         let claim = json!({ "worker_id": "w", "subscription": "nobody" });
         server.post("/events/claim", &claim).await.error(404, "subscription_not_found");
         let error = server.get("/namespaces/x/events/subscribe?tags=a&worker_id=w").await;

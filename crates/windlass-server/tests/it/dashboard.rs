@@ -3,7 +3,7 @@
 mod access;
 mod dead_letters;
 mod events;
-mod guards;
+mod forbidden_actions;
 mod live;
 mod operate;
 mod overview;
@@ -13,14 +13,14 @@ mod schedules;
 
 use windlass::{NewToken, Scope};
 
-use crate::bed::Server;
+use crate::harness::Server;
 use crate::http::Response;
 
-/// What a browser says of a request that one of our pages made.
+/// The headers that a browser sends with requests from a page of the dashboard.
 pub const SAME_ORIGIN: &str = "sec-fetch-site: same-origin\r\norigin: http://localhost\r\n";
 pub const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
 
-/// A browser, signed in with a token or on a server that asks for none.
+/// A browser, with or without a token.
 pub struct Browser {
     cookies: String,
 }
@@ -38,25 +38,25 @@ impl Browser {
         server.send("GET", path, &self.cookies, "").await
     }
 
-    /// Sends a form from one of our pages.
+    /// Sends a form from a page of the dashboard.
     pub async fn post(&self, server: &Server, path: &str, form: &str) -> Response {
         server.send("POST", path, &format!("{}{SAME_ORIGIN}{FORM}", self.cookies), form).await
     }
 }
 
-/// A token with these scopes, in all namespaces.
+/// Creates a token with these scopes for all namespaces.
 pub async fn token(server: &Server, scopes: impl IntoIterator<Item = Scope>) -> String {
     server.queue.create_token(NewToken::new(scopes)).await.unwrap().secret
 }
 
-/// The page, which must be one.
+/// The HTML of a response with this status.
 pub fn html(response: &Response, status: u16) -> &str {
     assert_eq!(response.status, status, "{response:?}");
     assert_eq!(response.header("content-type"), Some("text/html; charset=utf-8"), "{response:?}");
     &response.body
 }
 
-/// Where a redirect leads.
+/// The target of a redirect.
 pub fn location(response: &Response) -> &str {
     assert_eq!(response.status, 303, "{response:?}");
     response.header("location").unwrap()

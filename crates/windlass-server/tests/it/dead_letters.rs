@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// The ids of the dead letters that match.
+/// The ids of the matching dead letters.
 async fn listed(server: &Server, query: &str) -> Vec<i64> {
     let list = server.get(&format!("/dead-letters{query}")).await.expect(200);
     list["dead_letters"].as_array().unwrap().iter().map(|letter| letter["event_id"].as_i64().unwrap()).collect()
 }
 
-/// Publishes an event that expires; its id.
+/// Publishes an event, lets it expire, and returns its id.
 async fn publish_expired(server: &Server) -> i64 {
     let expires_at = server.queue.clock().now() + std::time::Duration::from_secs(1);
     let id = server.publish_as(json!({ "type": "late", "expires_at": expires_at })).await;
@@ -21,7 +21,7 @@ async fn publish_expired(server: &Server) -> i64 {
 }
 
 on_each_database! {
-    async fn a_dead_letter_is_the_event_and_why(server) {
+    async fn dead_letter_has_event_and_reason(server) {
         let event = json!({ "title": "t", "tags": "a", "payload": [1], "priority": 2, "max_retries": 1 });
         let id = server.publish_as(event).await;
         server.subscribe("a", "w:1").await.unwrap();
@@ -38,7 +38,7 @@ on_each_database! {
         assert_eq!(server.get("/dead-letters").await.expect(200), list);
     }
 
-    async fn each_filter_works_alone(server) {
+    async fn each_dead_letter_filter_works_alone(server) {
         let expired = publish_expired(server).await;
         let paid = server.publish_dead("order.paid").await;
         server.advance_secs(10);
@@ -55,7 +55,7 @@ on_each_database! {
         assert!(listed(server, "?status=COMPLETED").await.is_empty());
     }
 
-    async fn bad_filters_are_refused(server) {
+    async fn invalid_dead_letter_filters_are_refused(server) {
         assert_eq!(server.get("/dead-letters?status=DEAD").await.bad_field(), "status");
         assert_eq!(server.get("/dead-letters?limit=0").await.bad_field(), "limit");
         assert_eq!(server.get("/dead-letters?types=a*b").await.bad_field(), "types");
@@ -68,7 +68,7 @@ on_each_database! {
         assert!(listed(server, &format!("?reason={}", "x".repeat(10_000))).await.is_empty());
     }
 
-    async fn one_is_redriven(server) {
+    async fn single_dead_letter_is_redriven(server) {
         let (id, other) = (server.publish_dead("t").await, server.publish_dead("t").await);
         let redriven = server.act(&format!("/dead-letters/{id}/redrive")).await.expect(200);
         assert_eq!(redriven, json!({ "redriven": 1 }));
@@ -78,7 +78,7 @@ on_each_database! {
         assert_eq!(error, format!("event {id} is not among the dead letters of namespace 'default'"));
     }
 
-    async fn one_is_purged_and_its_event_stays(server) {
+    async fn single_dead_letter_is_purged_and_its_event_stays(server) {
         let (id, other) = (server.publish_dead("t").await, server.publish_dead("t").await);
         assert_eq!(server.delete(&format!("/dead-letters/{id}")).await.expect(200), json!({ "purged": 1 }));
         assert_eq!(listed(server, "").await, [other]);
@@ -87,7 +87,7 @@ on_each_database! {
         server.get(&format!("/dead-letters/{id}")).await.error(404, "dead_letter_not_found");
     }
 
-    async fn many_are_redriven_by_any_filter(server) {
+    async fn dead_letters_are_redriven_by_filter(server) {
         let mut ids = Vec::new();
         for event_type in ["a.1", "a.2", "b", "c", "d"] {
             ids.push(server.publish_dead(event_type).await);
@@ -103,7 +103,7 @@ on_each_database! {
         assert_eq!(server.claim_ids(&json!({ "worker_id": "w", "max": 9 })).await, ids);
     }
 
-    async fn many_are_purged_by_any_filter(server) {
+    async fn dead_letters_are_purged_by_filter(server) {
         for event_type in ["a.1", "a.2", "b"] {
             server.publish_dead(event_type).await;
         }
@@ -114,15 +114,15 @@ on_each_database! {
         assert!(listed(server, "").await.is_empty());
     }
 
-    async fn all_of_them_must_be_asked_for_in_so_many_words(server) {
+    async fn all_must_be_requested_explicitly(server) {
         let id = server.publish_dead("t").await;
         for path in ["/dead-letters/redrive", "/dead-letters/purge"] {
             for filter in [json!({}), json!({ "all": false }), json!({ "event_ids": [] }), json!({ "types": "" })] {
                 let error = server.post(path, &filter).await.error(400, "invalid");
-                assert_eq!(error, "all: must be true where no filter is given");
+                assert_eq!(error, "all: must be true if no filter is given");
             }
             let error = server.post(path, &json!({ "all": true, "types": "t" })).await.error(400, "invalid");
-            assert_eq!(error, "all: makes no sense with a filter");
+            assert_eq!(error, "all: is not allowed with a filter");
             server.post(path, &json!({ "state": "FAILED" })).await.error(400, "invalid");
             server.post(path, &json!({ "status": "DEAD" })).await.error(400, "invalid");
             server.post(path, &json!({ "subscription": "nobody" })).await.error(404, "subscription_not_found");
@@ -131,7 +131,7 @@ on_each_database! {
         assert_eq!(listed(server, "").await, [id]);
     }
 
-    async fn a_subscription_has_its_own_dead_letters(server) {
+    async fn dead_letters_are_separate_per_subscription(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
         let id = server.publish("a").await;
         server.claim(&json!({ "worker_id": "w", "subscription": "audit" })).await;
@@ -148,7 +148,7 @@ on_each_database! {
         assert_eq!(server.claim_ids(&json!({ "worker_id": "w", "subscription": "audit" })).await, [id]);
     }
 
-    async fn a_namespace_has_its_own_dead_letters(server) {
+    async fn dead_letters_are_separate_per_namespace(server) {
         server.put_namespace("orders").await;
         let id = server.publish_dead("t").await;
         let list = server.get("/namespaces/orders/dead-letters").await.expect(200);

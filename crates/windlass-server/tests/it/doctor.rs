@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 use windlass::{NewToken, Scope};
 use windlass_server::Access;
+use windlass_testkit::until;
 
-use crate::bed::{Server, until};
+use crate::harness::Server;
 
-/// What one check came to.
+/// The finding of one check.
 async fn finding(server: &Server, check: &str) -> Value {
     let answer = server.get("/doctor").await.expect(200);
     let findings = answer["findings"].as_array().unwrap().iter();
@@ -18,20 +19,20 @@ async fn level(server: &Server, check: &str) -> Value {
 }
 
 on_each_database! {
-    async fn what_is_wrong_is_told_with_what_to_do(server) {
+    async fn finding_has_summary_and_advice(server) {
         server.put_namespace("orders").await;
         assert_eq!(level(server, "paused").await, "ok");
         server.act("/namespaces/orders/pause").await.expect(200);
         let expected = json!({
             "check": "paused", "level": "notice", "summary": "1 paused: namespace 'orders'",
-            "advice": "if that is not meant any more: `windlass namespace resume orders`"
+            "advice": "to resume: `windlass namespace resume orders`"
         });
         assert_eq!(finding(server, "paused").await, expected);
         server.act("/namespaces/orders/resume").await.expect(200);
         assert_eq!(level(server, "paused").await, "ok");
     }
 
-    async fn the_worst_level_is_that_of_the_whole(server) {
+    async fn overall_level_is_the_worst_finding(server) {
         let answer = server.get("/doctor").await.expect(200);
         let rank = |level: &Value| ["ok", "notice", "warning", "problem"].iter().position(|name| level == name).unwrap();
         let findings = answer["findings"].as_array().unwrap();
@@ -40,14 +41,14 @@ on_each_database! {
         assert!(findings.len() > 15, "{findings:?}");
     }
 
-    async fn a_server_that_answers_everybody_is_found(server) {
+    async fn open_access_is_reported(server) {
         assert_eq!(level(server, "access").await, "ok");
         server.restart_with(|options| options.access = Access::Open).await;
         let found = finding(server, "access").await;
         assert_eq!((&found["level"], found["advice"].is_string()), (&json!("warning"), true));
     }
 
-    async fn a_token_for_some_namespaces_learns_nothing_of_others(server) {
+    async fn token_limited_to_namespaces_cannot_diagnose(server) {
         let bound = NewToken::new([Scope::Admin]).namespaces(["default"]);
         let bound = server.queue.create_token(bound).await.unwrap().secret;
         let whole = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap().secret;
@@ -60,7 +61,7 @@ on_each_database! {
         ask(&whole).await.expect(200);
     }
 
-    async fn a_queue_that_is_closed_is_an_error(server) {
+    async fn closed_queue_is_an_error(server) {
         server.queue.close().await;
         server.get("/doctor").await.error(503, "closed");
     }

@@ -1,12 +1,12 @@
-//! What the server says to requests that it cannot serve.
+//! Responses to invalid requests.
 
 use serde_json::json;
 
-use crate::bed::JSON;
+use crate::harness::JSON;
 use crate::http::request;
 
 on_each_database! {
-    async fn bad_json_is_refused_with_its_position(server) {
+    async fn invalid_json_is_refused_with_its_position(server) {
         let cases = [
             ("", "invalid_json", "the body is not valid JSON: EOF while parsing a value at line 1 column 0"),
             ("{\n  \"title\": oops }", "invalid_json", "the body is not valid JSON: title: expected value at line 2 column 12"),
@@ -20,12 +20,12 @@ on_each_database! {
         }
     }
 
-    async fn an_unknown_field_is_refused_by_name(server) {
+    async fn unknown_field_is_refused_by_name(server) {
         let error = server.post_text("/events", r#"{"title":"t","paylod":1}"#).await.error(400, "invalid");
         assert!(error.starts_with("the body is not as expected: paylod: unknown field `paylod`, expected one of `title`"), "{error}");
     }
 
-    async fn a_bad_value_is_refused_with_its_field(server) {
+    async fn invalid_value_is_refused_with_its_field(server) {
         let cases = [
             (r#"{"title":"t","run_at":"tomorrow"}"#, "the body is not as expected: run_at: "),
             (r#"{"title":"t","metadata":[1]}"#, "metadata: must be a JSON object"),
@@ -39,7 +39,7 @@ on_each_database! {
         }
     }
 
-    async fn a_body_that_is_not_called_json_is_refused(server) {
+    async fn body_without_json_content_type_is_refused(server) {
         for headers in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
             let response = request(server.address, "POST", "/events", headers, br#"{"title":"t"}"#).await;
             response.error(415, "unsupported_media_type");
@@ -48,7 +48,7 @@ on_each_database! {
         request(server.address, "POST", "/events", headers, br#"{"title":"t"}"#).await.expect(201);
     }
 
-    async fn deep_json_is_refused(server) {
+    async fn deeply_nested_json_is_refused(server) {
         let nested = |depth: usize| format!(r#"{{"title":"t","payload":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
         assert!(server.post_text("/events", &nested(100)).await.expect(201)["payload"].is_array());
         assert_eq!(server.post_text("/events", &nested(101)).await.bad_field(), "payload");
@@ -56,7 +56,7 @@ on_each_database! {
         server.post_text("/events", &"[".repeat(1_000_000)).await.error(400, "invalid");
     }
 
-    async fn garbage_is_refused(server) {
+    async fn invalid_utf8_and_garbage_are_refused(server) {
         for garbage in [&b"\xff\xfe"[..], b"{\"title\":\"\xff\"}", b"{\"title\":\"t\",\"payload\":\"\xc3\"}", b"\0", b"{'title':1}"] {
             let response = request(server.address, "POST", "/events", JSON, garbage).await;
             assert_eq!(response.status, 400, "{response:?}");
@@ -65,7 +65,7 @@ on_each_database! {
         assert_eq!(server.get("/events").await.expect(200)["total"], 0);
     }
 
-    async fn odd_text_in_a_payload_comes_back_as_it_was(server) {
+    async fn unusual_payloads_are_returned_unchanged(server) {
         for text in [r#""\u0000""#, r#""\ud83d\ude00""#, "1e400", "-0", r#""\/""#, "\"\u{1f600}\u{2028}\""] {
             let body = format!(r#"{{"title":"t","tags":"a","payload":{text}}}"#);
             assert_eq!(server.post_text("/events", &body).await.status, 201);
@@ -74,26 +74,26 @@ on_each_database! {
         }
     }
 
-    async fn half_a_character_is_refused_since_nobody_could_read_it(server) {
+    async fn lone_surrogate_in_a_payload_is_refused(server) {
         let body = r#"{"title":"t","payload":{"a":"\ud800"}}"#;
         assert_eq!(server.post_text("/events", body).await.bad_field(), "payload");
     }
 
-    async fn characters_that_no_database_keeps_are_refused_by_field(server) {
+    async fn nul_characters_are_refused_by_field(server) {
         for field in ["title", "description", "tags", "type", "group_id", "key", "producer"] {
             let body = format!(r#"{{"title":"t","{field}":"a\u0000b"}}"#).replace(r#""title":"t","title""#, r#""title""#);
             assert_eq!(server.post_text("/events", &body).await.bad_field(), field);
         }
     }
 
-    async fn a_body_may_be_called_json_of_some_kind(server) {
+    async fn json_media_type_variants_are_accepted(server) {
         for kind in ["application/cloudevents+json", "Application/JSON"] {
             let headers = format!("content-type: {kind}\r\n");
             server.send("POST", "/events", &headers, r#"{"title":"t"}"#).await.expect(201);
         }
     }
 
-    async fn a_query_that_makes_no_sense_is_refused(server) {
+    async fn malformed_query_is_refused(server) {
         for query in ["%FF=1", "limit=%FF", "=", "status=PENDING&status=FAILED"] {
             server.get(&format!("/events?{query}")).await.error(400, "invalid");
         }
@@ -121,7 +121,7 @@ on_each_database! {
         }
     }
 
-    async fn unknown_paths_and_methods_are_refused_in_json(server) {
+    async fn unknown_paths_and_methods_are_refused_as_json(server) {
         for path in ["/nowhere", "/events/1/nowhere", "/namespaces/default/nowhere", "/namespaces/default/namespaces"] {
             assert_eq!(server.get(path).await.error(404, "unknown_path"), format!("there is nothing at {path}"));
         }
@@ -132,12 +132,12 @@ on_each_database! {
             ("POST", "/healthz", "get,head"),
         ] {
             let response = request(server.address, method, path, "", b"").await;
-            assert_eq!(response.error(405, "wrong_method"), format!("{path} does not answer to {method}"));
+            assert_eq!(response.error(405, "wrong_method"), format!("{path} does not support {method}"));
             assert!(response.head.contains(&format!("allow: {allowed}")), "{response:?}");
         }
     }
 
-    async fn a_stream_of_what_is_not_there_is_404(server) {
+    async fn stream_of_unknown_namespace_or_subscription_is_404(server) {
         server.get("/namespaces/nowhere/events/stream").await.error(404, "namespace_not_found");
         server.get("/events/stream?subscription=nobody").await.error(404, "subscription_not_found");
     }

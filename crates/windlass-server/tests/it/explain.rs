@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 
 on_each_database! {
-    async fn what_waits_for_its_group_names_who_goes_first(server) {
+    async fn group_wait_names_the_event_ahead(server) {
         let first = server.publish_as(json!({ "title": "t", "group_id": "g" })).await;
         let second = server.publish_as(json!({ "title": "t", "group_id": "g" })).await;
         let explanation = server.get(&format!("/events/{second}/explain")).await.expect(200);
         assert_eq!(explanation, json!({
             "reason": "behind_group", "until": null, "behind": first,
-            "sentence": format!("It waits in its group behind event {first}, which has not been taken yet."),
-            "advice": format!("See event {first}: when it has ended, this one can run."),
+            "sentence": format!("It waits in its group behind event {first}, which has not been claimed yet."),
+            "advice": format!("See event {first}: when it has finished, this one can run."),
         }));
     }
 
-    async fn who_asks_is_told_from_who_does_not(server) {
+    async fn explanation_knows_which_consumers_match(server) {
         let id = server.publish_as(json!({ "type": "order.paid", "tags": "email" })).await;
         let reason = async || server.get(&format!("/events/{id}/explain")).await.expect(200)["reason"].clone();
         assert_eq!(reason().await, "no_worker");
@@ -32,7 +32,7 @@ on_each_database! {
         assert_eq!(reason().await, "about_to_run");
     }
 
-    async fn what_is_not_there_is_not_explained(server) {
+    async fn unknown_event_is_not_explained(server) {
         server.get("/events/4711/explain").await.error(404, "event_not_found");
         let id = server.publish("a").await;
         server.get(&format!("/events/{id}/explain?subscription=nobody")).await.error(404, "subscription_not_found");

@@ -1,8 +1,8 @@
-//! Prometheus's text format, read strictly: what `promtool check metrics` refuses or complains of is refused here.
+//! A strict parser of Prometheus's text format. It rejects everything that `promtool check metrics` rejects or warns of.
 
 use std::collections::BTreeMap;
 
-/// A metric with all of its values.
+/// A metric family with its samples.
 #[derive(Debug, Default)]
 pub struct Family {
     pub kind: String,
@@ -21,7 +21,7 @@ pub struct Sample {
 pub struct Exposition(pub BTreeMap<String, Family>);
 
 impl Exposition {
-    /// Panics at the first thing that is not as it should be.
+    /// Parses the text and panics at the first violation.
     pub fn parse(text: &str) -> Exposition {
         assert!(text.ends_with('\n') && !text.contains("\n\n"), "lines end, and none is empty");
         let (mut families, mut current) = (BTreeMap::<String, Family>::new(), String::new());
@@ -39,7 +39,7 @@ impl Exposition {
                 family.kind = kind.to_owned();
             } else {
                 let sample = sample(line);
-                let family = families.get_mut(&current).unwrap_or_else(|| panic!("nobody's: {line}"));
+                let family = families.get_mut(&current).unwrap_or_else(|| panic!("sample without a family: {line}"));
                 assert!(family.owns(&current, &sample.name), "{line} is not of {current}");
                 family.samples.push(sample);
             }
@@ -49,7 +49,7 @@ impl Exposition {
         all
     }
 
-    /// The sum of the values with these labels, and any others.
+    /// The sum of the samples with these labels; they may have others.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let owner = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
         let family = self.0.get(name).or_else(|| self.0.get(owner?)).unwrap_or_else(|| panic!("no {name}"));
@@ -91,7 +91,7 @@ fn sample(line: &str) -> Sample {
     Sample { name: name.to_owned(), labels, value }
 }
 
-/// A label's value, and what comes after its closing quote.
+/// The value of a label, and the text after its closing quote.
 fn unescaped(text: &str) -> (String, &str) {
     let (mut value, mut rest) = (String::new(), text.char_indices());
     while let Some((at, c)) = rest.next() {
@@ -108,8 +108,8 @@ fn unescaped(text: &str) -> (String, &str) {
     panic!("no closing quote: {text}")
 }
 
-/// Words of units that are not base units, and of types, which have no place in a name.
-const BAD_WORDS: [&str; 14] = [
+/// Words that must not appear in a name: units other than base units, and metric types.
+const FORBIDDEN_WORDS: [&str; 14] = [
     "milliseconds",
     "ms",
     "microseconds",
@@ -129,7 +129,7 @@ const BAD_WORDS: [&str; 14] = [
 fn check(name: &str, family: &Family) {
     let words: Vec<&str> = name.split('_').collect();
     assert!(words[0] == "windlass" && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_'));
-    assert!(!words.iter().any(|word| BAD_WORDS.contains(word)), "{name}: base units only, and no types");
+    assert!(!words.iter().any(|word| FORBIDDEN_WORDS.contains(word)), "{name}: base units only, and no types");
     assert!(family.help.ends_with('.') && family.help.len() > 10, "{name} is explained: {}", family.help);
     assert!(!family.samples.is_empty() || family.kind == "gauge", "{name} has values");
     let end = *words.last().unwrap();
@@ -162,7 +162,7 @@ fn check_label(label: &str, sample: &Sample) {
     assert!(!["instance", "job"].contains(&label), "Prometheus says that itself: {sample:?}");
 }
 
-/// Buckets grow, the last one is `+Inf` and as large as the count.
+/// Buckets must increase, and the last one must be `+Inf` and equal to the count.
 fn check_histogram(name: &str, family: &Family) {
     let mut by_labels: BTreeMap<BTreeMap<String, String>, Vec<(f64, f64)>> = BTreeMap::new();
     for sample in family.samples.iter().filter(|sample| sample.name.ends_with("_bucket")) {
@@ -192,14 +192,14 @@ mod tests {
         windlass_x_total{type=\"a\\\"b\"} 3\nwindlass_x_total{type=\"c\"} 4\n";
 
     #[test]
-    fn what_is_well_formed_is_read() {
+    fn well_formed_text_is_parsed() {
         let read = Exposition::parse(GOOD);
         assert_eq!(read.sum("windlass_x_total", &[("type", "a\"b")]), 3.0);
         assert_eq!(read.sum("windlass_x_total", &[]), 7.0);
     }
 
     #[test]
-    fn what_is_not_is_refused() {
+    fn malformed_text_is_refused() {
         let changes = [
             ("# HELP windlass_x_total What is counted.\n", ""),
             ("# TYPE windlass_x_total counter\n", ""),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_whole_and_grows() {
+    fn histogram_must_be_complete_and_increasing() {
         let good = "# HELP windlass_x_seconds How long it took.\n# TYPE windlass_x_seconds histogram\n\
             windlass_x_seconds_bucket{le=\"1\"} 2\nwindlass_x_seconds_bucket{le=\"+Inf\"} 3\n\
             windlass_x_seconds_sum 7\nwindlass_x_seconds_count 3\n";

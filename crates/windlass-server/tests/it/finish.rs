@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// Brings the event to its last failure, and answers with that.
-async fn fail_for_good(server: &Server, id: i64) -> Value {
+/// Fails the event until its retries are exhausted, and returns the last response.
+async fn exhaust_retries(server: &Server, id: i64) -> Value {
     for _ in 0..2 {
         assert_eq!(server.subscribe("a", "w:1").await.unwrap()["id"], id);
         server.fail(id, "w:1").await.expect(200);
@@ -17,7 +17,7 @@ async fn fail_for_good(server: &Server, id: i64) -> Value {
 
 on_each_database! {
     // H3
-    async fn a_completed_event_is_answered_as_documented(server) {
+    async fn completion_response_is_as_documented(server) {
         let id = server.publish("email").await;
         server.subscribe("email", "worker-02:8742").await.unwrap();
         server.advance_secs(15);
@@ -35,8 +35,8 @@ on_each_database! {
     }
 
     // H4
-    async fn a_failed_event_is_answered_as_documented_and_tried_again(server) {
-        let id = server.publish_taken("a").await;
+    async fn failure_response_is_as_documented_and_event_retried(server) {
+        let id = server.publish_claimed("a").await;
         server.advance_secs(15);
         let expected = json!({
             "event_id": id,
@@ -59,12 +59,12 @@ on_each_database! {
     }
 
     // H5
-    async fn the_last_failure_is_stored_and_answered_as_an_error(server) {
+    async fn last_failure_is_stored_and_returned_as_an_error(server) {
         let id = server.publish("a").await;
         let expected = json!({
             "error": "Max retries exceeded", "code": "max_retries_exceeded", "retry_count": 3, "max_retries": 3
         });
-        assert_eq!(fail_for_good(server, id).await, expected);
+        assert_eq!(exhaust_retries(server, id).await, expected);
         let shown = server.show(id).await;
         assert_eq!((&shown["status"], &shown["retry_count"]), (&json!("FAILED"), &json!(3)));
         assert_eq!(shown["next_retry_at"], Value::Null);
@@ -74,9 +74,9 @@ on_each_database! {
     }
 
     // H5
-    async fn the_last_failure_sent_again_is_answered_with_the_record(server) {
+    async fn repeated_last_failure_returns_the_recorded_report(server) {
         let id = server.publish("a").await;
-        fail_for_good(server, id).await;
+        exhaust_retries(server, id).await;
         let before = server.show(id).await;
         server.advance_secs(60);
         let again = server.fail(id, "w:1").await.expect(200);
@@ -86,8 +86,8 @@ on_each_database! {
         assert_eq!(server.get("/dead-letters").await.expect(200)["total"], 1);
     }
 
-    async fn what_else_is_reported_is_kept_and_shown(server) {
-        let id = server.publish_taken("a").await;
+    async fn report_detail_is_stored_and_shown(server) {
+        let id = server.publish_claimed("a").await;
         let detail = json!({ "exit_code": 1, "stderr": "ü\n\u{0}" });
         let report = json!({ "worker_id": "w:1", "retry_after_ms": 0, "detail": detail });
         server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
@@ -98,8 +98,8 @@ on_each_database! {
         assert_eq!(details, [None, Some(&detail), None, Some(&json!([1]))]);
     }
 
-    async fn more_than_is_kept_is_refused(server) {
-        let id = server.publish_taken("a").await;
+    async fn oversized_detail_is_refused(server) {
+        let id = server.publish_claimed("a").await;
         let report = json!({ "worker_id": "w:1", "detail": "x".repeat(65_535) });
         let refused = server.post(&format!("/events/{id}/complete"), &report).await.expect(413);
         let error = "detail is 65537 bytes; the limit is 65536 bytes";
@@ -110,8 +110,8 @@ on_each_database! {
     }
 
     // H10
-    async fn a_repeated_completion_answers_with_the_recorded_one(server) {
-        let id = server.publish_taken("a").await;
+    async fn repeated_completion_returns_the_recorded_report(server) {
+        let id = server.publish_claimed("a").await;
         let first = server.complete(id, "w:1").await.expect(200);
         server.advance_secs(600);
         assert_eq!(server.complete(id, "w:1").await.expect(200), first);
@@ -119,8 +119,8 @@ on_each_database! {
     }
 
     // H10
-    async fn a_repeated_failure_counts_once(server) {
-        let id = server.publish_taken("a").await;
+    async fn repeated_failure_counts_once(server) {
+        let id = server.publish_claimed("a").await;
         let first = server.fail(id, "w:1").await.expect(200);
         server.advance_secs(10);
         assert_eq!(server.fail(id, "w:1").await.expect(200), first);
@@ -129,8 +129,8 @@ on_each_database! {
     }
 
     // H10
-    async fn a_failure_of_a_later_attempt_counts_again(server) {
-        let id = server.publish_taken("a").await;
+    async fn failure_of_a_later_attempt_counts_again(server) {
+        let id = server.publish_claimed("a").await;
         let first = server.fail(id, "w:1").await.expect(200);
         server.advance_secs(300);
         server.subscribe("a", "w:1").await.unwrap();
@@ -142,23 +142,23 @@ on_each_database! {
     }
 
     // H10
-    async fn another_report_than_the_recorded_one_is_no_repetition(server) {
-        let id = server.publish_taken("a").await;
+    async fn different_report_after_completion_is_lost(server) {
+        let id = server.publish_claimed("a").await;
         server.complete(id, "w:1").await.expect(200);
         server.fail(id, "w:1").await.error(409, "lost");
         assert_eq!(server.status(id).await, "COMPLETED");
     }
 
     // H10
-    async fn the_recorded_answer_survives_a_restart(server) {
-        let id = server.publish_taken("a").await;
+    async fn recorded_report_survives_a_restart(server) {
+        let id = server.publish_claimed("a").await;
         let first = server.fail(id, "w:1").await.expect(200);
         server.restart().await;
         assert_eq!(server.fail(id, "w:1").await.expect(200), first);
     }
 
     // H11
-    async fn a_worker_that_does_not_hold_the_event_changes_nothing(server) {
+    async fn report_of_another_worker_changes_nothing(server) {
         let id = server.publish("a").await;
         let error = server.complete(id, "w:1").await.error(409, "lost");
         assert_eq!(error, format!("worker 'w:1' does not hold event {id}; nothing was changed"));
@@ -176,7 +176,7 @@ on_each_database! {
     }
 
     // H11
-    async fn an_old_lease_of_the_same_worker_is_lost(server) {
+    async fn old_lease_of_the_same_worker_is_lost(server) {
         let id = server.publish("a").await;
         let old = server.subscribe("a", "w:1").await.unwrap()["lease"].clone();
         server.advance_secs(61);
@@ -195,21 +195,21 @@ on_each_database! {
     }
 
     // H11
-    async fn a_lease_must_look_like_one(server) {
-        let id = server.publish_taken("a").await;
+    async fn malformed_lease_is_refused(server) {
+        let id = server.publish_claimed("a").await;
         for lease in ["", "x", "00c0ffee", "zzzzzzzzzzzzzzzz", "00c0ffee00c0ffee00"] {
             let report = json!({ "lease": lease });
             assert_eq!(server.post(&format!("/events/{id}/complete"), &report).await.bad_field(), "lease");
         }
     }
 
-    async fn a_lost_report_says_so_whatever_the_name(server) {
+    async fn lost_report_escapes_the_worker_name(server) {
         let id = server.publish("a").await;
         let error = server.post(&format!("/events/{id}/fail"), &json!({ "worker_id": "it's me" })).await;
         assert!(error.error(409, "lost").starts_with("worker 'it\\'s me' does not hold"), "{error:?}");
     }
 
-    async fn an_unknown_event_cannot_be_finished(server) {
+    async fn unknown_event_cannot_be_finished(server) {
         let error = server.complete(4711, "w:1").await.error(404, "event_not_found");
         assert_eq!(error, "event 4711 does not exist in namespace 'default'");
         server.fail(4711, "w:1").await.error(404, "event_not_found");
@@ -217,18 +217,18 @@ on_each_database! {
         server.complete(-1, "w:1").await.error(404, "event_not_found");
     }
 
-    async fn only_the_worker_is_required(server) {
-        let id = server.publish_taken("a").await;
+    async fn report_requires_only_the_worker(server) {
+        let id = server.publish_claimed("a").await;
         let path = format!("/events/{id}/complete");
         let response = server.post(&path, &json!({ "status_code": 200 })).await;
         let error = response.error(400, "invalid");
-        assert_eq!(error, "worker_id: is required: who held the event; or its lease");
+        assert_eq!(error, "worker_id: is required unless lease is given");
         let done = server.post(&path, &json!({ "worker_id": "w:1" })).await.expect(200);
         assert_eq!((&done["status_code"], &done["execution_time_ms"]), (&Value::Null, &Value::Null));
     }
 
-    async fn completing_with_an_error_keeps_it(server) {
-        let id = server.publish_taken("a").await;
+    async fn completion_with_an_error_stores_it(server) {
+        let id = server.publish_claimed("a").await;
         let report = json!({ "worker_id": "w:1", "error_message": "one address bounced" });
         let done = server.post(&format!("/events/{id}/complete"), &report).await.expect(200);
         assert_eq!(done["action"], "COMPLETED_WITH_ERRORS");
@@ -236,16 +236,16 @@ on_each_database! {
         assert_eq!(server.status(id).await, "COMPLETED_WITH_ERRORS");
     }
 
-    async fn what_will_never_work_is_given_up_at_once(server) {
-        let id = server.publish_taken("a").await;
+    async fn failure_without_retry_is_dead_lettered(server) {
+        let id = server.publish_claimed("a").await;
         let report = json!({ "worker_id": "w:1", "retry": false, "error_message": "no such user" });
         let failed = server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
         assert_eq!((&failed["action"], &failed["retry_scheduled"]), (&json!("FAILED"), &json!(false)));
         assert_eq!(server.get(&format!("/dead-letters/{id}")).await.expect(200)["error"], "no such user");
     }
 
-    async fn the_wait_before_the_next_try_can_be_chosen(server) {
-        let id = server.publish_taken("a").await;
+    async fn failure_sets_the_retry_delay(server) {
+        let id = server.publish_claimed("a").await;
         let path = format!("/events/{id}/fail");
         let both = json!({ "worker_id": "w:1", "retry": false, "retry_after_ms": 1 });
         assert_eq!(server.post(&path, &both).await.bad_field(), "retry_after_ms");
@@ -256,8 +256,8 @@ on_each_database! {
         assert!(server.subscribe("a", "w:1").await.is_some());
     }
 
-    async fn numbers_that_no_database_keeps_are_refused(server) {
-        let id = server.publish_taken("a").await;
+    async fn out_of_range_numbers_are_refused(server) {
+        let id = server.publish_claimed("a").await;
         let cases = [
             (json!({ "worker_id": "w:1", "execution_time_ms": u64::MAX }), "execution_time_ms"),
             (json!({ "worker_id": "w:1", "status_code": 3_000_000_000u32 }), "status_code"),
@@ -270,17 +270,17 @@ on_each_database! {
         assert_eq!(server.status(id).await, "PROCESSING");
     }
 
-    async fn an_error_message_of_any_kind_is_kept(server) {
-        let id = server.publish_taken("a").await;
+    async fn any_error_message_is_stored(server) {
+        let id = server.publish_claimed("a").await;
         let report = json!({ "worker_id": "w:1", "error_message": format!("a\0b{}", "é".repeat(40_000)) });
         server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
         let message = server.show(id).await["error_message"].as_str().unwrap().to_owned();
         assert!(message.starts_with("a\u{fffd}bé") && message.len() <= 66_000, "{}", message.len());
     }
 
-    async fn a_namespace_finishes_its_own_events_only(server) {
+    async fn finish_is_limited_to_its_namespace(server) {
         server.put_namespace("orders").await;
-        let id = server.publish_taken("a").await;
+        let id = server.publish_claimed("a").await;
         let report = json!({ "worker_id": "w:1" });
         server.post(&format!("/namespaces/orders/events/{id}/complete"), &report).await.error(404, "event_not_found");
         server.post(&format!("/namespaces/default/events/{id}/complete"), &report).await.expect(200);

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 on_each_database! {
     async fn each_report_has_its_own_result(server) {
-        let good = server.publish_taken("a").await;
-        let failing = server.publish_taken("b").await;
+        let good = server.publish_claimed("a").await;
+        let failing = server.publish_claimed("b").await;
         let last = server.publish_as(json!({ "title": "t", "tags": "c", "max_retries": 1 })).await;
         server.subscribe("c", "w:1").await.unwrap();
         let waiting = server.publish("d").await;
@@ -21,13 +21,13 @@ on_each_database! {
         ] });
         let results = server.post("/events/finish", &request).await.expect(200)["results"].clone();
         let results = results.as_array().unwrap();
-        let told = |result: &Value| {
+        let summary = |result: &Value| {
             let said = [&result["report"]["action"], &result["failure"]["code"], &result["failure"]["field"]];
             let said: Vec<&str> = said.into_iter().filter_map(Value::as_str).collect();
             (result["event_id"].as_i64().unwrap(), result["status"].as_i64().unwrap(), said.join(" "))
         };
         assert_eq!(
-            results.iter().map(told).collect::<Vec<_>>(),
+            results.iter().map(summary).collect::<Vec<_>>(),
             [
                 (good, 200, "COMPLETED".to_owned()),
                 (failing, 200, "FAILED".into()),
@@ -47,9 +47,9 @@ on_each_database! {
         }
     }
 
-    async fn all_outcomes_work(server) {
+    async fn batch_accepts_every_outcome(server) {
         for tag in ["complete", "fail", "release", "snooze"] {
-            let id = server.publish_taken(tag).await;
+            let id = server.publish_claimed(tag).await;
             let mut item = json!({ "event_id": id, "outcome": tag });
             if tag == "snooze" {
                 item["delay_ms"] = json!(60_000);
@@ -61,16 +61,16 @@ on_each_database! {
         }
     }
 
-    async fn sent_again_they_are_answered_with_the_record(server) {
-        let id = server.publish_taken("a").await;
+    async fn repeated_batch_returns_the_recorded_reports(server) {
+        let id = server.publish_claimed("a").await;
         let request = json!({ "worker_id": "w:1", "items": [{ "event_id": id, "outcome": "complete" }] });
         let first = server.post("/events/finish", &request).await.expect(200);
         server.advance_secs(60);
         assert_eq!(server.post("/events/finish", &request).await.expect(200), first);
     }
 
-    async fn an_event_named_twice_is_finished_once(server) {
-        let id = server.publish_taken("a").await;
+    async fn duplicate_event_in_a_batch_is_finished_once(server) {
+        let id = server.publish_claimed("a").await;
         let item = json!({ "event_id": id, "outcome": "fail" });
         let request = json!({ "worker_id": "w:1", "items": [item, item] });
         let results = server.post("/events/finish", &request).await.expect(200)["results"].clone();
@@ -78,8 +78,8 @@ on_each_database! {
         assert_eq!(server.show(id).await["retry_count"], 1);
     }
 
-    async fn a_worker_of_its_own_goes_before_the_common_one(server) {
-        let id = server.publish_taken("a").await;
+    async fn worker_of_an_item_overrides_the_batch(server) {
+        let id = server.publish_claimed("a").await;
         let item = |worker: Value| json!({ "worker_id": "w:9", "items": [
             { "event_id": id, "outcome": "complete", "worker_id": worker }
         ] });
@@ -89,9 +89,9 @@ on_each_database! {
         assert_eq!(done["results"][0]["status"], 200);
     }
 
-    async fn a_subscription_of_its_own_goes_before_the_common_one(server) {
+    async fn subscription_of_an_item_overrides_the_batch(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
-        let id = server.publish_taken("a").await;
+        let id = server.publish_claimed("a").await;
         server.claim(&json!({ "worker_id": "w:1", "subscription": "audit" })).await;
         let request = json!({ "worker_id": "w:1", "subscription": "audit", "items": [
             { "event_id": id, "outcome": "complete" }, { "event_id": id, "outcome": "fail", "subscription": "main" }
@@ -101,8 +101,8 @@ on_each_database! {
         assert_eq!((&deliveries[0]["status"], &deliveries[1]["status"]), (&json!("COMPLETED"), &json!("PENDING")));
     }
 
-    async fn what_is_no_list_of_reports_is_refused_as_a_whole(server) {
-        let id = server.publish_taken("a").await;
+    async fn malformed_batch_is_refused_as_a_whole(server) {
+        let id = server.publish_claimed("a").await;
         let good = json!({ "event_id": id, "outcome": "complete", "worker_id": "w:1" });
         let cases = [
             (json!({ "event_id": id, "outcome": "explode" }), "items[1].outcome: unknown variant `explode`"),
@@ -120,7 +120,7 @@ on_each_database! {
         assert_eq!(server.status(id).await, "PROCESSING");
     }
 
-    async fn nothing_to_report_is_fine(server) {
+    async fn empty_batch_is_accepted(server) {
         let none = server.post("/events/finish", &json!({ "items": [] })).await.expect(200);
         assert_eq!(none, json!({ "results": [] }));
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 on_each_database! {
-    async fn a_server_is_well_whatever_its_database_does(server) {
+    async fn liveness_does_not_depend_on_the_database(server) {
         let ok = json!({ "status": "ok" });
         assert_eq!(server.get("/healthz").await.expect(200), ok);
         assert_eq!(server.get("/readyz").await.expect(200), ok);
@@ -14,7 +14,7 @@ on_each_database! {
         assert_eq!(response.header("retry-after"), Some("1"));
     }
 
-    async fn the_server_counts_what_it_answers(server) {
+    async fn requests_are_counted(server) {
         server.publish("a").await;
         server.get("/nowhere").await.error(404, "unknown_path");
         let metrics = server.get("/metrics").await;

@@ -1,4 +1,4 @@
-//! As much of an HTTP/1.1 client as the tests need.
+//! A minimal HTTP/1.1 client.
 
 use std::net::SocketAddr;
 
@@ -14,19 +14,19 @@ pub struct Response {
 }
 
 impl Response {
-    /// The body, which must be JSON and must say so.
+    /// The body of a JSON response.
     pub fn json(&self) -> Value {
         assert!(self.head.contains("content-type: application/json"), "{self:?}");
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The body of an answer with this status.
+    /// The JSON body of a response with this status.
     pub fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
         self.json()
     }
 
-    /// The sentence of an error with this status and code.
+    /// The message of an error with this status and code.
     pub fn error(&self, status: u16, code: &str) -> String {
         let body = self.expect(status);
         assert_eq!(body["code"], code, "{body}");
@@ -35,7 +35,7 @@ impl Response {
         body["error"].as_str().unwrap().to_owned()
     }
 
-    /// The field that is not acceptable.
+    /// The invalid field of a 400 response.
     pub fn bad_field(&self) -> String {
         self.error(400, "invalid");
         self.json()["field"].as_str().unwrap_or_else(|| panic!("{self:?}")).to_owned()
@@ -49,7 +49,7 @@ impl Response {
 
 const ERROR_KEYS: [&str; 3] = ["error", "code", "field"];
 
-/// Sends a request on a connection of its own.
+/// Sends a request on a new connection.
 pub async fn request(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> Response {
     let mut connection = TcpStream::connect(address).await.unwrap();
     connection.write_all(head(method, path, headers, body.len()).as_bytes()).await.unwrap();

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// The ids of a list, and how many there are in all.
+/// The ids of a page and the total.
 async fn listed(server: &Server, query: &str) -> (Vec<i64>, u64) {
     let list = server.get(&format!("/events{query}")).await.expect(200);
     let ids = list["events"].as_array().unwrap().iter().map(|event| event["id"].as_i64().unwrap()).collect();
@@ -13,7 +13,7 @@ async fn listed(server: &Server, query: &str) -> (Vec<i64>, u64) {
 
 on_each_database! {
     // H7
-    async fn an_unknown_event_is_404(server) {
+    async fn unknown_event_is_404(server) {
         let error = server.get("/events/4711").await.error(404, "event_not_found");
         assert_eq!(error, "event 4711 does not exist in namespace 'default'");
         assert_eq!(server.get("/events/first").await.error(400, "invalid"), "id: 'first' is not the number of an event");
@@ -24,7 +24,7 @@ on_each_database! {
     }
 
     // H8
-    async fn a_list_has_the_newest_first_and_says_how_many_there_are(server) {
+    async fn list_is_newest_first_with_total(server) {
         let (first, second) = (server.publish("a").await, server.publish("b").await);
         server.advance_secs(1);
         server.subscribe("a", "w:1").await.unwrap();
@@ -43,10 +43,10 @@ on_each_database! {
     }
 
     // H8
-    async fn filters_can_be_mixed(server) {
-        let done = server.publish_taken("a,x").await;
+    async fn list_filters_can_be_combined(server) {
+        let done = server.publish_claimed("a,x").await;
         server.complete(done, "w:1").await.expect(200);
-        let held = server.publish_taken("a,y").await;
+        let held = server.publish_claimed("a,y").await;
         let b = server.publish("b").await;
         let typed = server.publish_as(json!({ "type": "order.paid", "tags": "b" })).await;
         for (query, expected) in [
@@ -64,7 +64,7 @@ on_each_database! {
     }
 
     // H8
-    async fn a_list_comes_in_pages(server) {
+    async fn list_is_paginated(server) {
         let mut ids = Vec::new();
         for _ in 0..25 {
             ids.insert(0, server.publish("a").await);
@@ -78,7 +78,7 @@ on_each_database! {
     }
 
     // H8
-    async fn a_bad_status_or_number_is_refused(server) {
+    async fn invalid_status_or_number_is_refused(server) {
         assert_eq!(server.get("/events?status=DONE").await.bad_field(), "status");
         for query in ["limit=0", "limit=1001", "offset=18446744073709551615"] {
             let field = query.split('=').next().unwrap();
@@ -90,7 +90,7 @@ on_each_database! {
     }
 
     // H8
-    async fn filters_of_a_list_have_limits(server) {
+    async fn list_filters_are_limited(server) {
         assert_eq!(server.get(&format!("/events?tags={}", vec!["t"; 33].join(","))).await.bad_field(), "tags");
         assert_eq!(server.get("/events?types=a*b").await.bad_field(), "types");
         assert_eq!(server.get("/events?tags=a%07b").await.bad_field(), "tags");
@@ -99,10 +99,10 @@ on_each_database! {
     }
 
     // H14
-    async fn a_silent_worker_is_stale(server) {
-        let id = server.publish_taken("a").await;
+    async fn silent_worker_is_stale(server) {
+        let id = server.publish_claimed("a").await;
         server.advance_secs(10);
-        server.publish_taken("b").await;
+        server.publish_claimed("b").await;
         let worker = |last_seen_at: &str, stale: bool| json!({ "workers": [{
             "worker_id": "w:1", "held": 2, "oldest_picked_at": "2025-12-24T10:30:00Z",
             "last_seen_at": last_seen_at, "stale": stale
@@ -118,8 +118,8 @@ on_each_database! {
     }
 
     // H14
-    async fn a_worker_without_events_is_not_stale(server) {
-        let id = server.publish_taken("a").await;
+    async fn worker_without_events_is_not_stale(server) {
+        let id = server.publish_claimed("a").await;
         server.complete(id, "w:1").await.expect(200);
         server.advance_secs(600);
         let workers = server.get("/workers").await.expect(200)["workers"].clone();
@@ -129,11 +129,11 @@ on_each_database! {
     }
 
     // H14
-    async fn what_is_held_for_long_is_stuck_and_what_never_began_an_orphan(server) {
-        let orphan = server.publish_taken("a").await;
+    async fn stuck_lists_long_held_events_and_orphans(server) {
+        let orphan = server.publish_claimed("a").await;
         server.advance_secs(5);
-        let begun = server.publish_taken("b").await;
-        server.post(&format!("/events/{begun}/start"), &json!({ "worker_id": "w:1" })).await.expect(200);
+        let started = server.publish_claimed("b").await;
+        server.post(&format!("/events/{started}/start"), &json!({ "worker_id": "w:1" })).await.expect(200);
         server.advance_secs(28);
         let stuck = server.get("/stuck").await.expect(200);
         let expected = json!({ "stuck": [{
@@ -144,15 +144,15 @@ on_each_database! {
         assert_eq!(stuck, expected);
         server.advance_secs(10);
         let stuck = server.get("/stuck").await.expect(200)["stuck"].clone();
-        assert_eq!((&stuck[0]["event_id"], &stuck[1]["event_id"]), (&json!(orphan), &json!(begun)));
+        assert_eq!((&stuck[0]["event_id"], &stuck[1]["event_id"]), (&json!(orphan), &json!(started)));
         assert_eq!(stuck[1]["started_at"], "2025-12-24T10:30:05Z");
         let all = server.get("/stuck?older_than_ms=1000&limit=1").await.expect(200);
         assert_eq!(all["stuck"].as_array().unwrap().len(), 1);
         assert_eq!(server.get("/stuck?older_than_ms=600000").await.expect(200), json!({ "stuck": [] }));
     }
 
-    async fn spans_and_limits_of_any_size_are_answered(server) {
-        server.publish_taken("a").await;
+    async fn extreme_durations_and_limits_are_handled(server) {
+        server.publish_claimed("a").await;
         let max = u64::MAX;
         assert_eq!(server.get(&format!("/stuck?older_than_ms={max}")).await.expect(200), json!({ "stuck": [] }));
         assert_eq!(server.get(&format!("/workers?stale_after_ms={max}")).await.expect(200)["workers"][0]["stale"], false);
@@ -160,8 +160,8 @@ on_each_database! {
         assert_eq!(server.get("/stuck?limit=1001").await.bad_field(), "limit");
     }
 
-    async fn stats_count_what_is_there_and_what_ended_lately(server) {
-        let done = server.publish_taken("a").await;
+    async fn stats_count_current_and_recently_finished_events(server) {
+        let done = server.publish_claimed("a").await;
         server.complete(done, "w:1").await.expect(200);
         server.publish_dead("order.paid").await;
         server.publish("a").await;
@@ -181,7 +181,7 @@ on_each_database! {
         server.get("/stats?since=yesterday").await.error(400, "invalid");
     }
 
-    async fn stats_can_go_back_to_any_instant(server) {
+    async fn stats_accept_any_start_time(server) {
         server.publish("a").await;
         for since in ["0001-01-01T00:00:00Z", "-9999-01-01T00:00:00Z", "%2B99999-01-01T00:00:00Z"] {
             let stats = server.get(&format!("/stats?since={since}")).await.expect(200);
@@ -189,9 +189,9 @@ on_each_database! {
         }
     }
 
-    async fn each_namespace_is_inspected_by_itself(server) {
+    async fn inspection_is_separate_per_namespace(server) {
         server.put_namespace("orders").await;
-        let id = server.publish_taken("a").await;
+        let id = server.publish_claimed("a").await;
         server.advance_secs(60);
         let empty: [(&str, Value); 4] = [
             ("/events", json!({ "events": [], "total": 0, "limit": 20, "offset": 0 })),

@@ -1,4 +1,4 @@
-//! A limit on everything, and what happens beyond it.
+//! Limits of the server, and requests beyond them.
 
 use std::time::Duration;
 
@@ -6,25 +6,26 @@ use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use windlass_testkit::{Kind, until};
 
-use crate::bed::{Database, JSON, Server, run, until};
+use crate::harness::{JSON, Server, run};
 use crate::http::{head, read};
 
-/// Reads until the server says that it waits for the body.
-async fn continued(connection: &mut TcpStream) {
-    let mut go_on = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
-    connection.read_exact(&mut go_on).await.unwrap();
+/// Reads `100 Continue`: the server waits for the body.
+async fn read_continue(connection: &mut TcpStream) {
+    let mut interim_response = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+    connection.read_exact(&mut interim_response).await.unwrap();
 }
 
-/// A publish of which only the head was sent.
+/// Sends only the head of a publish request.
 async fn begin_publish(server: &Server, length: usize) -> TcpStream {
     let headers = format!("{JSON}expect: 100-continue\r\n");
     let mut connection = server.begin(&head("POST", "/events", &headers, length)).await;
-    continued(&mut connection).await;
+    read_continue(&mut connection).await;
     connection
 }
 
-/// Somebody else's lock on all events.
+/// A lock on a table, held by another connection.
 enum Lock {
     Sqlite(rusqlite::Connection),
     Postgres(PgConnection),
@@ -40,7 +41,7 @@ impl Lock {
                 Lock::Sqlite(connection)
             }
             None => {
-                let mut connection = PgConnection::connect(&server.url).await.unwrap();
+                let mut connection = windlass_testkit::postgres::connect(&server.url).await;
                 connection.execute("BEGIN").await.unwrap();
                 let lock = format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
                 connection.execute(sqlx::AssertSqlSafe(lock)).await.unwrap();
@@ -58,7 +59,7 @@ impl Lock {
 }
 
 on_each_database! {
-    async fn a_list_is_bounded_while_it_is_read(server) {
+    async fn long_list_is_refused_while_parsing(server) {
         let many = format!(r#"{{"events":[{}]}}"#, vec!["{}"; 1_000_000].join(","));
         let error = server.post_text("/events/batch", &many).await.error(400, "invalid");
         assert!(error.contains("has more than 10000 items"), "{error}");
@@ -67,7 +68,7 @@ on_each_database! {
         assert!(error.contains("has more than 10000 items"), "{error}");
     }
 
-    async fn an_answer_holds_only_so_much_and_the_rest_is_left(server) {
+    async fn response_size_is_limited_and_the_rest_stays(server) {
         let event = json!({ "type": "t", "payload": "x".repeat(1_000_000) });
         for _ in 0..4 {
             server.post("/events/batch", &json!({ "events": vec![&event; 10] })).await.expect(201);
@@ -83,13 +84,13 @@ on_each_database! {
         assert_eq!((page["dead_letters"].as_array().unwrap().len(), &page["total"]), (33, &json!(33)));
     }
 
-    async fn there_are_only_so_many_connections(server) {
+    async fn connections_are_limited(server) {
         server.restart_with(|options| options.connections_max = 1).await;
         let mut only = server.begin("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
         assert!(only.read(&mut [0; 1000]).await.unwrap() > 0);
         let response = server.post("/events", &json!({ "title": "t" })).await;
         let error = response.error(503, "overloaded");
-        assert_eq!(error, "the server has as many connections as it may; try again later");
+        assert_eq!(error, "too many connections; try again later");
         assert_eq!(response.header("retry-after"), Some("1"));
         assert_eq!(response.header("content-length"), Some(response.body.len().to_string().as_str()));
         drop(only);
@@ -98,14 +99,14 @@ on_each_database! {
         assert!(!metrics.body.contains("windlass_http_connections_refused_total 0"), "{metrics:?}");
     }
 
-    async fn only_so_many_claims_wait(server) {
+    async fn waiting_claims_are_limited(server) {
         server.restart_with(|options| options.waiting_claims_max = 1).await;
         let waiting = server.wait_for("a").await;
         server.until_waiting(1).await;
         let claim = json!({ "worker_id": "w", "tags": "b", "wait_ms": 1 });
         let response = server.post("/events/claim", &claim).await;
         let error = response.error(429, "too_many_waiting");
-        assert_eq!(error, "1 claims are waiting already; ask again later, or with wait_ms=0");
+        assert_eq!(error, "1 claims are already waiting; retry later, or with wait_ms=0");
         assert_eq!(response.header("retry-after"), Some("1"));
         assert!(server.claim(&json!({ "worker_id": "w", "wait_ms": 0 })).await.is_empty());
         server.publish("a").await;
@@ -115,7 +116,7 @@ on_each_database! {
     }
 
     // H13
-    async fn a_batch_may_be_only_so_large(server) {
+    async fn batch_body_size_is_limited(server) {
         server.restart_with(|options| options.batch_bytes_max = 2 << 20).await;
         let batch = |events: usize| json!({ "events": vec![json!({ "title": "t", "payload": "x".repeat(1 << 19) }); events] });
         server.post("/events/batch", &batch(3)).await.expect(201);
@@ -124,10 +125,10 @@ on_each_database! {
         assert_eq!(server.get("/events").await.expect(200)["total"], 3);
     }
 
-    async fn only_so_many_bytes_of_bodies_are_held(server) {
+    async fn total_body_memory_is_limited(server) {
         server.restart_with(|options| options.bodies_bytes_max = 64 << 10).await;
         let event = json!({ "title": "t", "payload": "x".repeat(10 << 10) });
-        // An announcement alone takes next to nothing from anybody.
+        // A `Content-Length` header alone reserves almost no memory.
         let announced = begin_publish(server, 60 << 10).await;
         server.post("/events", &event).await.expect(201);
         drop(announced);
@@ -144,7 +145,7 @@ on_each_database! {
         until(async || (server.post("/events", &event).await.status == 201).then_some(())).await;
     }
 
-    async fn a_body_in_many_small_pieces_takes_the_room_of_its_bytes(server) {
+    async fn chunked_body_reserves_only_its_size(server) {
         server.restart_with(|options| options.bodies_bytes_max = 64 << 10).await;
         let head = format!("POST /events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{JSON}transfer-encoding: chunked\r\n\r\n");
         let mut connection = server.begin(&head).await;
@@ -156,7 +157,7 @@ on_each_database! {
         read(connection).await.expect(201);
     }
 
-    async fn a_body_of_unknown_length_is_cut_off_too(server) {
+    async fn chunked_body_size_is_limited(server) {
         let head = format!("POST /events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{JSON}transfer-encoding: chunked\r\n\r\n");
         let mut connection = server.begin(&head).await;
         let piece = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20));
@@ -167,10 +168,10 @@ on_each_database! {
         read(connection).await.error(413, "too_large");
     }
 
-    async fn a_huge_head_is_refused(server) {
+    async fn oversized_request_head_is_refused(server) {
         let mut connection = TcpStream::connect(server.address).await.unwrap();
         let head = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "x".repeat(200 << 10));
-        // The server may close before it has read all of it.
+        // The server may close the connection before it has read everything.
         let _ = connection.write_all(head.as_bytes()).await;
         let mut answer = Vec::new();
         let _ = connection.read_to_end(&mut answer).await;
@@ -178,7 +179,7 @@ on_each_database! {
         server.get("/healthz").await.expect(200);
     }
 
-    async fn what_is_no_http_is_refused(server) {
+    async fn malformed_http_is_refused(server) {
         for garbage in ["\0\0\0\0\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "POST /events HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n"] {
             let mut answer = String::new();
             server.begin(garbage).await.read_to_string(&mut answer).await.unwrap();
@@ -186,7 +187,7 @@ on_each_database! {
         }
     }
 
-    async fn a_slow_head_is_cut_off(server) {
+    async fn slow_or_idle_connection_is_closed(server) {
         server.restart_with(|options| options.idle_timeout = Duration::from_millis(100)).await;
         let mut slow = server.begin("GET /healthz HTTP/1.1\r\nhost: loc").await;
         let mut idle = server.begin("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
@@ -198,39 +199,39 @@ on_each_database! {
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     }
 
-    async fn a_request_without_an_answer_in_time_is_told_so(server) {
+    async fn slow_request_times_out(server) {
         server.restart_with(|options| options.request_timeout = Duration::from_millis(300)).await;
         server.publish("a").await;
         let lock = Lock::take(server, "windlass.events").await;
         let response = server.post("/events", &json!({ "title": "t", "tags": "a" })).await;
         let error = response.error(503, "timed_out");
-        assert_eq!(error, "no answer within 0 s; what was asked for may or may not be done");
+        assert_eq!(error, "no response within 0 s; the request may or may not have taken effect");
         assert_eq!(response.header("retry-after"), Some("1"));
         server.get("/healthz").await.expect(200);
         lock.release().await;
         until(async || (server.post("/events", &json!({ "title": "t" })).await.status == 201).then_some(())).await;
     }
 
-    async fn a_waiting_claim_is_told_when_the_server_stops(server) {
+    async fn waiting_claim_ends_when_the_server_stops(server) {
         let waiting = server.wait_for("a").await;
         server.until_waiting(1).await;
         server.stop();
         let response = read(waiting).await;
         let error = response.error(503, "shutting_down");
-        assert_eq!(error, "the server is stopping and waits no longer; ask again, another may be there");
+        assert_eq!(error, "the server is shutting down; retry the claim");
         server.stopped().await;
     }
 
-    async fn a_body_that_stays_away_is_thrown_away(server) {
+    async fn missing_body_stores_nothing(server) {
         drop(begin_publish(server, 1000).await);
         assert_eq!(server.get("/events").await.expect(200)["total"], 0);
     }
 }
 
-/// Only PostgreSQL makes readers wait.
+/// PostgreSQL only: on SQLite a lock does not block readers.
 #[test]
-fn tokens_that_cannot_be_read_in_time_are_an_error() {
-    run(Database::postgres(), async |server: &mut Server| {
+fn slow_token_read_times_out() {
+    run(Kind::Postgres, async |server: &mut Server| {
         server.restart_with(|options| options.request_timeout = Duration::from_millis(300)).await;
         let lock = Lock::take(server, "windlass.api_tokens").await;
         server.get("/events").await.error(503, "timed_out");
@@ -240,18 +241,16 @@ fn tokens_that_cannot_be_read_in_time_are_an_error() {
     });
 }
 
-/// Only PostgreSQL can be away while its clients stay.
+/// PostgreSQL only: SQLite has no connections to lose.
 #[test]
-fn a_database_that_was_away_is_used_again() {
-    run(Database::postgres(), async |server: &mut Server| {
-        let id = server.publish_taken("a").await;
+fn server_recovers_after_losing_its_connections() {
+    run(Kind::Postgres, async |server: &mut Server| {
+        let id = server.publish_claimed("a").await;
         let waiting = server.wait_for("later").await;
         server.until_waiting(1).await;
-        let mut other = PgConnection::connect(&server.url).await.unwrap();
         let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        other.execute(all).await.unwrap();
-        other.close().await.unwrap();
+        windlass_testkit::postgres::execute(&server.url, all).await;
         until(async || (server.complete(id, "w:1").await.status == 200).then_some(())).await;
         until(async || (server.get("/readyz").await.status == 200).then_some(())).await;
         let later = until(async || {

@@ -1,7 +1,10 @@
-//! The server through a real socket: one binary, one body for all databases.
+//! Tests of the HTTP server through a real socket, on every database.
+//!
+//! `harness.rs` starts a server for each test. The other files are named after the routes that they test; `browser/` uses
+//! the dashboard in Chromium.
 
 #[macro_use]
-mod bed;
+mod harness;
 mod http;
 
 mod auth;
@@ -13,15 +16,16 @@ mod dashboard;
 mod dead_letters;
 mod doctor;
 mod errors;
+mod event_log;
 mod explain;
 mod exposition;
 mod finish;
 mod finish_many;
 mod health;
-mod hold;
+mod heartbeat;
 mod inspect;
 mod limits;
-mod maintain;
+mod maintenance;
 mod metrics;
 mod namespace;
 mod nodes;
@@ -36,4 +40,3 @@ mod stream;
 mod subscription;
 mod tls;
 mod traces;
-mod trail;

@@ -1,4 +1,4 @@
-//! `/metrics`: after a known workload every number is the true one, and the text is well formed.
+//! `/metrics`: exact values after a known workload, in well-formed text.
 
 use std::time::Duration;
 
@@ -6,9 +6,10 @@ use serde_json::json;
 use windlass::{
     ClaimRequest, Delivery, HandlerError, NewEvent, Node, Outcome, Queue, Report, Scope, SubscriptionSpec, sqlx,
 };
+use windlass_testkit::until;
 
-use crate::bed::{Server, until};
 use crate::exposition::Exposition;
+use crate::harness::Server;
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -32,8 +33,8 @@ async fn finish(queue: &Queue, delivery: &Delivery, report: Report) {
     assert!(!queue.finish(delivery, report).await.unwrap().is_lost());
 }
 
-/// Ten events with every end that a worker can give them; one stays with its worker.
-async fn work_on_ten(server: &Server) -> Vec<Delivery> {
+/// Publishes ten events and finishes nine with every possible outcome. Returns the one still held.
+async fn finish_ten_events(server: &Server) -> Vec<Delivery> {
     let queue = &server.queue;
     publish(queue, "a", 10).await;
     server.advance_secs(2);
@@ -54,8 +55,8 @@ async fn work_on_ten(server: &Server) -> Vec<Delivery> {
     taken
 }
 
-/// What nobody reports: run-out leases, deadlines, acts of administrators.
-async fn let_go(server: &Server, held: &[Delivery]) {
+/// Ends attempts without a report: expired leases, deadlines, and administrative actions.
+async fn end_without_reports(server: &Server, held: &[Delivery]) {
     let queue = &server.queue;
     queue.publish(NewEvent::new("c").expires_in(secs(10))).await.unwrap();
     publish(queue, "d", 2).await;
@@ -71,7 +72,7 @@ async fn let_go(server: &Server, held: &[Delivery]) {
     assert!(queue.finish(&held[0], Report::done()).await.unwrap().is_lost());
 }
 
-/// A node with handlers that end in every way, one of them in a transaction.
+/// Runs a node whose handlers return every kind of result, one of them in a transaction.
 async fn run_node(server: &Server, queue: &Queue) {
     let node = Node::new(queue, "node-1")
         .on("ok", |_, _| async { Ok(()) })
@@ -103,13 +104,13 @@ fn expect(seen: &Exposition, name: &str, expected: &[(&[(&str, &str)], f64)]) {
     assert_eq!(seen.sum(name, &[]), all, "{name}: nothing else is counted");
 }
 
-/// Uses every part of the queue, so that every metric has values.
-pub async fn whole_workload(server: &mut Server) -> Exposition {
+/// Uses every part of the queue, so that every metric has samples.
+pub async fn run_workload(server: &mut Server) -> Exposition {
     server.restart_with(|options| options.metrics_age_max = Duration::ZERO).await;
     let queue = server.queue.clone();
     queue.add_subscription(SubscriptionSpec::new("audit").types(["b"])).await.unwrap();
     let shop = queue.put_namespace("shop", None, None).await.unwrap();
-    let held = work_on_ten(server).await;
+    let held = finish_ten_events(server).await;
     publish(&queue, "b", 3).await;
     queue.publish(NewEvent::new("g").group("one")).await.unwrap();
     queue.publish(NewEvent::new("g").group("one")).await.unwrap();
@@ -117,7 +118,7 @@ pub async fn whole_workload(server: &mut Server) -> Exposition {
     for delivery in &audit {
         finish(&queue, delivery, Report::done()).await;
     }
-    let_go(server, &held).await;
+    end_without_reports(server, &held).await;
     run_node(server, &shop).await;
     server.get("/nowhere").await.error(404, "unknown_path");
     scrape(server).await
@@ -125,8 +126,8 @@ pub async fn whole_workload(server: &mut Server) -> Exposition {
 
 on_each_database! {
     // Q15, C15, O2
-    async fn every_number_is_true_after_a_known_workload(server) {
-        let seen = whole_workload(server).await;
+    async fn counters_are_exact_after_a_known_workload(server) {
+        let seen = run_workload(server).await;
 
         let of = |event_type: &'static str| [("namespace", "default"), ("type", event_type)];
         expect(&seen, "windlass_events_published_total", &[
@@ -170,24 +171,24 @@ on_each_database! {
         ]);
     }
 
-    async fn latencies_are_in_seconds_and_in_their_buckets(server) {
-        let seen = whole_workload(server).await;
+    async fn latencies_are_recorded_in_seconds(server) {
+        let seen = run_workload(server).await;
         let a = [("namespace", "default"), ("type", "a")];
         let with = |le: &'static str| [a[0], a[1], ("le", le)];
-        // Ten waited 2 s, and the second claim of one of them is not a first one.
+        // Ten events waited 2 s. Only first claims count, so the second claim of one of them is not included.
         assert_eq!(seen.sum("windlass_wait_seconds_count", &a), 10.0);
         assert_eq!(seen.sum("windlass_wait_seconds_sum", &a), 20.0);
         assert_eq!(seen.sum("windlass_wait_seconds_bucket", &with("1")), 0.0);
         assert_eq!(seen.sum("windlass_wait_seconds_bucket", &with("2.5")), 10.0);
-        // Eight reports came after 3 s; nobody reports what is snoozed or abandoned.
+        // Eight reports arrived after 3 s. Snoozed and abandoned attempts are not included.
         assert_eq!(seen.sum("windlass_handling_seconds_count", &a), 8.0);
         assert_eq!(seen.sum("windlass_handling_seconds_sum", &a), 24.0);
         assert_eq!(seen.sum("windlass_handling_seconds_bucket", &with("2.5")), 0.0);
         assert_eq!(seen.sum("windlass_handling_seconds_bucket", &with("5")), 8.0);
     }
 
-    async fn what_is_in_the_database_is_shown_as_it_stands(server) {
-        let seen = whole_workload(server).await;
+    async fn gauges_show_the_state_of_the_database(server) {
+        let seen = run_workload(server).await;
         let at = |event_type: &'static str, state: &'static str| {
             [("namespace", "default"), ("subscription", "main"), ("type", event_type), ("state", state)]
         };
@@ -207,35 +208,35 @@ on_each_database! {
         expect(&seen, "windlass_namespace_paused", &[(&[("namespace", "shop")], 0.0)]);
         expect(&seen, "windlass_oldest_arrival_age_seconds", &[(&[("namespace", "default")], 0.0)]);
         expect(&seen, "windlass_schedule_late_seconds", &[(&[("namespace", "shop")], 0.0)]);
-        // The node said that it stopped.
+        // The node has reported that it stopped.
         expect(&seen, "windlass_nodes", &[(&[("status", "alive")], 0.0)]);
         let build = [("version", env!("CARGO_PKG_VERSION")), ("database", server.queue.database())];
         expect(&seen, "windlass_build_info", &[(&build, 1.0)]);
         expect(&seen, "windlass_database_up", &[(&[], 1.0)]);
     }
 
-    async fn upkeep_is_counted_and_its_state_is_shown(server) {
-        let sweep = [("namespace", "default"), ("task", "sweep")];
+    async fn maintenance_runs_are_counted(server) {
+        let release_expired = [("namespace", "default"), ("task", "release_expired")];
         let last_run = "windlass_maintenance_last_run_timestamp_seconds";
-        // Those that are due are done by the server itself, and each is on record in the database.
+        // The server runs due tasks itself and records each run in the database.
         let seen = until(async || {
             let runs: u64 = server.queue.maintenance_tasks().await.unwrap().iter().map(|task| task.runs).sum();
             let seen = scrape(server).await;
-            let all = runs >= 8 && seen.0.contains_key("windlass_maintenance_runs_total") && seen.sum(last_run, &sweep) > 0.0;
+            let all = runs >= 8 && seen.0.contains_key("windlass_maintenance_runs_total") && seen.sum(last_run, &release_expired) > 0.0;
             (all && seen.sum("windlass_maintenance_runs_total", &[("result", "ok")]) == runs as f64).then_some(seen)
         })
         .await;
         assert_eq!(seen.sum("windlass_maintenance_runs_total", &[("result", "failed")]), 0.0);
-        assert_eq!(seen.sum("windlass_maintenance_duration_seconds_count", &sweep[1..]), 1.0);
+        assert_eq!(seen.sum("windlass_maintenance_duration_seconds_count", &release_expired[1..]), 1.0);
         let now = server.queue.clock().now().timestamp() as f64;
         for name in ["windlass_maintenance_last_success_timestamp_seconds", last_run] {
-            assert_eq!(seen.sum(name, &sweep), now, "{name}");
+            assert_eq!(seen.sum(name, &release_expired), now, "{name}");
         }
         assert_eq!(seen.sum("windlass_maintenance_overdue_seconds", &[]), 0.0);
         assert_eq!(seen.sum("windlass_maintenance_last_run_failed", &[]), 0.0);
     }
 
-    async fn requests_are_counted_by_path_and_not_by_what_is_in_it(server) {
+    async fn requests_are_counted_by_path_template(server) {
         for id in 1..=3 {
             server.get(&format!("/namespaces/default/events/{id}")).await.error(404, "event_not_found");
         }
@@ -254,7 +255,7 @@ on_each_database! {
         assert_eq!(seen.sum("windlass_http_connections", &[]), 1.0);
     }
 
-    async fn the_database_is_not_read_for_every_scrape(server) {
+    async fn database_is_not_read_for_every_scrape(server) {
         server.restart_with(|options| options.metrics_age_max = secs(3_600)).await;
         publish(&server.queue, "a", 2).await;
         let ready = [("type", "a"), ("state", "ready")];
@@ -262,11 +263,11 @@ on_each_database! {
         publish(&server.queue, "a", 2).await;
         let seen = scrape(server).await;
         assert_eq!(seen.sum("windlass_queue_deliveries", &ready), 2.0);
-        // What the process counts is never old.
+        // Counters of the process are always current.
         assert_eq!(seen.sum("windlass_events_published_total", &[("type", "a")]), 4.0);
     }
 
-    async fn without_its_database_the_process_is_still_seen(server) {
+    async fn process_metrics_are_served_without_the_database(server) {
         server.restart_with(|options| options.metrics_age_max = Duration::ZERO).await;
         publish(&server.queue, "a", 2).await;
         assert_eq!(scrape(server).await.sum("windlass_database_up", &[]), 1.0);
@@ -277,7 +278,7 @@ on_each_database! {
         assert!(!seen.0.contains_key("windlass_queue_deliveries"));
     }
 
-    async fn a_token_shows_the_namespaces_that_it_is_for(server) {
+    async fn metrics_are_limited_to_the_tokens_namespaces(server) {
         server.restart_with(|options| options.metrics_age_max = Duration::ZERO).await;
         server.queue.put_namespace("shop", None, None).await.unwrap();
         let shop = server.queue.in_namespace("shop").unwrap();
@@ -302,7 +303,7 @@ on_each_database! {
         }
     }
 
-    async fn every_process_counts_what_it_did_itself(server) {
+    async fn each_process_counts_its_own_activity(server) {
         server.restart_with(|options| options.metrics_age_max = Duration::ZERO).await;
         let other = Queue::options(&server.url).clock(server.queue.clock().clone()).open().await.unwrap();
         publish(&other, "a", 3).await;
@@ -313,15 +314,12 @@ on_each_database! {
         other.close().await;
     }
 
-    async fn what_is_published_in_others_transactions_is_counted_once_it_is_found(server) {
+    async fn sql_publications_are_counted_when_routed(server) {
         if server.queue.database() != "postgres" {
             return;
         }
-        let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&server.url).await.unwrap();
-        sqlx::raw_sql("SELECT windlass.publish('a'); SELECT windlass.publish('a'); SELECT windlass.publish('b')")
-            .execute(&mut connection)
-            .await
-            .unwrap();
+        let sql = "SELECT windlass.publish('a'); SELECT windlass.publish('a'); SELECT windlass.publish('b')";
+        windlass_testkit::postgres::execute(&server.url, sql).await;
         let seen = until(async || {
             server.advance_secs(70);
             let seen = scrape(server).await;
@@ -331,14 +329,14 @@ on_each_database! {
         expect(&seen, "windlass_events_published_total", &[(&[("type", "a")], 2.0), (&[("type", "b")], 1.0)]);
     }
 
-    // Three transactions that do not see each other.
-    async fn keys_that_were_used_twice_are_counted(server) {
+    // Three concurrent transactions that do not see each other.
+    async fn duplicate_keys_across_transactions_are_counted(server) {
         if server.queue.database() != "postgres" {
             return;
         }
         let mut transactions = Vec::new();
         for payload in [1, 1, 2] {
-            let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&server.url).await.unwrap();
+            let mut connection = windlass_testkit::postgres::connect(&server.url).await;
             let publish = format!("BEGIN; SELECT windlass.publish('a', '{payload}', key => 'k')");
             sqlx::raw_sql(sqlx::AssertSqlSafe(publish)).execute(&mut connection).await.unwrap();
             transactions.push(connection);
@@ -358,8 +356,8 @@ on_each_database! {
         expect(&seen, "windlass_dead_lettered_total", &[(&[("type", "a"), ("reason", "other")], 1.0)]);
     }
 
-    async fn the_list_in_the_documents_is_what_is_served(server) {
-        let seen = whole_workload(server).await;
+    async fn documented_metrics_are_served(server) {
+        let seen = run_workload(server).await;
         let listed: Vec<&str> = include_str!("../../../../docs/metrics.md")
             .lines()
             .filter_map(|line| line.strip_prefix("| `windlass_")?.split('`').next())
@@ -371,8 +369,8 @@ on_each_database! {
         assert_eq!(served, expected);
     }
 
-    async fn dashboards_and_alerts_name_what_is_served(server) {
-        let seen = whole_workload(server).await;
+    async fn dashboards_and_alerts_use_served_metrics(server) {
+        let seen = run_workload(server).await;
         let files = [
             include_str!("../../../../deploy/grafana/windlass.json"),
             include_str!("../../../../deploy/prometheus/alerts.yml"),
@@ -390,7 +388,7 @@ on_each_database! {
         }
     }
 
-    async fn a_new_server_has_nothing_wrong_to_show(server) {
+    async fn metrics_of_a_new_server_are_well_formed(server) {
         let answer = server.get("/metrics").await;
         assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/plain; version=0.0.4; charset=utf-8")));
         let seen = Exposition::parse(&answer.body);

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
 async fn policy(server: &Server, namespace: &str) -> Value {
     server.get(&format!("/namespaces/{namespace}")).await.expect(200)["policy"].clone()
 }
 
 on_each_database! {
-    async fn a_namespace_is_created_and_changed(server) {
+    async fn namespace_is_created_and_changed(server) {
         let created = server.put("/namespaces/orders", &json!({ "metadata": { "team": "x" } })).await.expect(201);
         let expected = json!({
             "namespace": "orders", "metadata": { "team": "x" }, "paused": false, "paused_types": [],
@@ -42,7 +42,7 @@ on_each_database! {
         assert_eq!(list[2], server.get("/namespaces/orders").await.expect(200));
     }
 
-    async fn an_unknown_or_bad_name_is_refused(server) {
+    async fn unknown_or_invalid_namespace_is_refused(server) {
         server.get("/namespaces/nowhere").await.error(404, "namespace_not_found");
         for name in ["a%20b", "-a", "%C3%A4", "a%2Fb", "%00", &"x".repeat(64)] {
             assert_eq!(server.put(&format!("/namespaces/{name}"), &json!({})).await.bad_field(), "namespace");
@@ -51,7 +51,7 @@ on_each_database! {
         server.get("/namespaces/%FF/events").await.error(400, "invalid");
     }
 
-    async fn presets_can_be_changed_in_part(server) {
+    async fn preset_settings_can_be_overridden(server) {
         let request = json!({ "policy": {
             "preset": "bus", "lease_ms": 7000, "max_retries": 2, "backoff": { "kind": "lease" },
             "exhausted": "complete_with_errors", "unrecoverable": "finish", "unhandled": "dead_letter",
@@ -70,7 +70,7 @@ on_each_database! {
         assert_eq!((&bus["lease_ms"], &bus["max_retries"], &bus["history"]), (&json!(300_000), &json!(0), &json!("keep")));
     }
 
-    async fn every_preset_is_known(server) {
+    async fn every_preset_is_accepted(server) {
         for preset in windlass::PRESETS {
             let request = json!({ "policy": { "preset": preset } });
             let put = server.put(&format!("/namespaces/{preset}"), &request).await;
@@ -79,7 +79,7 @@ on_each_database! {
         assert_eq!(policy(server, "queue").await["max_retries"], Value::Null);
     }
 
-    async fn the_bound_on_retries_can_be_lifted(server) {
+    async fn retry_limit_can_be_removed(server) {
         server.put("/namespaces/n", &json!({ "policy": { "max_retries": null } })).await.expect(201);
         assert_eq!(policy(server, "n").await["max_retries"], Value::Null);
         let stored = server.post("/namespaces/n/events", &json!({ "title": "t" })).await.expect(201);
@@ -88,7 +88,7 @@ on_each_database! {
         assert_eq!(policy(server, "n").await["max_retries"], 3);
     }
 
-    async fn types_have_their_exceptions(server) {
+    async fn policy_can_be_overridden_by_type(server) {
         let request = json!({ "policy": { "types": {
             "order.*": { "max_retries": 1, "lease_ms": 1000 }, "order.paid": { "max_retries": null }
         } } });
@@ -100,7 +100,7 @@ on_each_database! {
         }
     }
 
-    async fn bad_settings_are_named(server) {
+    async fn invalid_settings_are_named(server) {
         for (policy, field) in [
             (json!({ "preset": "best" }), "preset"),
             (json!({ "lease_ms": 0 }), "lease_ms"),
@@ -130,9 +130,9 @@ on_each_database! {
         server.get("/namespaces/n").await.error(404, "namespace_not_found");
     }
 
-    async fn namespaces_do_not_see_each_other(server) {
+    async fn namespaces_are_isolated(server) {
         server.put_namespace("orders").await;
-        let id = server.publish_taken("a").await;
+        let id = server.publish_claimed("a").await;
         let at = |path: &str| format!("/namespaces/orders{path}");
         let report = json!({ "worker_id": "w:1" });
         for verb in ["complete", "fail", "release", "start", "heartbeat"] {
@@ -149,8 +149,8 @@ on_each_database! {
         assert_eq!(server.claim(&json!({ "worker_id": "w" })).await.len(), 1);
     }
 
-    async fn a_paused_namespace_hands_out_nothing(server) {
-        let held = server.publish_taken("a").await;
+    async fn paused_namespace_delivers_nothing(server) {
+        let held = server.publish_claimed("a").await;
         let paused = server.act("/pause").await.expect(200);
         assert_eq!((&paused["namespace"], &paused["paused"]), (&json!("default"), &json!(true)));
         let id = server.publish("a").await;
@@ -161,7 +161,7 @@ on_each_database! {
         assert_eq!(server.subscribe("a", "w:2").await.unwrap()["id"], id);
     }
 
-    async fn a_paused_type_is_held_back(server) {
+    async fn paused_type_is_not_delivered(server) {
         assert_eq!(server.act("/pause?type=order.*").await.expect(200)["paused_types"], json!(["order.*"]));
         let order = server.publish_as(json!({ "type": "order.paid" })).await;
         let user = server.publish_as(json!({ "type": "user" })).await;
@@ -174,7 +174,7 @@ on_each_database! {
         server.act("/namespaces/nowhere/pause").await.error(404, "namespace_not_found");
     }
 
-    async fn resuming_what_was_not_paused_changes_nothing(server) {
+    async fn resuming_without_a_pause_changes_nothing(server) {
         server.act("/resume?type=a%00b").await.error(400, "invalid");
         for path in ["/resume", "/resume?type=order.*"] {
             let resumed = server.act(path).await.expect(200);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
 async fn nodes(server: &Server, prefix: &str) -> Vec<(String, String)> {
     let list = server.get(&format!("{prefix}/nodes")).await.expect(200)["nodes"].clone();
@@ -16,7 +16,7 @@ fn pair(id: &str, status: &str) -> (String, String) {
 
 on_each_database! {
     // C2
-    async fn a_node_is_registered_and_listed(server) {
+    async fn node_is_registered_and_listed(server) {
         let request = json!({
             "display_name": "Shop API", "description": "Takes orders.", "metadata": { "zone": "b" },
             "event_types": ["order.paid", "a.*"]
@@ -37,12 +37,12 @@ on_each_database! {
     }
 
     // C2
-    async fn a_silent_node_is_stale_until_its_heartbeat(server) {
+    async fn silent_node_is_stale_until_its_heartbeat(server) {
         server.put("/nodes/n", &json!({})).await.expect(200);
         server.advance_secs(90);
         assert_eq!(nodes(server, "").await, [pair("n", "stale")]);
-        let heard = server.act("/nodes/n/heartbeat").await.expect(200);
-        assert_eq!(heard, json!({ "node_id": "n", "last_heartbeat": "2025-12-24T10:31:30Z" }));
+        let heartbeat = server.act("/nodes/n/heartbeat").await.expect(200);
+        assert_eq!(heartbeat, json!({ "node_id": "n", "last_heartbeat": "2025-12-24T10:31:30Z" }));
         assert_eq!(nodes(server, "").await, [pair("n", "alive")]);
         let stopped = server.delete("/nodes/n").await;
         assert_eq!((stopped.status, stopped.body.as_str()), (204, ""));
@@ -51,7 +51,7 @@ on_each_database! {
         assert_eq!(nodes(server, "").await, [pair("n", "alive")]);
     }
 
-    async fn each_namespace_has_its_own(server) {
+    async fn namespaces_are_separate(server) {
         server.put_namespace("orders").await;
         server.put("/namespaces/orders/nodes/n", &json!({})).await.expect(200);
         assert_eq!(nodes(server, "").await, []);
@@ -66,7 +66,7 @@ on_each_database! {
     }
 
     // C2
-    async fn an_odd_id_is_made_fit(server) {
+    async fn invalid_characters_of_a_node_id_are_replaced(server) {
         assert_eq!(server.put("/nodes/my%20node", &json!({})).await.expect(200)["node_id"], "my-node");
         assert_eq!(server.act("/nodes/my%20node/heartbeat").await.expect(200)["node_id"], "my-node");
         let made_up = server.put("/nodes/%00", &json!({})).await.expect(200)["node_id"].clone();
@@ -75,7 +75,7 @@ on_each_database! {
         server.delete("/nodes/%F0%9F%98%80").await.error(404, "node_not_found");
     }
 
-    async fn a_bad_node_is_refused(server) {
+    async fn invalid_node_is_refused(server) {
         for (request, field) in [
             (json!({ "display_name": "\0" }), "display_name"),
             (json!({ "description": "\0" }), "description"),

@@ -1,12 +1,12 @@
-//! `/openapi.json`: what it says is so, and all there is is in it.
+//! `/openapi.json`: it is complete and matches the server.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::bed::{JSON, Server};
+use crate::harness::{JSON, Server};
 
-/// Every operation: method, path, what the document says about it.
+/// Every operation: method, path and description.
 fn operations(document: &Value) -> Vec<(String, String, Value)> {
     let mut all = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -21,7 +21,7 @@ async fn document(server: &Server) -> Value {
     server.get("/openapi.json").await.expect(200)
 }
 
-/// Calls `see` with every object in the value.
+/// Calls `see` for every object in the value.
 fn walk(value: &Value, see: &mut impl FnMut(&serde_json::Map<String, Value>)) {
     match value {
         Value::Object(object) => {
@@ -33,7 +33,7 @@ fn walk(value: &Value, see: &mut impl FnMut(&serde_json::Map<String, Value>)) {
     }
 }
 
-/// The schema of an operation's body.
+/// The schema of an operation's request body.
 fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Value> {
     let schema = operation.pointer("/requestBody/content/application~1json/schema")?;
     match schema["$ref"].as_str() {
@@ -42,7 +42,7 @@ fn body_schema<'a>(document: &'a Value, operation: &'a Value) -> Option<&'a Valu
     }
 }
 
-/// The paths within a namespace, with their methods.
+/// The operations within a namespace.
 const WITHIN: [&str; 53] = [
     "DELETE /dead-letters/{id}",
     "DELETE /nodes/{node_id}",
@@ -99,7 +99,7 @@ const WITHIN: [&str; 53] = [
     "PUT /schedules/{schedule_id}/runner",
 ];
 
-/// The others.
+/// The operations that exist only at the root.
 const OUTSIDE: [&str; 7] = [
     "GET /doctor",
     "GET /healthz",
@@ -111,7 +111,7 @@ const OUTSIDE: [&str; 7] = [
 ];
 
 on_each_database! {
-    async fn the_document_has_every_path_twice_and_nothing_else(server) {
+    async fn document_lists_exactly_the_known_paths(server) {
         let document = document(server).await;
         let found: BTreeSet<String> = operations(&document).into_iter().map(|(m, path, _)| format!("{m} {path}")).collect();
         let nested = |line: &&str| line.replacen(" /", " /namespaces/{namespace}/", 1);
@@ -120,7 +120,7 @@ on_each_database! {
         assert_eq!(found, expected);
     }
 
-    async fn the_document_is_complete(server) {
+    async fn every_operation_is_complete(server) {
         let document = document(server).await;
         assert_eq!(document["openapi"], "3.1.0");
         assert!(document["info"]["title"].is_string() && document["info"]["version"].is_string());
@@ -138,7 +138,7 @@ on_each_database! {
         assert!(document["components"]["securitySchemes"]["token"].is_object());
     }
 
-    async fn every_reference_leads_somewhere(server) {
+    async fn every_reference_resolves(server) {
         let document = document(server).await;
         let mut references = 0;
         walk(&document, &mut |object| {
@@ -150,7 +150,7 @@ on_each_database! {
         assert!(references > 100, "{references}");
     }
 
-    async fn every_failure_is_described_as_one(server) {
+    async fn error_responses_use_the_error_schema(server) {
         for (method, path, operation) in operations(&document(server).await) {
             for (status, response) in operation["responses"].as_object().unwrap() {
                 assert!(response["description"].is_string(), "{method} {path} {status}");
@@ -161,7 +161,7 @@ on_each_database! {
         }
     }
 
-    async fn every_part_of_a_path_is_declared(server) {
+    async fn path_parameters_are_declared(server) {
         for (method, path, operation) in operations(&document(server).await) {
             let in_path: BTreeSet<&str> = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
             let params = operation["parameters"].as_array().into_iter().flatten().filter(|param| param["in"] == "path");
@@ -171,11 +171,11 @@ on_each_database! {
         }
     }
 
-    async fn every_path_is_answered(server) {
-        let event = server.publish_taken("a").await.to_string();
+    async fn every_documented_path_is_served(server) {
+        let event = server.publish_claimed("a").await.to_string();
         for (method, path, operation) in operations(&document(server).await) {
             if path.ends_with("/events/stream") {
-                // It does not end; its own tests are in stream.rs.
+                // The stream is endless; stream.rs tests it.
                 continue;
             }
             let filled = path.replace("{namespace}", "default").replace("{id}", &event).replace("{subscription}", "main");
@@ -189,7 +189,7 @@ on_each_database! {
         }
     }
 
-    async fn the_examples_of_bodies_are_accepted(server) {
+    async fn request_body_examples_are_accepted(server) {
         server.post("/subscriptions", &json!({ "subscription": "other" })).await.expect(201);
         let schedule = json!({ "name": "a", "cron": "@daily", "type": "t" });
         let schedule = server.post("/schedules", &schedule).await.expect(201)["id"].clone();
@@ -197,7 +197,7 @@ on_each_database! {
         let mut tried = 0;
         for (method, path, operation) in operations(&document) {
             let Some(example) = body_schema(&document, &operation).and_then(|schema| schema.get("example")) else { continue };
-            // Who is said to hold an event does not: the request is understood all the same.
+            // The worker in the example does not hold the event, so the request is valid but refused.
             let filled = path.replace("{namespace}", "default").replace("{id}", "1").replace("{subscription}", "other");
             let filled = filled.replace("{schedule_id}", schedule.as_str().unwrap());
             let response = server.send(&method, &filled, JSON, &example.to_string()).await;
@@ -208,13 +208,13 @@ on_each_database! {
         assert!(tried >= 29, "{tried}");
     }
 
-    async fn parameters_of_the_query_are_known(server) {
+    async fn documented_query_parameters_are_accepted(server) {
         for (method, path, operation) in operations(&document(server).await) {
             let params = operation["parameters"].as_array().into_iter().flatten().filter(|param| param["in"] == "query");
             for param in params.filter(|_| !path.ends_with("/stream")) {
                 let name = param["name"].as_str().unwrap();
                 let filled = path.replace("{namespace}", "default").replace("{id}", "1").replace("{subscription}", "main");
-                // No value is good for every parameter; an unknown one is refused by name.
+                // No value is valid for every parameter. An unknown parameter is refused by name.
                 let response = server.send(&method, &format!("{filled}?{name}=%00"), "", "").await;
                 assert!(!response.body.contains("unknown field"), "{method} {path} {name}: {response:?}");
                 assert_ne!(response.status, 500, "{method} {path} {name}: {response:?}");

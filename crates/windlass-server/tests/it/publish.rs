@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::JSON;
+use crate::harness::JSON;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// The request of the source document.
+/// The request from the API contract.
 fn send_email() -> Value {
     json!({
         "title": "Send Email Notification",
@@ -18,7 +18,7 @@ fn send_email() -> Value {
 
 on_each_database! {
     // H1
-    async fn a_published_event_is_answered_as_documented(server) {
+    async fn publish_response_is_as_documented(server) {
         let stored = server.post("/events", &send_email()).await.expect(201);
         let id = stored["id"].as_i64().unwrap();
         let expected = json!({
@@ -41,7 +41,7 @@ on_each_database! {
     }
 
     // H1
-    async fn only_the_title_is_required(server) {
+    async fn publish_requires_only_a_title(server) {
         let stored = server.post("/events", &json!({ "title": "t" })).await.expect(201);
         assert_eq!((&stored["tags"], &stored["payload"], &stored["description"]), (&json!(""), &Value::Null, &Value::Null));
         let error = server.post("/events", &json!({ "tags": "a" })).await.error(400, "invalid");
@@ -49,7 +49,7 @@ on_each_database! {
     }
 
     // H1
-    async fn payload_and_tags_come_back_byte_for_byte(server) {
+    async fn payload_and_tags_are_returned_byte_for_byte(server) {
         let payload = r#"{ "big": 12345678901234567890123.10, "twice":1,"twice":2, "e":"\u00e9é" }"#;
         let body = format!(r#"{{"title":"t","tags":" b, a ,b","payload": {payload} }}"#);
         let stored = server.post_text("/events", &body).await;
@@ -62,7 +62,7 @@ on_each_database! {
         }
     }
 
-    async fn every_further_field_is_taken_and_shown(server) {
+    async fn optional_fields_are_stored_and_returned(server) {
         let body = json!({
             "title": "t", "tags": "a", "payload": [1], "type": "order.paid", "run_at": "2025-12-24T12:30:00.5+01:00",
             "expires_at": "2025-12-25T00:00:00Z", "group_id": "g", "key": "k", "priority": 7, "max_retries": 9,
@@ -85,12 +85,12 @@ on_each_database! {
         }
     }
 
-    async fn an_event_with_a_type_needs_no_title(server) {
+    async fn event_with_a_type_needs_no_title(server) {
         let stored = server.post("/events", &json!({ "type": "order.paid" })).await.expect(201);
         assert_eq!((&stored["type"], &stored["title"]), (&json!("order.paid"), &Value::Null));
     }
 
-    async fn tags_may_be_a_list(server) {
+    async fn tags_can_be_a_list(server) {
         let stored = server.post("/events", &json!({ "title": "t", "tags": ["a", "b"] })).await.expect(201);
         assert_eq!(stored["tags"], "a,b");
         assert_eq!(server.subscribe("b", "w:1").await.unwrap()["id"], stored["id"]);
@@ -100,7 +100,7 @@ on_each_database! {
         }
     }
 
-    async fn run_at_is_waited_for(server) {
+    async fn event_is_not_delivered_before_run_at(server) {
         let id = server.publish_as(json!({ "title": "t", "tags": "a", "run_at": "2025-12-24T10:31:00Z" })).await;
         server.advance_secs(59);
         assert_eq!(server.subscribe("a", "w:1").await, None);
@@ -108,13 +108,13 @@ on_each_database! {
         assert_eq!(server.subscribe("a", "w:1").await.unwrap()["id"], id);
     }
 
-    async fn an_event_past_its_deadline_is_not_handed_out(server) {
+    async fn event_past_its_deadline_is_not_delivered(server) {
         server.publish_as(json!({ "title": "t", "tags": "a", "expires_at": "2025-12-24T10:31:00Z" })).await;
         server.advance_secs(60);
         assert_eq!(server.subscribe("a", "w:1").await, None);
     }
 
-    async fn a_group_is_handled_one_at_a_time_in_order(server) {
+    async fn group_is_delivered_one_at_a_time_in_order(server) {
         let event = json!({ "title": "t", "tags": "a", "group_id": "g" });
         let (first, second) = (server.publish_as(event.clone()).await, server.publish_as(event).await);
         assert_eq!(server.subscribe("a", "w:1").await.unwrap()["id"], first);
@@ -123,7 +123,7 @@ on_each_database! {
         assert_eq!(server.subscribe("a", "w:2").await.unwrap()["id"], second);
     }
 
-    async fn a_higher_priority_goes_first(server) {
+    async fn higher_priority_is_delivered_first(server) {
         let mut ids = Vec::new();
         for priority in [0, -1, 5] {
             ids.push(server.publish_as(json!({ "title": "t", "priority": priority })).await);
@@ -131,21 +131,21 @@ on_each_database! {
         assert_eq!(server.claim_ids(&json!({ "worker_id": "w", "max": 3 })).await, [ids[2], ids[0], ids[1]]);
     }
 
-    async fn max_retries_of_the_event_replaces_the_policys(server) {
+    async fn max_retries_of_an_event_overrides_the_policy(server) {
         let id = server.publish_as(json!({ "title": "t", "tags": "a", "max_retries": 1 })).await;
         server.subscribe("a", "w:1").await.unwrap();
         let body = server.fail(id, "w:1").await.expect(400);
         assert_eq!((&body["retry_count"], &body["max_retries"]), (&json!(1), &json!(1)));
     }
 
-    async fn a_delayed_event_is_not_handed_out_early(server) {
+    async fn delayed_event_is_not_delivered_early(server) {
         server.post("/events", &json!({ "title": "t", "tags": "a", "delay_ms": 1500 })).await.expect(201);
         assert_eq!(server.subscribe("a", "w:1").await, None);
         server.advance_secs(2);
         assert!(server.subscribe("a", "w:1").await.is_some());
     }
 
-    async fn a_key_seen_before_answers_with_the_first_event_as_it_stands(server) {
+    async fn duplicate_key_returns_the_first_event(server) {
         let body = json!({ "title": "first", "tags": "a", "key": "k" });
         let first = server.post("/events", &body).await.expect(201);
         server.subscribe("a", "w:1").await.unwrap();
@@ -154,7 +154,7 @@ on_each_database! {
         assert_eq!(server.subscribe("a", "w:1").await, None);
     }
 
-    async fn the_idempotency_key_of_the_header_is_the_key(server) {
+    async fn idempotency_key_header_sets_the_key(server) {
         let headers = format!("{JSON}idempotency-key: k\r\n");
         let first = server.send("POST", "/events", &headers, r#"{"title":"first"}"#).await.expect(201);
         assert_eq!(first["key"], "k");
@@ -165,14 +165,14 @@ on_each_database! {
         assert_eq!(server.get("/events").await.expect(200)["total"], 1);
     }
 
-    async fn a_key_is_forgotten_after_its_window(server) {
+    async fn key_is_forgotten_after_its_window(server) {
         let event = json!({ "title": "t", "key": "k" });
         let first = server.publish_as(event.clone()).await;
         server.advance_secs(24 * 3600 + 1);
         assert_ne!(server.publish_as(event).await, first);
     }
 
-    async fn a_duplicate_of_an_event_that_was_not_kept_is_completed(server) {
+    async fn duplicate_of_a_deleted_event_is_completed(server) {
         server.put("/namespaces/box", &json!({ "policy": { "preset": "outbox" } })).await.expect(201);
         let event = json!({ "title": "t", "tags": "a", "key": "k" });
         let first = server.post("/namespaces/box/events", &event).await.expect(201);
@@ -183,7 +183,7 @@ on_each_database! {
         assert_eq!((&again["id"], &again["status"]), (&first["id"], &json!("COMPLETED")));
     }
 
-    async fn the_trace_is_kept_and_handed_out(server) {
+    async fn trace_is_stored_and_delivered(server) {
         let headers = format!("{JSON}traceparent: {TRACE}\r\ntracestate: a=1\r\n");
         let body = r#"{"title":"t","tags":"a","metadata":{"tenant":"x"}}"#;
         let stored = server.send("POST", "/events", &headers, body).await.expect(201);
@@ -193,7 +193,7 @@ on_each_database! {
         assert_eq!(taken.expect(200)["metadata"], stored["metadata"]);
     }
 
-    async fn the_trace_in_the_metadata_goes_first(server) {
+    async fn trace_in_the_metadata_takes_precedence(server) {
         let own = TRACE.replace('4', "5");
         let headers = format!("{JSON}traceparent: {TRACE}\r\n");
         let body = format!(r#"{{"title":"t","tags":"a","metadata":{{"traceparent":"{own}"}}}}"#);
@@ -202,7 +202,7 @@ on_each_database! {
         assert_eq!(taken.header("traceparent"), Some(own.as_str()));
     }
 
-    async fn a_malformed_trace_is_ignored(server) {
+    async fn malformed_trace_is_ignored(server) {
         let zeros = "0".repeat(32);
         let no_trace = format!("00-{zeros}-00f067aa0ba902b7-01");
         let no_parent = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{}-01", &zeros[..16]);
@@ -215,7 +215,7 @@ on_each_database! {
         }
     }
 
-    async fn a_namespace_has_its_own_events_and_policy(server) {
+    async fn namespace_has_its_own_events_and_policy(server) {
         server.put("/namespaces/orders", &json!({ "policy": { "preset": "bus" } })).await.expect(201);
         let stored = server.post("/namespaces/orders/events", &send_email()).await.expect(201);
         assert_eq!(stored["max_retries"], 0);
@@ -226,12 +226,12 @@ on_each_database! {
     }
 
     // H13
-    async fn a_large_payload_is_taken_and_a_larger_one_refused(server) {
+    async fn payload_size_is_limited(server) {
         let body = |bytes: usize| format!(r#"{{"title":"t","tags":"a","payload":"{}"}}"#, "x".repeat(bytes - 2));
         server.post_text("/events", &body(1 << 20)).await.expect(201);
         let error = server.post_text("/events", &body((1 << 20) + 1)).await.error(413, "too_large");
         assert_eq!(error, "payload is 1048577 bytes; the limit is 1048576 bytes");
-        // So large that it does not fit into the buffers between client and server.
+        // Larger than the buffers between client and server.
         let error = server.post_text("/events", &body(32 << 20)).await.error(413, "too_large");
         assert_eq!(error, "the request body is larger than 1179648 bytes");
         server.subscribe("a", "w:1").await.unwrap();

@@ -4,8 +4,8 @@ use serde_json::json;
 
 on_each_database! {
     // H12
-    async fn an_event_that_is_held_is_pending_again_at_once(server) {
-        let id = server.publish_taken("a").await;
+    async fn held_event_becomes_pending_after_reset(server) {
+        let id = server.publish_claimed("a").await;
         server.advance_secs(5);
         let reset = server.act(&format!("/events/{id}/reset?reason=worker_timeout")).await.expect(200);
         assert_eq!((&reset["id"], &reset["status"], &reset["retry_count"]), (&json!(id), &json!("PENDING"), &json!(0)));
@@ -17,14 +17,14 @@ on_each_database! {
     }
 
     // H12
-    async fn without_a_reason_it_was_done_by_hand(server) {
-        let id = server.publish_taken("a").await;
+    async fn reset_without_a_reason_is_manual(server) {
+        let id = server.publish_claimed("a").await;
         server.act(&format!("/events/{id}/reset")).await.expect(200);
         assert_eq!(server.show(id).await["logs"][1]["error_message"], "manual");
     }
 
     // H12
-    async fn an_event_that_failed_is_redriven(server) {
+    async fn reset_redrives_a_failed_event(server) {
         let id = server.publish_dead("t").await;
         let reset = server.act(&format!("/events/{id}/reset")).await.expect(200);
         assert_eq!((&reset["status"], &reset["retry_count"]), (&json!("PENDING"), &json!(0)));
@@ -34,9 +34,9 @@ on_each_database! {
     }
 
     // H12
-    async fn what_is_neither_held_nor_dead_is_left_alone(server) {
+    async fn pending_or_completed_event_cannot_be_reset(server) {
         let waiting = server.publish("b").await;
-        let done = server.publish_taken("a").await;
+        let done = server.publish_claimed("a").await;
         server.complete(done, "w:1").await.expect(200);
         for (id, status) in [(waiting, "PENDING"), (done, "COMPLETED")] {
             let error = server.act(&format!("/events/{id}/reset")).await.error(409, "wrong_status");
@@ -46,9 +46,9 @@ on_each_database! {
         server.act("/events/4711/reset").await.error(404, "event_not_found");
     }
 
-    async fn the_reset_of_a_subscription_is_its_own(server) {
+    async fn reset_affects_only_its_subscription(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
-        let id = server.publish_taken("a").await;
+        let id = server.publish_claimed("a").await;
         server.claim(&json!({ "worker_id": "w:1", "subscription": "audit" })).await;
         let reset = server.act(&format!("/events/{id}/reset?subscription=audit")).await.expect(200);
         assert_eq!(reset["status"], "PENDING");
@@ -57,8 +57,8 @@ on_each_database! {
         error.error(404, "subscription_not_found");
     }
 
-    async fn a_reason_must_be_a_name(server) {
-        let id = server.publish_taken("a").await;
+    async fn invalid_reset_reason_is_refused(server) {
+        let id = server.publish_claimed("a").await;
         for reason in ["", "a%0Ab"] {
             assert_eq!(server.act(&format!("/events/{id}/reset?reason={reason}")).await.bad_field(), "reason");
         }

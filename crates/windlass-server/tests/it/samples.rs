@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// The samples without what was seen of the live queue, which depends on when upkeep looked.
+/// The samples without depth and age of the queue, which depend on when the maintenance task ran.
 async fn samples(server: &Server, path: &str) -> Vec<Value> {
     let mut answer = server.get(path).await.expect(200);
     let samples = answer["samples"].as_array_mut().unwrap();
@@ -20,7 +20,7 @@ async fn publish(server: &Server, prefix: &str, event_type: &str) {
 }
 
 on_each_database! {
-    async fn samples_tell_what_happened_in_each_minute(server) {
+    async fn samples_count_activity_per_minute(server) {
         publish(server, "", "a").await;
         publish(server, "", "b").await;
         server.advance_secs(60);
@@ -46,7 +46,7 @@ on_each_database! {
         assert_eq!(found.len(), 2);
     }
 
-    async fn they_are_chosen_by_time_type_and_step(server) {
+    async fn samples_are_filtered_by_time_type_and_step(server) {
         publish(server, "", "order.paid").await;
         server.advance_secs(60);
         publish(server, "", "order.sent").await;
@@ -65,7 +65,7 @@ on_each_database! {
         assert_eq!(published("step_ms=3600000&by_type=true").await, by_type);
     }
 
-    async fn each_namespace_has_its_own(server) {
+    async fn namespaces_are_separate(server) {
         server.put_namespace("orders").await;
         publish(server, "/namespaces/orders", "t").await;
         assert_eq!(samples(server, "/samples").await, Vec::<Value>::new());
@@ -73,7 +73,7 @@ on_each_database! {
         server.get("/namespaces/nowhere/samples").await.error(404, "namespace_not_found");
     }
 
-    async fn what_makes_no_sense_is_refused(server) {
+    async fn invalid_sample_queries_are_refused(server) {
         for (query, named) in [
             ("step_ms=1000", "step_ms"),
             ("step_ms=-1", "step_ms"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
 const UNKNOWN: &str = "00000000-0000-4000-8000-000000000000";
 
@@ -14,7 +14,7 @@ async fn add(server: &Server, request: &Value) -> String {
     server.post("/schedules", request).await.expect(201)["id"].as_str().unwrap().to_owned()
 }
 
-/// The schedule once it has fired: the server does so by itself.
+/// Waits until the schedule has fired, and returns it.
 async fn fired(server: &Server, id: &str) -> Value {
     loop {
         server.queue.fire_schedules_once().await.unwrap();
@@ -33,7 +33,7 @@ async fn names(server: &Server, query: &str) -> (Vec<String>, u64) {
 
 on_each_database! {
     // C11
-    async fn a_schedule_is_created_shown_and_replaced(server) {
+    async fn schedule_is_created_shown_and_replaced(server) {
         let request = json!({
             "name": "daily report", "cron": "0 6 * * MON-FRI", "timezone": "Europe/Berlin", "type": "report.due",
             "payload": { "day": "{{tick.date}}" }, "title": "t", "description": "d", "tags": ["a", "b"],
@@ -68,7 +68,7 @@ on_each_database! {
     }
 
     // C11
-    async fn its_event_is_published(server) {
+    async fn schedule_publishes_its_event(server) {
         let id = add(server, &json!({ "name": "a", "cron": "31 * * * *", "type": "tick", "payload": "{{tick.utc}}" })).await;
         server.advance_secs(60);
         let shown = fired(server, &id).await;
@@ -86,7 +86,7 @@ on_each_database! {
         assert_eq!(earlier.expect(200), json!({ "fires": [] }));
     }
 
-    async fn it_is_paused_resumed_run_and_removed(server) {
+    async fn schedule_is_paused_resumed_run_and_removed(server) {
         let id = add(server, &every_minute("a")).await;
         let path = format!("/schedules/{id}");
         let paused = server.act(&format!("{path}/pause")).await.expect(200);
@@ -104,7 +104,7 @@ on_each_database! {
     }
 
     // C12
-    async fn who_runs_it_can_be_said(server) {
+    async fn runner_of_a_schedule_can_be_set(server) {
         let path = format!("/schedules/{}/runner", add(server, &every_minute("s")).await);
         assert_eq!(server.put(&path, &json!({ "runner": "windlass" })).await.expect(200)["runner"], "windlass");
         assert_eq!(server.put(&path, &json!({ "runner": "pg_cron" })).await.bad_field(), "runner");
@@ -130,7 +130,7 @@ on_each_database! {
         assert_eq!(server.get("/schedules?limit=1001").await.bad_field(), "limit");
     }
 
-    async fn a_rule_is_previewed(server) {
+    async fn cron_expression_is_previewed(server) {
         let path = "/schedules/preview?cron=30+2+*+*+*&timezone=Europe/Berlin&from=2026-03-28T12:00:00Z&count=2";
         let ticks = server.get(path).await.expect(200);
         assert_eq!(ticks, json!({ "ticks": ["2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"] }));
@@ -139,12 +139,12 @@ on_each_database! {
         assert_eq!(server.get("/schedules/preview?cron=@hourly&count=101").await.bad_field(), "count");
         assert_eq!(server.get("/schedules/preview?cron=x").await.bad_field(), "cron");
         assert_eq!(server.get("/schedules/preview?cron=@hourly&timezone=x").await.bad_field(), "timezone");
-        // So late that nothing comes any more.
+        // So late that no tick follows.
         let late = server.get("/schedules/preview?cron=@hourly&from=9999-01-01T00:00:00Z").await;
         assert_eq!(late.expect(200), json!({ "ticks": [] }));
     }
 
-    async fn a_bad_schedule_is_refused(server) {
+    async fn invalid_schedule_is_refused(server) {
         let with = |field: &str, value: Value| {
             let mut request = every_minute("a");
             request[field] = value;
@@ -173,7 +173,7 @@ on_each_database! {
         server.post("/schedules", &large).await.error(413, "too_large");
     }
 
-    async fn an_odd_id_is_refused_and_an_unknown_one_not_found(server) {
+    async fn invalid_or_unknown_schedule_id_is_refused(server) {
         for verb in ["pause", "resume", "run"] {
             server.act(&format!("/schedules/{UNKNOWN}/{verb}")).await.error(404, "schedule_not_found");
             assert_eq!(server.act(&format!("/schedules/7/{verb}")).await.bad_field(), "id");

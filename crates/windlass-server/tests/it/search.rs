@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Server;
+use crate::harness::Server;
 
 async fn page(server: &Server, query: &str) -> (Vec<i64>, Value) {
     let found = server.get(&format!("/events/search{query}")).await.expect(200);
@@ -11,7 +11,7 @@ async fn page(server: &Server, query: &str) -> (Vec<i64>, Value) {
 }
 
 on_each_database! {
-    async fn what_was_found_is_shown_without_its_payload(server) {
+    async fn search_results_have_no_payload(server) {
         let event = json!({ "type": "order.paid", "title": "Paid", "tags": "a, b", "group_id": "g", "payload": { "n": "needle" } });
         let id = server.publish_as(event).await;
         let expected = json!({
@@ -30,7 +30,7 @@ on_each_database! {
         assert_eq!(server.get("/events/search?text=NEEDLE").await.expect(200), expected);
     }
 
-    async fn every_parameter_narrows_it_down(server) {
+    async fn each_search_parameter_filters(server) {
         let first = server.publish_as(json!({ "type": "order.paid", "tags": "a", "group_id": "g", "key": "k", "title": "x" })).await;
         server.advance_secs(60);
         let second = server.publish_as(json!({ "type": "order.sent", "tags": "b", "title": "x" })).await;
@@ -58,7 +58,7 @@ on_each_database! {
         assert_eq!(page(server, &format!("?limit=1&before={}", next.as_i64().unwrap_or(first))).await, (vec![], Value::Null));
     }
 
-    async fn bad_parameters_are_refused_by_name(server) {
+    async fn invalid_search_parameters_are_named(server) {
         for (query, field) in [
             ("status=DONE", "status"),
             ("types=a*b", "types"),

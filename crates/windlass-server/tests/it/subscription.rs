@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 on_each_database! {
-    async fn a_subscription_is_added_listed_and_shown(server) {
+    async fn subscription_is_added_listed_and_shown(server) {
         let request = json!({
             "subscription": "audit", "types": ["order.*", "user"], "tags": "a, b",
             "policy": { "lease_ms": 1000, "max_retries": null }
@@ -24,9 +24,9 @@ on_each_database! {
         server.get("/subscriptions/nobody").await.error(404, "subscription_not_found");
     }
 
-    async fn each_subscription_gets_and_finishes_its_own_delivery(server) {
+    async fn each_subscription_has_its_own_delivery(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
-        let id = server.publish_taken("a").await;
+        let id = server.publish_claimed("a").await;
         let audit = json!({ "worker_id": "w:1", "subscription": "audit" });
         assert_eq!(server.claim_ids(&audit).await, [id]);
         server.complete(id, "w:1").await.expect(200);
@@ -36,17 +36,17 @@ on_each_database! {
         server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
         let shown = server.get(&format!("/events/{id}?include_logs=true")).await.expect(200);
         assert_eq!(shown["status"], "COMPLETED");
-        assert_eq!(crate::bed::actions(&shown), ["PICKED", "COMPLETED"]);
+        assert_eq!(crate::harness::actions(&shown), ["PICKED", "COMPLETED"]);
         let statuses: Vec<Value> = shown["deliveries"].as_array().unwrap().iter().map(|d| d["status"].clone()).collect();
         assert_eq!(statuses, ["PENDING", "COMPLETED"]);
         let shown = server.get(&format!("/events/{id}?include_logs=true&subscription=audit")).await.expect(200);
         assert_eq!((&shown["status"], &shown["retry_count"]), (&json!("PENDING"), &json!(1)));
-        assert_eq!(crate::bed::actions(&shown), ["PICKED", "STARTED", "FAILED"]);
+        assert_eq!(crate::harness::actions(&shown), ["PICKED", "STARTED", "FAILED"]);
         let list = server.get("/events?subscription=audit&status=PENDING").await.expect(200);
         assert_eq!(list["total"], 1);
     }
 
-    async fn filters_decide_who_is_told(server) {
+    async fn subscription_filters_apply(server) {
         let request = json!({ "subscription": "audit", "types": "order.*", "tags": ["vip"] });
         server.post("/subscriptions", &request).await.expect(201);
         server.publish_as(json!({ "type": "order.paid" })).await;
@@ -58,7 +58,7 @@ on_each_database! {
         other.error(404, "event_not_found");
     }
 
-    async fn the_past_is_delivered_when_asked_for(server) {
+    async fn past_events_are_backfilled_on_request(server) {
         server.publish("a").await;
         server.advance_secs(60);
         let late = server.publish("a").await;
@@ -73,7 +73,7 @@ on_each_database! {
         assert_eq!(add("all", json!("-9999-01-01T00:00:00Z")).await.len(), 2);
     }
 
-    async fn a_removed_subscription_takes_its_deliveries_along(server) {
+    async fn removing_a_subscription_removes_its_deliveries(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
         let id = server.publish("a").await;
         let removed = server.delete("/subscriptions/audit").await;
@@ -84,14 +84,14 @@ on_each_database! {
         assert_eq!(server.subscribe("a", "w").await.unwrap()["id"], id);
     }
 
-    async fn main_stays(server) {
+    async fn main_subscription_cannot_be_removed(server) {
         let error = server.delete("/subscriptions/main").await.error(400, "invalid");
         assert_eq!(error, "subscription: 'main' belongs to every namespace and cannot be removed");
         assert_eq!(server.get("/subscriptions/main").await.expect(200)["subscription"], "main");
         server.post("/subscriptions", &json!({ "subscription": "main" })).await.error(409, "exists");
     }
 
-    async fn a_paused_subscription_gathers_deliveries(server) {
+    async fn paused_subscription_accumulates_deliveries(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
         assert_eq!(server.act("/subscriptions/audit/pause").await.expect(200)["paused"], true);
         let id = server.publish("a").await;
@@ -106,7 +106,7 @@ on_each_database! {
         }
     }
 
-    async fn a_bad_subscription_is_refused(server) {
+    async fn invalid_subscription_is_refused(server) {
         for (request, field) in [
             (json!({ "subscription": "a b" }), "subscription"),
             (json!({ "subscription": "x", "types": "a*b" }), "types"),
@@ -121,7 +121,7 @@ on_each_database! {
         nowhere.error(404, "namespace_not_found");
     }
 
-    async fn an_odd_name_is_simply_not_there(server) {
+    async fn invalid_subscription_name_is_not_found(server) {
         for name in ["%00", "a%20b", "%F0%9F%98%80"] {
             server.get(&format!("/subscriptions/{name}")).await.error(404, "subscription_not_found");
             server.delete(&format!("/subscriptions/{name}")).await.error(404, "subscription_not_found");

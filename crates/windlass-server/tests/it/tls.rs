@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use windlass_server::Tls;
 
-use crate::bed::{JSON, Server};
+use crate::harness::{JSON, Server};
 use crate::http::{head, read};
 
-/// A certificate for `localhost` and its key, as files.
+/// Files with a certificate for `localhost` and its key.
 struct Identity {
     certificate: PathBuf,
     key: PathBuf,
@@ -38,7 +38,7 @@ impl Identity {
         Tls::from_pem_files(&self.certificate, &self.key).unwrap()
     }
 
-    /// A client that trusts this certificate only.
+    /// A client that trusts only this certificate.
     fn connector(&self) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(&self.certificate).unwrap()).unwrap();
@@ -54,13 +54,13 @@ async fn serve_tls(server: &mut Server) -> Identity {
     identity
 }
 
-/// What is wrong with these files.
+/// The error for these files.
 fn problem(certificate: &Path, key: &Path) -> String {
     Tls::from_pem_files(certificate, key).unwrap_err().to_string()
 }
 
 on_each_database! {
-    async fn publishing_works_over_tls(server) {
+    async fn publish_works_over_tls(server) {
         let identity = serve_tls(server).await;
         let connection = TcpStream::connect(server.address).await.unwrap();
         let mut connection = identity.connector().connect("localhost".try_into().unwrap(), connection).await.unwrap();
@@ -69,25 +69,25 @@ on_each_database! {
         assert_eq!(read(connection).await.expect(201)["title"], "safe");
     }
 
-    async fn plain_http_is_not_answered(server) {
+    async fn plain_http_on_a_tls_port_is_refused(server) {
         let identity = serve_tls(server).await;
         let mut connection = server.begin(&head("GET", "/healthz", "", 0)).await;
         let mut answer = Vec::new();
-        // An alert, or nothing at all.
+        // A TLS alert, or nothing.
         let _ = connection.read_to_end(&mut answer).await;
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
         let connection = TcpStream::connect(server.address).await.unwrap();
         identity.connector().connect("localhost".try_into().unwrap(), connection).await.unwrap();
     }
 
-    async fn who_does_not_trust_the_certificate_does_not_connect(server) {
+    async fn untrusted_certificate_prevents_the_connection(server) {
         serve_tls(server).await;
         let connection = TcpStream::connect(server.address).await.unwrap();
         let other = Identity::new().connector();
         assert!(other.connect("localhost".try_into().unwrap(), connection).await.is_err());
     }
 
-    async fn a_connection_that_never_agrees_does_not_hold_up_the_end(server) {
+    async fn pending_tls_handshake_does_not_delay_shutdown(server) {
         serve_tls(server).await;
         let _silent = TcpStream::connect(server.address).await.unwrap();
         server.stop();
@@ -96,7 +96,7 @@ on_each_database! {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn unusable_tls_files_are_named() {
     let identity = Identity::new();
     let (missing, text) = (identity.folder.path().join("missing.pem"), identity.folder.path().join("text.pem"));
     fs::write(&text, "no certificate").unwrap();

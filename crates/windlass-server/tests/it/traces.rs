@@ -1,4 +1,4 @@
-//! Traces over HTTP: who publishes with a `traceparent` finds the handling in its own trace.
+//! Traces over HTTP: an event published with a `traceparent` is handled in the publisher's trace.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 use tokio::sync::Notify;
 use tracing_subscriber::layer::SubscriberExt;
 use windlass::{Node, Queue};
+use windlass_testkit::Kind;
 
-use crate::bed::{Database, JSON, Server, run_on_one_thread};
+use crate::harness::{JSON, Server, run_on_one_thread};
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-async fn what_is_published_over_http_is_handled_in_the_publishers_trace(server: &mut Server) {
+async fn event_is_handled_in_the_publishers_trace(server: &mut Server) {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
@@ -39,16 +40,16 @@ async fn what_is_published_over_http_is_handled_in_the_publishers_trace(server: 
 
 mod sqlite {
     #[test]
-    fn what_is_published_over_http_is_handled_in_the_publishers_trace() {
-        let test = super::what_is_published_over_http_is_handled_in_the_publishers_trace;
-        super::run_on_one_thread(super::Database::sqlite(), test);
+    fn event_is_handled_in_the_publishers_trace() {
+        let test = super::event_is_handled_in_the_publishers_trace;
+        super::run_on_one_thread(super::Kind::Sqlite, test);
     }
 }
 
 mod postgres {
     #[test]
-    fn what_is_published_over_http_is_handled_in_the_publishers_trace() {
-        let test = super::what_is_published_over_http_is_handled_in_the_publishers_trace;
-        super::run_on_one_thread(super::Database::postgres(), test);
+    fn event_is_handled_in_the_publishers_trace() {
+        let test = super::event_is_handled_in_the_publishers_trace;
+        super::run_on_one_thread(super::Kind::Postgres, test);
     }
 }

@@ -1,4 +1,4 @@
-//! A headless Chromium with a profile of its own, which ends when whoever started it does.
+//! A headless Chromium with its own profile. It ends with the process that started it.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -15,12 +15,12 @@ const FLAGS: &str = "--headless --no-sandbox --disable-gpu --no-first-run --disa
     --disable-component-update --disable-sync --disable-dev-shm-usage --disable-extensions --hide-scrollbars \
     --remote-debugging-port=0 about:blank";
 
-/// Ends Chromium when our end of the pipe is closed: by us, or by the system if we are killed.
-const KEEPER: &str = r#""$@" & exec 2>&-; trap '' INT TERM; read -r _; kill -9 $!; wait $!"#;
+/// Ends Chromium when this process closes its end of the pipe, or is killed.
+const WATCHDOG: &str = r#""$@" & exec 2>&-; trap '' INT TERM; read -r _; kill -9 $!; wait $!"#;
 
 pub struct Chromium {
-    keeper: Child,
-    /// Where it takes commands.
+    watchdog: Child,
+    /// URL of the DevTools endpoint.
     pub url: String,
     _profile: TempDir,
 }
@@ -29,8 +29,8 @@ impl Chromium {
     pub fn start() -> Chromium {
         let program = program();
         let profile = tempfile::tempdir().unwrap();
-        let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER, "sh"])
+        let mut watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG, "sh"])
             .arg(&program)
             .args(FLAGS.split_whitespace())
             .arg(format!("--user-data-dir={}", profile.path().display()))
@@ -40,24 +40,24 @@ impl Chromium {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(keeper.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut heard = Vec::new();
-        let url = said.by_ref().find_map(|line| {
+        let mut stderr_lines = BufReader::new(watchdog.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut seen = Vec::new();
+        let url = stderr_lines.by_ref().find_map(|line| {
             let url = line.strip_prefix("DevTools listening on ").map(str::to_owned);
-            heard.push(line);
+            seen.push(line);
             url
         });
-        // It goes on talking, and would stop if nobody read that.
-        std::thread::spawn(move || said.for_each(drop));
-        let Some(url) = url else { panic!("{} did not start:\n{}", program.display(), heard.join("\n")) };
-        Chromium { keeper, url, _profile: profile }
+        // Chromium keeps writing to stderr, and would block if the pipe were full.
+        std::thread::spawn(move || stderr_lines.for_each(drop));
+        let Some(url) = url else { panic!("{} did not start:\n{}", program.display(), seen.join("\n")) };
+        Chromium { watchdog, url, _profile: profile }
     }
 }
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
+        drop(self.watchdog.stdin.take());
+        let _ = self.watchdog.wait();
     }
 }
 

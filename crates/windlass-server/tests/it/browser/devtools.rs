@@ -1,4 +1,4 @@
-//! The DevTools protocol of Chromium: commands one at a time, and what it tells meanwhile.
+//! A client of Chromium's DevTools protocol: commands and events.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -8,19 +8,19 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 pub struct Devtools {
     socket: WebSocketStream<TcpStream>,
-    /// The tab that commands go to.
+    /// The tab that receives the commands.
     session: Option<String>,
     last_id: u64,
-    told: Vec<Value>,
+    events: Vec<Value>,
 }
 
 impl Devtools {
-    /// A new tab.
+    /// Opens a tab.
     pub async fn open(url: &str) -> Devtools {
         let address = url.trim_start_matches("ws://").split('/').next().unwrap();
         let stream = TcpStream::connect(address).await.unwrap();
         let (socket, _) = client_async(url, stream).await.unwrap();
-        let mut devtools = Devtools { socket, session: None, last_id: 0, told: Vec::new() };
+        let mut devtools = Devtools { socket, session: None, last_id: 0, events: Vec::new() };
         let tab = devtools.call("Target.createTarget", json!({ "url": "about:blank" })).await.unwrap();
         let attach = json!({ "targetId": tab["targetId"], "flatten": true });
         let attached = devtools.call("Target.attachToTarget", attach).await.unwrap();
@@ -28,7 +28,7 @@ impl Devtools {
         devtools
     }
 
-    /// What a command answers, or why it was refused.
+    /// Runs a command, and returns its result or error.
     pub async fn call(&mut self, method: &str, params: Value) -> Result<Value, String> {
         let id = self.send(method, params).await;
         let mut answer = self.answer(&[id]).await;
@@ -38,8 +38,8 @@ impl Devtools {
         }
     }
 
-    /// Sends commands without waiting in between, and waits for their answers, whatever those are.
-    pub async fn call_at_once(&mut self, method: &str, params: Vec<Value>) {
+    /// Sends commands without waiting in between, then waits for all responses and ignores them.
+    pub async fn call_all(&mut self, method: &str, params: Vec<Value>) {
         let mut ids = Vec::new();
         for params in params {
             ids.push(self.send(method, params).await);
@@ -50,26 +50,26 @@ impl Devtools {
         }
     }
 
-    /// The next answer to one of these commands.
+    /// The next response to one of these commands.
     async fn answer(&mut self, ids: &[u64]) -> Value {
         loop {
-            let heard = self.hear().await;
-            if ids.iter().any(|id| heard["id"] == *id) {
-                return heard;
+            let message = self.receive().await;
+            if ids.iter().any(|id| message["id"] == *id) {
+                return message;
             }
-            // Everything stands still until somebody closes it.
-            if heard["method"] == "Page.javascriptDialogOpening" {
+            // A dialog blocks the page until it is closed.
+            if message["method"] == "Page.javascriptDialogOpening" {
                 self.send("Page.handleJavaScriptDialog", json!({ "accept": true })).await;
             }
-            if heard["method"].is_string() {
-                self.told.push(heard);
+            if message["method"].is_string() {
+                self.events.push(message);
             }
         }
     }
 
-    /// What it told since this was last asked.
-    pub fn told(&mut self) -> Vec<Value> {
-        std::mem::take(&mut self.told)
+    /// The events received since the last call.
+    pub fn take_events(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.events)
     }
 
     async fn send(&mut self, method: &str, params: Value) -> u64 {
@@ -82,7 +82,7 @@ impl Devtools {
         self.last_id
     }
 
-    async fn hear(&mut self) -> Value {
+    async fn receive(&mut self) -> Value {
         loop {
             match self.socket.next().await.expect("Chromium is gone").unwrap() {
                 Message::Text(text) => return serde_json::from_str(&text).unwrap(),

@@ -1,12 +1,12 @@
-//! Events and dead letters, from the first look to the repair.
+//! Events and dead letters in the browser.
 
 use serde_json::{Value, json};
 
+use super::fixture;
 use super::page::Page;
-use super::scene;
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// Marks the page, so that it can be told whether it is still the same.
+/// Marks the page, to detect whether it was reloaded.
 async fn mark(page: &mut Page) {
     page.until("document.querySelector('#live-switch').dataset.state === 'live'").await;
     page.eval("window.marked = true").await;
@@ -20,12 +20,12 @@ async fn dead(server: &Server, event_type: &str) -> Value {
     server.get(&format!("/dead-letters?types={event_type}")).await.expect(200)["total"].clone()
 }
 
-/// The script has begun: keys before that are nobody's.
-const LISTENS: &str = "!document.querySelector('#help-open').hidden";
+/// True when the script has started. Keys pressed before that are ignored.
+const SCRIPT_STARTED: &str = "!document.querySelector('#help-open').hidden";
 
 in_browser! {
     on sqlite postgres:
-    async fn a_published_event_appears_by_itself(server, page) {
+    async fn published_event_appears_without_reload(server, page) {
         page.goto("/ui/default/events").await;
         page.until_shows("#events", "No events yet").await;
         mark(page).await;
@@ -39,8 +39,8 @@ in_browser! {
     }
 
     on sqlite postgres:
-    async fn a_failed_event_is_found_read_and_redriven(server, page) {
-        let id = scene::set(server).await;
+    async fn failed_event_is_found_and_redriven(server, page) {
+        let id = fixture::set(server).await;
         page.goto("/ui/default/events").await;
         page.choose("#status", "FAILED").await;
         page.fill("#type", "payment.*").await;
@@ -48,10 +48,10 @@ in_browser! {
         page.until("location.search.includes('status=FAILED') && document.querySelectorAll('#events tbody tr').length === 1").await;
         page.click_text("#events a[data-open]", "Settle order 7").await;
         page.until_shows("#timeline", "the bank did not answer: 502 Bad Gateway").await;
-        page.picture("failed").await;
+        page.screenshot("failed").await;
         page.click_text("#deliveries button", "Redrive").await;
         page.until_shows("#ask h1", &format!("{id}")).await;
-        assert_eq!(server.status(id).await, "FAILED", "nobody has confirmed it");
+        assert_eq!(server.status(id).await, "FAILED", "not confirmed yet");
         page.click_text("#ask button", "Redrive").await;
         page.until_shows("#deliveries .badge", "PENDING").await;
         mark(page).await;
@@ -61,23 +61,23 @@ in_browser! {
         page.until_shows("#deliveries .badge", "COMPLETED").await;
         page.until_shows("#timeline", "pay:2").await;
         assert!(is_marked(page).await, "it was loaded anew");
-        page.picture("completed").await;
+        page.screenshot("completed").await;
     }
 
     on sqlite postgres:
-    async fn a_thousand_dead_letters_are_redriven_at_once(server, page) {
+    async fn thousand_dead_letters_are_redriven_together(server, page) {
         server.publish_dead("payment.settle").await;
-        scene::dead_letters(server, 1_000).await;
+        fixture::dead_letters(server, 1_000).await;
         assert_eq!(dead(server, "mail.send").await, 1_000);
         page.goto("/ui/default/dead-letters").await;
         page.fill("#type", "mail.*").await;
         page.click_text("button", "Filter").await;
         page.until_shows("#total", "1,000").await;
-        page.picture("many").await;
+        page.screenshot("many").await;
         page.click_text("#letters button", "Redrive all 1,000").await;
         page.until_shows("#ask h1", "1,000").await;
-        page.picture("many-question").await;
-        assert_eq!(dead(server, "mail.send").await, 1_000, "nobody has confirmed it");
+        page.screenshot("many-question").await;
+        assert_eq!(dead(server, "mail.send").await, 1_000, "not confirmed yet");
         page.click_text("#ask button", "1,000").await;
         page.until_shows("#notices", "1,000").await;
         page.until_shows("#letters", "No dead letter matches").await;
@@ -87,8 +87,8 @@ in_browser! {
     }
 
     on sqlite:
-    async fn chosen_dead_letters_are_redriven(server, page) {
-        scene::dead_letters(server, 3).await;
+    async fn selected_dead_letters_are_redriven(server, page) {
+        fixture::dead_letters(server, 3).await;
         page.goto("/ui/default/dead-letters").await;
         page.until("document.querySelectorAll('#letters tbody tr').length === 3").await;
         page.click("#letters tbody tr:nth-child(1) input[name=id]").await;
@@ -101,32 +101,32 @@ in_browser! {
     }
 
     on sqlite:
-    async fn what_would_like_to_run_is_text(server, page) {
-        let mischief = scene::MISCHIEF;
+    async fn user_html_is_shown_as_text(server, page) {
+        let html = fixture::UNSAFE_HTML;
         let event = json!({
-            "type": "a.b", "title": mischief, "description": mischief, "tags": "x", "group_id": mischief,
-            "payload": { "html": mischief, "</pre>": "<img src=x onerror=alert(2)>" }, "metadata": { "a": mischief }
+            "type": "a.b", "title": html, "description": html, "tags": "x", "group_id": html,
+            "payload": { "html": html, "</pre>": "<img src=x onerror=alert(2)>" }, "metadata": { "a": html }
         });
         let id = server.publish_as(event).await;
         assert_eq!(server.claim_ids(&json!({ "worker_id": "w:1" })).await, [id]);
-        let report = json!({ "worker_id": "w:1", "retry": false, "error_message": mischief });
+        let report = json!({ "worker_id": "w:1", "retry": false, "error_message": html });
         server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
         for list in ["/ui/default/events", "/ui/default/dead-letters"] {
             page.goto(list).await;
-            page.until_shows("a[data-open]", mischief).await;
+            page.until_shows("a[data-open]", html).await;
         }
-        page.click_text("a[data-open]", mischief).await;
-        page.until_shows("h1", mischief).await;
-        page.until_shows("pre", mischief).await;
+        page.click_text("a[data-open]", html).await;
+        page.until_shows("h1", html).await;
+        page.until_shows("pre", html).await;
         page.until_shows("pre", "<img src=x onerror=alert(2)>").await;
-        page.until_shows("#timeline", mischief).await;
+        page.until_shows("#timeline", html).await;
         assert_eq!(page.eval("document.scripts.length").await, 1);
         assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
-        page.picture("mischief").await;
+        page.screenshot("html").await;
     }
 
     on sqlite:
-    async fn what_somebody_types_is_left_alone(server, page) {
+    async fn edited_field_is_not_replaced(server, page) {
         page.goto("/ui/default/subscriptions").await;
         mark(page).await;
         page.fill("#type", "order.*").await;
@@ -143,7 +143,7 @@ in_browser! {
     }
 
     on sqlite:
-    async fn who_clicks_twice_publishes_once(server, page) {
+    async fn double_click_publishes_once(server, page) {
         page.goto("/ui/default/publish").await;
         page.fill("#type", "order.paid").await;
         page.eval("for (let n = 0; n < 2; n++) document.querySelector('main button.primary').click()").await;
@@ -153,8 +153,8 @@ in_browser! {
     }
 
     on sqlite:
-    async fn what_cannot_be_undone_is_not_a_key_away(server, page) {
-        scene::dead_letters(server, 2).await;
+    async fn enter_does_not_confirm_a_deletion(server, page) {
+        fixture::dead_letters(server, 2).await;
         page.goto("/ui/default/dead-letters").await;
         page.click_text("#letters button", "Delete all 2").await;
         page.until_shows("#ask h1", "Delete 2 dead letters?").await;
@@ -165,19 +165,19 @@ in_browser! {
     }
 
     on sqlite:
-    async fn the_keyboard_is_enough(server, page) {
+    async fn events_can_be_used_by_keyboard(server, page) {
         let first = server.publish_as(json!({ "type": "a", "title": "The first" })).await;
         server.publish_as(json!({ "type": "a", "title": "The second" })).await;
         page.goto("/ui/default/events").await;
         page.until_shows("#events", "The second").await;
-        page.until(LISTENS).await;
+        page.until(SCRIPT_STARTED).await;
         page.press("/").await;
         page.until("document.activeElement.id === 'text'").await;
         page.press("Escape").await;
         page.until("document.activeElement === document.body").await;
         page.press("?").await;
         page.until("document.querySelector('#help').open").await;
-        page.picture("help").await;
+        page.screenshot("help").await;
         page.press("Escape").await;
         page.until("!document.querySelector('#help').open").await;
         page.press("j").await;
@@ -187,19 +187,19 @@ in_browser! {
         page.press("Enter").await;
         page.until_shows("h1", "The first").await;
         page.until(&format!("location.pathname === '/ui/default/events/{first}'")).await;
-        page.until(LISTENS).await;
-        page.press_in_turn(&["g", "s"]).await;
+        page.until(SCRIPT_STARTED).await;
+        page.press_all(&["g", "s"]).await;
         page.until_shows("h1", "Schedules").await;
     }
 
     on sqlite:
-    async fn enter_opens_the_marked_row_while_a_closed_dialog_still_has_the_focus(server, page) {
+    async fn enter_opens_the_marked_row_after_closing_a_dialog(server, page) {
         server.publish_as(json!({ "type": "a", "title": "The first" })).await;
         page.goto("/ui/default/events").await;
-        page.until(LISTENS).await;
+        page.until(SCRIPT_STARTED).await;
         page.press("j").await;
         page.until_shows("tr.marked", "The first").await;
-        // At once, before the page is drawn again.
+        // Immediately, before the page is drawn again.
         page.eval(
             "help.showModal(); help.close();
              document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",

@@ -1,4 +1,4 @@
-//! One tab, used as a person would: by the pointer and the keyboard, and by waiting for what it shows.
+//! A browser tab: clicks, keys, and waiting for content.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use super::chromium::Chromium;
 use super::devtools::Devtools;
 use super::problems::problem;
 
-/// The page must show what a test waits for within this.
-const PATIENCE: Duration = Duration::from_secs(20);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
+/// How long to wait for a condition.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 pub const PHONE: (u32, u32) = (390, 844);
 pub const DESKTOP: (u32, u32) = (1280, 900);
 
 pub struct Page {
     devtools: Devtools,
-    /// Of the test, for its pictures.
+    /// Name of the test, for its screenshots.
     name: &'static str,
     origin: String,
     width: u32,
@@ -59,12 +59,12 @@ impl Page {
         self.call("Emulation.setEmulatedMedia", features).await;
     }
 
-    /// Switches the page's own scripts off.
+    /// Disables the scripts of the page.
     pub async fn without_scripts(&mut self) {
         self.call("Emulation.setScriptExecutionDisabled", json!({ "value": true })).await;
     }
 
-    /// Until the page at this path of the server has been loaded.
+    /// Opens a path of the server, and waits until it is loaded.
     pub async fn goto(&mut self, path: &str) {
         let url = format!("{}{path}", self.origin);
         let went = self.call("Page.navigate", json!({ "url": url })).await;
@@ -72,12 +72,12 @@ impl Page {
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'").await;
     }
 
-    /// What an expression is in the page.
+    /// Evaluates an expression in the page.
     pub async fn eval(&mut self, expression: &str) -> Value {
         self.try_eval(expression).await.unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
-    /// Fails while the page gives way to another.
+    /// Like [`Page::eval`]; fails while the page navigates.
     async fn try_eval(&mut self, expression: &str) -> Result<Value, String> {
         let params = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let mut answer = self.devtools.call("Runtime.evaluate", params).await?;
@@ -87,81 +87,81 @@ impl Page {
         }
     }
 
-    /// Waits until an expression is true of the page.
+    /// Waits until an expression is true in the page.
     pub async fn until(&mut self, expression: &str) {
         self.wait(&format!("!!({expression})")).await;
     }
 
-    /// Waits until some element shows this text.
+    /// Waits until an element shows this text.
     pub async fn until_shows(&mut self, css: &str, text: &str) {
         self.until(&format!("{}.length", found(css, text))).await;
     }
 
-    /// Looks until an expression is neither null nor false.
+    /// Waits until an expression is neither null nor false.
     async fn wait(&mut self, expression: &str) -> Value {
         let started = Instant::now();
         loop {
             let last = self.try_eval(expression).await;
             match last {
                 Ok(value) if !value.is_null() && value != json!(false) => return value,
-                _ if started.elapsed() < PATIENCE => tokio::time::sleep(BETWEEN_LOOKS).await,
-                last => self.give_up(expression, &last).await,
+                _ if started.elapsed() < WAIT_TIMEOUT => tokio::time::sleep(POLL_INTERVAL).await,
+                last => self.fail_wait(expression, &last).await,
             }
         }
     }
 
-    async fn give_up(&mut self, expression: &str, last: &Result<Value, String>) -> ! {
-        let picture = self.picture("gave-up").await;
+    async fn fail_wait(&mut self, expression: &str, last: &Result<Value, String>) -> ! {
+        let screenshot = self.screenshot("timeout").await;
         let place = self.try_eval("location.href").await;
         let shown = self.try_eval("document.body.innerText.slice(0, 3000)").await;
         let shown = shown.ok().and_then(|shown| shown.as_str().map(str::to_owned)).unwrap_or_default();
         let problems = self.take_problems().await;
         panic!(
-            "still not after {PATIENCE:?}: {expression}\nlast: {last:?}\nat {place:?} ({}), problems: {problems:?}\n\n{shown}",
-            picture.display()
+            "timed out after {WAIT_TIMEOUT:?}: {expression}\nlast: {last:?}\nat {place:?} ({}), problems: {problems:?}\n\n{shown}",
+            screenshot.display()
         )
     }
 
-    /// Clicks the one visible element of this kind.
+    /// Clicks the only visible element that matches.
     pub async fn click(&mut self, css: &str) {
         self.click_text(css, "").await;
     }
 
-    /// Clicks the one visible element of this kind that shows this text.
+    /// Clicks the only visible element that matches and shows this text.
     pub async fn click_text(&mut self, css: &str, text: &str) {
-        let place = self.wait(&format!("({POINT})({})", found(css, text))).await;
+        let place = self.wait(&format!("({CLICK_POINT})({})", found(css, text))).await;
         let event = |kind| json!({ "type": kind, "x": place["x"], "y": place["y"], "button": "left", "clickCount": 1 });
         let events = ["mouseMoved", "mousePressed", "mouseReleased"].map(event);
-        self.devtools.call_at_once("Input.dispatchMouseEvent", events.to_vec()).await;
+        self.devtools.call_all("Input.dispatchMouseEvent", events.to_vec()).await;
     }
 
-    /// Puts a text in place of what a field has.
+    /// Replaces the text of a field.
     pub async fn fill(&mut self, css: &str, text: &str) {
         self.click(css).await;
         self.eval(&format!("document.querySelector({}).select()", json!(css))).await;
         self.call("Input.insertText", json!({ "text": text })).await;
     }
 
-    /// Chooses from a list.
+    /// Selects an option.
     pub async fn choose(&mut self, css: &str, value: &str) {
         let (css, value) = (json!(css), json!(value));
         self.until(&format!("document.querySelector({css})")).await;
         self.eval(&format!("(list => {{ list.value = {value}; list.dispatchEvent(new Event('change', {{ bubbles: true }})) }})(document.querySelector({css}))")).await;
     }
 
-    /// Presses a key: a character, or one by its name, as `Enter`.
+    /// Presses a key: a character, or a name such as `Enter`.
     pub async fn press(&mut self, key: &str) {
-        self.press_in_turn(&[key]).await;
+        self.press_all(&[key]).await;
     }
 
-    /// Presses keys without a pause. The page may give way to another before it has answered them all.
-    pub async fn press_in_turn(&mut self, keys: &[&str]) {
+    /// Presses keys without a pause. The page may navigate before it has handled all of them.
+    pub async fn press_all(&mut self, keys: &[&str]) {
         let strokes = keys.iter().flat_map(|key| stroke(key)).collect();
-        self.devtools.call_at_once("Input.dispatchKeyEvent", strokes).await;
+        self.devtools.call_all("Input.dispatchKeyEvent", strokes).await;
     }
 
-    /// Keeps a picture of the whole page in `target/screenshots`.
-    pub async fn picture(&mut self, of: &str) -> PathBuf {
+    /// Saves a screenshot of the whole page in `target/screenshots`.
+    pub async fn screenshot(&mut self, of: &str) -> PathBuf {
         let params = json!({ "captureBeyondViewport": true });
         let taken = self.call("Page.captureScreenshot", params).await;
         let png = BASE64_STANDARD.decode(taken["data"].as_str().unwrap()).unwrap();
@@ -172,33 +172,33 @@ impl Page {
         path
     }
 
-    /// The page must not be wider than the window.
+    /// Checks that the page is not wider than the window.
     pub async fn check_width(&mut self) {
         let wide = self.eval("document.documentElement.scrollWidth").await.as_u64().unwrap();
         if wide > self.width.into() {
-            let sticking_out = self.eval(&format!("({STICKING_OUT})({})", self.width)).await;
+            let elements = self.eval(&format!("({ELEMENTS_BEYOND_WIDTH})({})", self.width)).await;
             let place = self.eval("location.pathname").await;
-            panic!("{place} is {wide} px wide at {} px: {sticking_out}", self.width);
+            panic!("{place} is {wide} px wide at {} px: {elements}", self.width);
         }
     }
 
-    /// No table may be wider than its place.
+    /// Checks that no table is wider than its container.
     pub async fn check_scrolling(&mut self) {
-        let cut = self.eval(CUT).await;
+        let cut = self.eval(SCROLLING_CONTAINERS).await;
         assert_eq!(cut, json!([]), "{}", self.eval("location.pathname").await);
     }
 
-    /// What went wrong since this was last asked.
+    /// The problems since the last call.
     pub async fn take_problems(&mut self) -> Vec<String> {
-        // Whatever came before the answer to this has been told.
+        // Events that preceded this response have been received.
         let _ = self.try_eval("1").await;
-        for told in self.devtools.told() {
-            self.problems.extend(problem(&told, &self.origin));
+        for event in self.devtools.take_events() {
+            self.problems.extend(problem(&event, &self.origin));
         }
         std::mem::take(&mut self.problems)
     }
 
-    /// Nothing went wrong but for this, which is to be expected.
+    /// Checks that exactly the expected problems occurred.
     pub async fn check_problems(&mut self, expected: &[&str]) {
         let mut problems = self.take_problems().await;
         for expected in expected {
@@ -210,7 +210,7 @@ impl Page {
     }
 }
 
-/// A key down and up again.
+/// Key down and key up.
 fn stroke(key: &str) -> [Value; 2] {
     let text = match key {
         "Enter" => "\r",
@@ -228,15 +228,15 @@ fn stroke(key: &str) -> [Value; 2] {
         .map(|(kind, text)| json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code }))
 }
 
-/// The visible elements of this kind that show this text.
+/// An expression for the visible elements that match and show this text.
 fn found(css: &str, text: &str) -> String {
-    format!("({FOUND})({}, {})", json!(css), json!(text))
+    format!("({VISIBLE_ELEMENTS})({}, {})", json!(css), json!(text))
 }
 
-const FOUND: &str = "(css, text) => [...document.querySelectorAll(css)].filter(element => element.checkVisibility() && element.innerText.includes(text))";
+const VISIBLE_ELEMENTS: &str = "(css, text) => [...document.querySelectorAll(css)].filter(element => element.checkVisibility() && element.innerText.includes(text))";
 
-/// Where to click the one element, if there is one and nothing lies upon it, once the page has been loaded.
-const POINT: &str = "elements => {
+/// Where to click: the center of the only element, if the page is loaded and nothing covers the element.
+const CLICK_POINT: &str = "elements => {
     if (document.readyState !== 'complete' || elements.length !== 1) return null;
     const [element] = elements;
     element.scrollIntoView({ block: 'center', behavior: 'instant' });
@@ -245,12 +245,12 @@ const POINT: &str = "elements => {
     return element.contains(document.elementFromPoint(point.x, point.y)) ? point : null;
 }";
 
-/// The tables that have to be scrolled.
-const CUT: &str = "[...document.querySelectorAll('.scroll, .panel')]
+/// The containers that must be scrolled.
+const SCROLLING_CONTAINERS: &str = "[...document.querySelectorAll('.scroll, .panel')]
     .filter(box => box.scrollWidth > box.clientWidth).map(box => box.outerHTML.slice(0, 120))";
 
-/// What reaches beyond the window, for whoever has to find it.
-const STICKING_OUT: &str = "width => [...document.body.querySelectorAll('*')]
+/// The elements beyond the window, for the error message.
+const ELEMENTS_BEYOND_WIDTH: &str = "width => [...document.body.querySelectorAll('*')]
     .filter(element => element.getBoundingClientRect().right > width + 0.5)
     .slice(0, 8).map(element => element.outerHTML.slice(0, 120))";
 

@@ -1,11 +1,11 @@
-//! What must not happen in a page: errors, breaches of its policy, dialogs, requests to other hosts.
+//! Problems of a page: errors, policy violations, dialogs, and requests to other hosts.
 
 use serde_json::Value;
 
-/// What is wrong about something that Chromium told, if anything.
-pub fn problem(told: &Value, origin: &str) -> Option<String> {
-    let params = &told["params"];
-    match told["method"].as_str()? {
+/// The problem that a DevTools event reports, if any.
+pub fn problem(event: &Value, origin: &str) -> Option<String> {
+    let params = &event["params"];
+    match event["method"].as_str()? {
         "Runtime.exceptionThrown" => {
             let details = &params["exceptionDetails"];
             Some(format!("uncaught: {} {}", details["text"], details["exception"]["description"]))
@@ -18,12 +18,12 @@ pub fn problem(told: &Value, origin: &str) -> Option<String> {
             Some(format!("log: {} {} {}", entry["source"], entry["text"], entry["url"]))
         }
         "Page.javascriptDialogOpening" => Some(format!("dialog: {}", params["message"])),
-        "Network.requestWillBeSent" => elsewhere(params["request"]["url"].as_str()?, origin),
+        "Network.requestWillBeSent" => foreign_request(params["request"]["url"].as_str()?, origin),
         _ => None,
     }
 }
 
-fn elsewhere(url: &str, origin: &str) -> Option<String> {
+fn foreign_request(url: &str, origin: &str) -> Option<String> {
     let here = url.strip_prefix(origin).is_some_and(|path| path.starts_with('/'));
     let within = ["data:", "blob:", "about:"].iter().any(|scheme| url.starts_with(scheme));
     (!here && !within).then(|| format!("another host: {url}"))

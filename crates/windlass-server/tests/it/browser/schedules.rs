@@ -1,17 +1,17 @@
-//! Schedules, by clicks.
+//! Schedules in the browser.
 
 use serde_json::json;
 
 in_browser! {
     on sqlite postgres:
-    async fn a_schedule_is_paused_by_a_click(server, page) {
+    async fn schedule_is_paused_by_click(server, page) {
         let schedule = json!({ "name": "daily report", "cron": "0 6 * * *", "type": "report.due" });
         let id = server.post("/schedules", &schedule).await.expect(201)["id"].as_str().unwrap().to_owned();
         page.goto("/ui/default/schedules").await;
         page.click_text("#schedules a", "daily report").await;
         page.click_text("main button", "Pause").await;
         page.until_shows("#ask h1", "Pause the schedule “daily report”?").await;
-        assert!(server.queue.schedule(&id).await.unwrap().active, "nobody has confirmed it");
+        assert!(server.queue.schedule(&id).await.unwrap().active, "not confirmed yet");
         page.click_text("#ask a", "Keep everything as it is").await;
         page.until("!document.querySelector('dialog[open]')").await;
         page.click_text("main button", "Pause").await;
@@ -26,7 +26,7 @@ in_browser! {
     }
 
     on sqlite:
-    async fn a_schedule_is_made_by_hand(server, page) {
+    async fn schedule_is_created_in_the_form(server, page) {
         page.goto("/ui/default/schedules").await;
         page.click_text("a", "New schedule").await;
         page.fill("#name", "nightly").await;
@@ -48,10 +48,10 @@ in_browser! {
         page.click_text("main button", "Run now").await;
         page.click_text("#ask button", "Run now").await;
         page.until_shows("#notices", "published event").await;
-        page.until_shows("#fires", "by hand").await;
+        page.until_shows("#fires", "manual").await;
         let taken = server.claim(&json!({ "worker_id": "w:1", "types": "night.begun" })).await;
         assert_eq!(taken[0]["payload"], json!({ "day": "2025-12-24" }));
-        // A 400 that the page itself explains.
+        // The page explains the 400.
         page.check_problems(&["status of 400"]).await;
     }
 

@@ -1,22 +1,21 @@
-//! Who has the token gets in.
+//! Signing in and out in the browser.
 
 use windlass::{NewToken, Scope};
-
-use crate::bed::until;
+use windlass_testkit::until;
 
 in_browser! {
     on sqlite postgres:
-    async fn a_wrong_token_is_refused_and_the_right_one_accepted(server, page) {
+    async fn sign_in_refuses_a_wrong_token_and_accepts_a_right_one(server, page) {
         let created = server.queue.create_token(NewToken::new([Scope::Admin])).await.unwrap();
         let secret = created.secret;
-        // Until the server has seen that there is one.
+        // Wait until the server has read the token.
         until(async || (server.get("/events").await.status == 401).then_some(())).await;
         page.goto("/ui/default/schedules").await;
         page.until("location.pathname === '/ui/sign-in'").await;
         page.fill("#token", &format!("{}x", &secret[..secret.len() - 1])).await;
         page.click_text("button", "Sign in").await;
         page.until_shows("#token-error", "the API token is not known here").await;
-        page.picture("refused").await;
+        page.screenshot("refused").await;
         assert_eq!(page.eval("document.querySelector('#token').value").await, "");
         page.fill("#token", &secret).await;
         page.click_text("button", "Sign in").await;
@@ -31,7 +30,7 @@ in_browser! {
     }
 
     on sqlite:
-    async fn a_revoked_token_ends_what_is_open(server, page) {
+    async fn revoked_token_closes_open_pages(server, page) {
         let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
         until(async || (server.get("/events").await.status == 401).then_some(())).await;
         page.goto("/ui/default/schedules").await;

@@ -1,14 +1,14 @@
-//! Who may look, and who may act.
+//! Access to the dashboard.
 
 use windlass::{NewToken, Scope};
 use windlass_server::Dashboard;
+use windlass_testkit::until;
 
 use super::{Browser, FORM, SAME_ORIGIN, html, location, token};
-use crate::bed::until;
 use crate::http::read;
 
 on_each_database! {
-    async fn who_is_not_signed_in_is_asked_to(server) {
+    async fn page_without_a_token_redirects_to_sign_in(server) {
         let secret = token(server, [Scope::Admin]).await;
         let stranger = Browser::without_token();
         let response = until(async || {
@@ -24,12 +24,12 @@ on_each_database! {
         let cookie = response.header("set-cookie").unwrap();
         assert!(cookie.contains("; path=/ui; ") && cookie.contains("httponly; samesite=strict"), "{cookie}");
         html(&Browser::with_token(&secret).get(server, "/ui/default").await, 200);
-        // The API wants the header.
+        // The API requires the header and ignores the cookie.
         let response = server.send("GET", "/events", &format!("cookie: windlass_token={secret}\r\n"), "").await;
         response.error(401, "no_token");
     }
 
-    async fn a_wrong_token_is_told_and_not_kept(server) {
+    async fn wrong_token_is_reported_and_not_stored(server) {
         let secret = token(server, [Scope::Admin]).await;
         let wrong = format!("{}x", &secret[..secret.len() - 1]);
         let response = Browser::without_token().post(server, "/ui/sign-in", &format!("token={wrong}&next=//evil")).await;
@@ -39,14 +39,14 @@ on_each_database! {
         assert_eq!(location(&Browser::with_token(&wrong).get(server, "/ui/default").await), "/ui/sign-in?next=%2fui%2fdefault");
     }
 
-    async fn signing_out_takes_the_cookie_away(server) {
+    async fn signing_out_deletes_the_cookie(server) {
         let browser = Browser::with_token(&token(server, [Scope::Read]).await);
         let response = browser.post(server, "/ui/sign-out", "").await;
         assert_eq!(location(&response), "/ui/sign-in");
         assert!(response.header("set-cookie").unwrap().starts_with("windlass_token=; path=/ui; max-age=0"));
     }
 
-    async fn a_revoked_token_ends_the_session(server) {
+    async fn revoked_token_ends_the_session(server) {
         token(server, [Scope::Read]).await;
         let created = server.queue.create_token(NewToken::new([Scope::Read])).await.unwrap();
         let browser = Browser::with_token(&created.secret);
@@ -55,7 +55,7 @@ on_each_database! {
         until(async || (browser.get(server, "/ui/default").await.status == 303).then_some(())).await;
     }
 
-    async fn a_token_sees_its_namespaces_only(server) {
+    async fn pages_are_limited_to_the_tokens_namespaces(server) {
         server.queue.put_namespace("orders", None, None).await.unwrap();
         server.queue.put_namespace("payroll", None, None).await.unwrap();
         let new = NewToken::new([Scope::Read]).namespaces(["orders"]);
@@ -72,7 +72,7 @@ on_each_database! {
         }
     }
 
-    async fn a_token_for_some_namespaces_learns_nothing_of_the_others(server) {
+    async fn findings_require_a_token_for_all_namespaces(server) {
         server.queue.put_namespace("orders", None, None).await.unwrap();
         let new = NewToken::new([Scope::Read]).namespaces(["orders"]);
         let bound = Browser::with_token(&server.queue.create_token(new).await.unwrap().secret);
@@ -85,13 +85,13 @@ on_each_database! {
         assert!(html(&findings, 200).contains("<code>access</code>"), "as the API finds: {findings:?}");
     }
 
-    async fn where_no_token_is_asked_for_none_is_kept(server) {
+    async fn open_server_stores_no_token(server) {
         let response = Browser::without_token().post(server, "/ui/sign-in", "token=a%3B+Domain%3Dexample.com").await;
         assert_eq!(location(&response), "/ui/default");
         assert!(response.header("set-cookie").is_none(), "{response:?}");
     }
 
-    async fn publishing_is_shown_to_who_may(server) {
+    async fn publish_link_requires_the_scope(server) {
         let link = "href=\"/ui/default/publish\"";
         let browser = Browser::without_token();
         assert!(html(&browser.get(server, "/ui/default").await, 200).contains(link));
@@ -103,7 +103,7 @@ on_each_database! {
         assert!(!html(&reader.get(server, "/ui/default").await, 200).contains(link));
     }
 
-    async fn who_may_only_read_sees_no_buttons_and_changes_nothing(server) {
+    async fn read_scope_sees_no_buttons(server) {
         let reader = Browser::with_token(&token(server, [Scope::Read]).await);
         assert!(!html(&reader.get(server, "/ui/default").await, 200).contains("/pause"));
         let response = reader.post(server, "/ui/default/pause", "confirmed=yes").await;
@@ -111,7 +111,7 @@ on_each_database! {
         assert!(!server.queue.describe().await.unwrap().paused);
     }
 
-    async fn a_read_only_dashboard_changes_nothing(server) {
+    async fn read_only_dashboard_changes_nothing(server) {
         server.restart_with(|options| options.dashboard = Dashboard::ReadOnly).await;
         let browser = Browser::without_token();
         assert!(!html(&browser.get(server, "/ui/default").await, 200).contains("/pause"));
@@ -120,7 +120,7 @@ on_each_database! {
         assert!(!server.queue.describe().await.unwrap().paused);
     }
 
-    async fn without_a_dashboard_there_is_nothing(server) {
+    async fn disabled_dashboard_serves_nothing(server) {
         server.restart_with(|options| options.dashboard = Dashboard::Off).await;
         for path in ["/", "/ui", "/ui/default", "/ui/sign-in", "/ui/assets/style.css"] {
             server.get(path).await.error(404, "unknown_path");
@@ -142,13 +142,13 @@ on_each_database! {
             assert!(html(&response, 403).contains("not sent by a page of this dashboard"), "{headers}");
         }
         assert!(!server.queue.describe().await.unwrap().paused);
-        // Where browsers do not say the first, the second is enough.
+        // Browsers that send no `Sec-Fetch-Site` are identified by `Origin`.
         let own = format!("origin: http://localhost\r\n{FORM}");
         assert_eq!(server.send("POST", path, &own, "confirmed=yes").await.status, 303);
         assert!(server.queue.describe().await.unwrap().paused);
     }
 
-    async fn a_name_that_points_here_is_not_enough(server) {
+    async fn foreign_host_name_cannot_use_the_dashboard(server) {
         for (method, page, headers) in [("GET", "", ""), ("POST", "/pause", SAME_ORIGIN)] {
             let head = format!("{method} /ui/default{page} HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n");
             let form = "content-length: 13\r\n\r\nconfirmed=yes";
@@ -158,7 +158,7 @@ on_each_database! {
         assert!(!server.queue.describe().await.unwrap().paused);
     }
 
-    async fn a_link_on_another_site_leads_to_where_the_cookie_is_sent(server) {
+    async fn link_from_another_site_keeps_the_session(server) {
         let secret = token(server, [Scope::Read]).await;
         let elsewhere = "sec-fetch-site: cross-site\r\n";
         let response = until(async || {

@@ -1,9 +1,9 @@
-//! Dead letters: finding them, bringing them back, throwing them away.
+//! Dead letters: list, redrive, purge.
 
 use serde_json::{Value, json};
 
 use super::{Browser, html, location};
-use crate::bed::Server;
+use crate::harness::Server;
 
 async fn page(server: &Server, query: &str) -> String {
     html(&Browser::without_token().get(server, &format!("/ui/default/dead-letters{query}")).await, 200).to_owned()
@@ -13,8 +13,8 @@ async fn total(server: &Server) -> Value {
     server.get("/dead-letters").await.expect(200)["total"].clone()
 }
 
-/// Makes so many dead letters of this type.
-async fn bury(server: &Server, event_type: &str, many: usize) {
+/// Creates this many dead letters of this type.
+async fn create_dead_letters(server: &Server, event_type: &str, many: usize) {
     let events: Vec<_> = (0..many).map(|n| json!({ "type": event_type, "payload": n })).collect();
     server.post("/events/batch", &json!({ "events": events })).await.expect(201);
     let claim = json!({ "worker_id": "w:1", "types": event_type, "max": 1_000 });
@@ -30,7 +30,7 @@ async fn bury(server: &Server, event_type: &str, many: usize) {
 }
 
 on_each_database! {
-    async fn they_are_listed_with_what_they_have_in_common(server) {
+    async fn dead_letters_are_listed_with_their_groups(server) {
         let mail = server.publish_dead("mail").await;
         server.publish_dead("order.paid").await;
         server.publish_dead("order.paid").await;
@@ -45,8 +45,8 @@ on_each_database! {
     }
 
     async fn thousands_are_redriven_by_one_confirmation(server) {
-        bury(server, "order.paid", 1_200).await;
-        bury(server, "mail", 2).await;
+        create_dead_letters(server, "order.paid", 1_200).await;
+        create_dead_letters(server, "mail", 2).await;
         assert_eq!(total(server).await, 1_202);
         let browser = Browser::without_token();
         let form = "what=matching&type=order.*&back=%2Fui%2Fdefault%2Fdead-letters%3Ftype%3Dorder.*";
@@ -60,7 +60,7 @@ on_each_database! {
         assert!(page(server, "").await.contains("1–2 of 2"));
     }
 
-    async fn what_is_given_up_after_the_question_is_not_meant(server) {
+    async fn later_dead_letters_are_not_purged(server) {
         server.publish_dead("a").await;
         let browser = Browser::without_token();
         let asked = browser.post(server, "/ui/default/dead-letters/purge", "what=matching").await;
@@ -76,7 +76,7 @@ on_each_database! {
         assert_eq!(server.get("/dead-letters").await.expect(200)["dead_letters"][0]["event_id"], later);
     }
 
-    async fn the_chosen_ones_are_redriven_for_their_subscription(server) {
+    async fn selection_is_redriven_for_its_subscription(server) {
         server.post("/subscriptions", &json!({ "subscription": "audit" })).await.expect(201);
         let [one, two] = [server.publish_dead("a").await, server.publish_dead("a").await];
         assert_eq!(server.claim(&json!({ "worker_id": "w:1", "subscription": "audit", "max": 2 })).await.len(), 2);

@@ -1,26 +1,26 @@
-//! Finding events, looking at one, and acting on them.
+//! The event list, the event page, and their actions.
 
 use serde_json::json;
 
 use super::{Browser, html, location};
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// Text that would be trouble in a page that did not escape it.
-const MISCHIEF: &str = "<script>alert(1)</script>\"'&";
+/// HTML that would run if it were not escaped.
+const UNSAFE_HTML: &str = "<script>alert(1)</script>\"'&";
 const ESCAPED: &str = "&#60;script&#62;alert(1)&#60;/script&#62;";
 
 async fn page(server: &Server, path: &str) -> String {
     html(&Browser::without_token().get(server, &format!("/ui/default{path}")).await, 200).to_owned()
 }
 
-/// The numbers of the events in a list, from top to bottom.
+/// The ids of the listed events, from top to bottom.
 fn ids(body: &str) -> Vec<i64> {
     let rows = body.split("<tr data-key=\"").skip(1);
     rows.map(|row| row.split('"').next().unwrap().parse().unwrap()).collect()
 }
 
 on_each_database! {
-    async fn filters_choose_and_stay_in_the_address(server) {
+    async fn event_filters_apply_and_stay_in_the_url(server) {
         let one = server.publish_as(json!({ "type": "order.paid", "title": "One", "tags": "eu", "group_id": "g 1" })).await;
         let two = server.publish_as(json!({ "type": "order.sent", "payload": { "note": "needle" }, "key": "k&1" })).await;
         let three = server.publish_as(json!({ "type": "mail", "tags": "eu,vip" })).await;
@@ -45,7 +45,7 @@ on_each_database! {
         assert!(body.contains("value=\"order.*\"") && body.contains("value=\"k&#38;1\""), "{body}");
     }
 
-    async fn pages_go_from_the_newest_to_the_oldest(server) {
+    async fn event_pages_go_from_newest_to_oldest(server) {
         let events: Vec<_> = (0..60).map(|n| json!({ "type": "order.paid", "payload": n })).collect();
         server.post("/events/batch", &json!({ "events": events })).await.expect(201);
         let first = page(server, "/events?type=order.*").await;
@@ -58,19 +58,19 @@ on_each_database! {
         assert!(second.contains("href=\"/ui/default/events?type=order.*\""), "{second}");
     }
 
-    async fn whatever_users_send_is_text(server) {
+    async fn user_text_is_escaped(server) {
         let event = json!({
-            "type": MISCHIEF, "title": MISCHIEF, "description": MISCHIEF, "tags": MISCHIEF, "group_id": MISCHIEF,
-            "key": MISCHIEF, "producer": MISCHIEF, "payload": { MISCHIEF: MISCHIEF }, "metadata": { "a": MISCHIEF },
+            "type": UNSAFE_HTML, "title": UNSAFE_HTML, "description": UNSAFE_HTML, "tags": UNSAFE_HTML, "group_id": UNSAFE_HTML,
+            "key": UNSAFE_HTML, "producer": UNSAFE_HTML, "payload": { UNSAFE_HTML: UNSAFE_HTML }, "metadata": { "a": UNSAFE_HTML },
         });
         let id = server.publish_as(event).await;
-        assert_eq!(server.claim_ids(&json!({ "worker_id": MISCHIEF })).await, [id]);
+        assert_eq!(server.claim_ids(&json!({ "worker_id": UNSAFE_HTML })).await, [id]);
         let pages = ["/events".to_owned(), format!("/events/{id}"), String::new()];
         for path in &pages {
             let body = page(server, path).await;
             assert!(!body.contains("<script>alert") && body.contains(ESCAPED), "{path}: {body}");
         }
-        let report = json!({ "worker_id": MISCHIEF, "retry": false, "error_message": MISCHIEF, "detail": MISCHIEF });
+        let report = json!({ "worker_id": UNSAFE_HTML, "retry": false, "error_message": UNSAFE_HTML, "detail": UNSAFE_HTML });
         server.post(&format!("/events/{id}/fail"), &report).await.expect(200);
         for path in pages.iter().map(String::as_str).chain(["/dead-letters", "/events?text=%3Cscript%3Ealert"]) {
             let body = page(server, path).await;
@@ -81,7 +81,7 @@ on_each_database! {
         assert!(body.matches(ESCAPED).count() > 12, "{body}");
     }
 
-    async fn an_event_is_shown_with_all_that_happened(server) {
+    async fn event_page_shows_the_timeline(server) {
         let payload = "{\"amount\":12345678901234567890,\"b\":[1]}";
         let sent = format!("{{\"type\":\"order.paid\",\"title\":\"Pay\",\"payload\":{payload},\"group_id\":\"g\"}}");
         let id = server.post_text("/events", &sent).await.expect(201)["id"].as_i64().unwrap();
@@ -103,16 +103,16 @@ on_each_database! {
         assert_eq!(raw.header("x-content-type-options"), Some("nosniff"));
     }
 
-    async fn a_large_payload_is_cut(server) {
+    async fn large_payload_is_cut(server) {
         let id = server.publish_as(json!({ "type": "big", "payload": "x".repeat(300_000) })).await;
         let body = page(server, &format!("/events/{id}")).await;
         assert!(body.len() < 100_000 && body.contains("293.0 KiB") && body.contains("only the beginning"), "{}", body.len());
     }
 
-    async fn each_action_asks_and_then_does_what_it_says(server) {
+    async fn each_action_asks_for_confirmation(server) {
         let browser = Browser::without_token();
         let waiting = server.publish("a").await;
-        let held = server.publish_taken("b").await;
+        let held = server.publish_claimed("b").await;
         let dead = server.publish_dead("c").await;
         let table =
             [(waiting, "cancel", "PENDING", "CANCELLED"), (held, "reset", "PROCESSING", "PENDING"), (dead, "redrive", "FAILED", "PENDING")];
@@ -127,18 +127,18 @@ on_each_database! {
             assert_eq!(location(&done), format!("/ui/default/events/{id}"));
             assert_eq!(server.status(id).await, after, "{verb}");
         }
-        // What can no longer be done is said as the API says it.
+        // An action that is no longer possible shows the API error.
         let late = browser.post(server, &format!("/ui/default/events/{waiting}/cancel"), "confirmed=yes").await;
         assert!(html(&late, 409).contains("CANCELLED"), "{late:?}");
     }
 
-    async fn a_notice_is_shown_once(server) {
+    async fn notice_is_shown_once(server) {
         let id = server.publish("a").await;
         let done = Browser::without_token().post(server, &format!("/ui/default/events/{id}/cancel"), "confirmed=yes").await;
         let cookie = done.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
         assert!(done.header("set-cookie").unwrap().contains("httponly; samesite=strict"));
         let cookie = format!("cookie: {}\r\n", cookie.replace("%2e", "%2E"));
-        // Bringing a page up to date takes nothing away.
+        // A live update does not consume the notice.
         let update = server.send("GET", "/ui/default", &format!("{cookie}x-windlass-live: 1\r\n"), "").await;
         assert!(!update.body.contains("is cancelled") && update.header("set-cookie").is_none(), "{update:?}");
         let next = server.send("GET", "/ui/default", &cookie, "").await;
@@ -146,7 +146,7 @@ on_each_database! {
         assert!(next.header("set-cookie").unwrap().starts_with("windlass_notice=; path=/ui; max-age=0"), "{next:?}");
     }
 
-    async fn what_is_chosen_is_cancelled_and_nothing_else(server) {
+    async fn only_selected_events_are_canceled(server) {
         let browser = Browser::without_token();
         let [one, two, three] = [server.publish("a").await, server.publish("a").await, server.publish("a").await];
         let form = format!("what=selected&id={one}&id={three}&back=%2Fui%2Fdefault%2Fevents%3Ftag%3Da");
@@ -162,7 +162,7 @@ on_each_database! {
         assert_eq!(location(&elsewhere), "/ui/default/events");
     }
 
-    async fn all_that_match_are_cancelled_and_nothing_else(server) {
+    async fn only_matching_events_are_canceled(server) {
         let browser = Browser::without_token();
         let events: Vec<_> = (0..1_100).map(|n| json!({ "type": "order.paid", "payload": n })).collect();
         server.post("/events/batch", &json!({ "events": events })).await.expect(201);
@@ -171,7 +171,7 @@ on_each_database! {
         let asked = browser.post(server, "/ui/default/events/cancel", form).await;
         assert!(html(&asked, 200).contains("Cancel 1,100 events?"), "{asked:?}");
         assert!(asked.body.contains(&format!("name=\"up_to\" value=\"{other}\"")), "{asked:?}");
-        // What comes after the question is not part of the answer.
+        // Events published after the confirmation page are not included.
         let later = server.publish_as(json!({ "type": "order.paid" })).await;
         let form = format!("{form}&up_to={other}");
         let done = browser.post(server, "/ui/default/events/cancel", &format!("{form}&confirmed=yes")).await;

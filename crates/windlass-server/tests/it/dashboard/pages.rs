@@ -1,4 +1,4 @@
-//! What holds for every page.
+//! Properties of every page.
 
 use super::{Browser, html, location};
 
@@ -20,7 +20,7 @@ const PAGES: [&str; 13] = [
 ];
 
 on_each_database! {
-    async fn every_page_is_there_and_guarded(server) {
+    async fn every_page_has_security_headers(server) {
         let browser = Browser::without_token();
         assert_eq!(server.publish("a").await, 1);
         for page in PAGES {
@@ -37,7 +37,7 @@ on_each_database! {
         }
     }
 
-    async fn bad_questions_get_a_page_that_says_why(server) {
+    async fn invalid_query_renders_an_error_page(server) {
         let browser = Browser::without_token();
         let questions = [
             ("?range=2h", "range: must be one of 1h, 6h, 24h, 7d"),
@@ -59,7 +59,7 @@ on_each_database! {
         assert!(html(&response, 404).contains("nobody"));
     }
 
-    async fn the_assets_are_ours_and_kept(server) {
+    async fn assets_are_served_and_cached(server) {
         let page = Browser::without_token().get(server, "/ui/default").await;
         for (file, kind) in [("style.css", "text/css"), ("app.js", "text/javascript"), ("favicon.svg", "image/svg+xml")] {
             let at = page.body.find(&format!("/ui/assets/{file}?v=")).unwrap_or_else(|| panic!("{file}"));
@@ -68,19 +68,19 @@ on_each_database! {
             assert_eq!(response.status, 200);
             assert!(response.header("content-type").unwrap().starts_with(kind), "{response:?}");
             assert_eq!(response.header("cache-control"), Some("public, max-age=31536000, immutable"));
-            // Another server's version may be another file.
+            // Another server may have a different file under its version.
             for other in [format!("/ui/assets/{file}?v=0"), format!("/ui/assets/{file}")] {
                 assert_eq!(server.get(&other).await.header("cache-control"), Some("no-store"), "{other}");
             }
         }
     }
 
-    async fn the_root_leads_to_the_dashboard(server) {
+    async fn root_redirects_to_the_dashboard(server) {
         assert_eq!(location(&server.get("/").await), "/ui/default");
         assert_eq!(location(&server.get("/ui").await), "/ui/default");
     }
 
-    async fn what_is_not_there_is_a_page_that_says_so(server) {
+    async fn missing_page_renders_an_error_page(server) {
         let browser = Browser::without_token();
         let response = browser.get(server, "/ui/nowhere").await;
         let body = html(&response, 404);

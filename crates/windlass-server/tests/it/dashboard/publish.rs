@@ -1,11 +1,11 @@
-//! Publishing by hand.
+//! The publish form.
 
 use windlass::{NewToken, Scope};
 
 use super::{Browser, html, location, token};
 
 on_each_database! {
-    async fn a_form_becomes_an_event(server) {
+    async fn form_publishes_an_event(server) {
         let browser = Browser::without_token();
         let form = "type=order.paid&title=A+%26+B&tags=eu%2C+vip&group_id=g&key=k&payload=%7B%22a%22%3A+1%7D";
         let done = browser.post(server, "/ui/default/publish", form).await;
@@ -13,7 +13,7 @@ on_each_database! {
         let event = server.queue.get(id).await.unwrap().event;
         assert_eq!((event.title.as_deref(), event.tags.as_str(), event.payload.get()), (Some("A & B"), "eu, vip", "{\"a\": 1}"));
         assert_eq!((event.group_id.as_deref(), event.key.as_deref()), (Some("g"), Some("k")));
-        // The key makes it the same event.
+        // The same key refers to the same event.
         let again = browser.post(server, "/ui/default/publish", form).await;
         assert_eq!(location(&again), format!("/ui/default/events/{id}"));
         assert!(again.header("set-cookie").unwrap().contains("published%20before"), "{again:?}");
@@ -22,7 +22,7 @@ on_each_database! {
         assert_eq!(server.queue.get(id).await.unwrap().event.payload.get(), "null");
     }
 
-    async fn what_is_wrong_is_said_beside_the_field_and_nothing_typed_is_lost(server) {
+    async fn field_error_keeps_the_typed_values(server) {
         let browser = Browser::without_token();
         let table = [
             ("type=&title=Kept+title", "type-error", "Kept title"),
@@ -39,7 +39,7 @@ on_each_database! {
         assert_eq!(server.get("/events").await.expect(200)["total"], 0);
     }
 
-    async fn it_needs_the_scope_publish_and_no_more(server) {
+    async fn publish_page_requires_only_the_publish_scope(server) {
         let elsewhere = NewToken::new([Scope::Publish]).namespaces(["other"]);
         let elsewhere = Browser::with_token(&server.queue.create_token(elsewhere).await.unwrap().secret);
         let publisher = Browser::with_token(&token(server, [Scope::Publish]).await);

@@ -1,11 +1,11 @@
-//! Schedules: what pages show, and what forms do.
+//! Schedules: pages and forms.
 
 use serde_json::{Value, json};
 
 use super::{Browser, html, location};
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// A schedule; its page.
+/// Creates a schedule, and returns its page and id.
 async fn add(server: &Server) -> (String, String) {
     let schedule = json!({
         "name": "daily <report>", "cron": "0 6 * * MON-FRI", "timezone": "Europe/Berlin", "type": "report.due",
@@ -36,15 +36,15 @@ on_each_database! {
         html(&browser.get(server, "/ui/default/schedules/nothing").await, 400);
     }
 
-    async fn what_was_fired_leads_to_its_event(server) {
+    async fn fired_tick_links_to_its_event(server) {
         let (page, id) = add(server).await;
         let event = server.act(&format!("/schedules/{id}/run")).await.expect(201)["id"].clone();
         let body = Browser::without_token().get(server, &page).await;
         let body = html(&body, 200);
-        assert!(body.contains(&format!("/ui/default/events/{event}")) && body.contains("by hand"), "{body}");
+        assert!(body.contains(&format!("/ui/default/events/{event}")) && body.contains("manual"), "{body}");
     }
 
-    async fn actions_ask_first(server) {
+    async fn schedule_actions_ask_for_confirmation(server) {
         let (page, id) = add(server).await;
         let browser = Browser::without_token();
         let asked = browser.post(server, &page, "action=pause").await;
@@ -65,7 +65,7 @@ on_each_database! {
         html(&browser.post(server, &page, "action=explode&confirmed=yes").await, 400);
     }
 
-    async fn a_form_without_changes_changes_nothing(server) {
+    async fn unchanged_form_changes_nothing(server) {
         let (page, id) = add(server).await;
         let browser = Browser::without_token();
         let edit = format!("{page}/edit");
@@ -81,7 +81,7 @@ on_each_database! {
         assert_eq!(same(&after), same(&before));
     }
 
-    async fn what_is_wrong_is_said_beside_the_field(server) {
+    async fn field_error_is_shown_next_to_the_field(server) {
         add(server).await;
         let browser = Browser::without_token();
         let new = "/ui/default/schedules/new";
@@ -92,8 +92,8 @@ on_each_database! {
             ("timezone", "Mars/Olympus", "Mars/Olympus"),
             ("payload", "{", "is not JSON"),
             ("metadata", "[1]", "object"),
-            ("priority", "high", "is not such a number"),
-            ("expires_in_s", "-1", "is no span of time"),
+            ("priority", "high", "is not a valid number"),
+            ("expires_in_s", "-1", "is not a valid duration"),
             ("type", "", ""),
             ("name", "daily <report>", "daily &#60;report&#62;"),
         ];
@@ -120,7 +120,7 @@ fn encoded<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     fields.into_iter().map(|(name, value)| format!("{name}={}", percent(value))).collect::<Vec<_>>().join("&")
 }
 
-/// What a browser would send, if nobody changed anything in the form.
+/// The form as a browser would send it without changes.
 fn filled(page: &str) -> String {
     let plain = |text: &str| {
         let entities = [("&#34;", "\""), ("&#60;", "<"), ("&#62;", ">"), ("&#39;", "'"), ("&#38;", "&")];

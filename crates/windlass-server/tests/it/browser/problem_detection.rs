@@ -1,10 +1,10 @@
-//! The tests of the dashboard rely on hearing of what goes wrong: here everything does.
+//! Checks that the browser tests detect problems: this page has all of them.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use windlass_testkit::until;
 
 use super::page::Page;
-use crate::bed::until;
 
 const BAD_PAGE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\
     content-security-policy: script-src 'nonce-good'\r\n\r\n\
@@ -24,22 +24,22 @@ async fn serve(listener: TcpListener) {
 }
 
 #[test]
-fn whatever_goes_wrong_is_noticed() {
-    let _turn = super::turn();
+fn page_problems_are_detected() {
+    let _lock = super::lock_browser();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener));
-        let mut page = Page::open("watchful", address).await;
+        let mut page = Page::open("problem-detection", address).await;
         page.goto("/").await;
-        let mut heard = String::new();
+        let mut problems = String::new();
         for expected in
             ["another host: http://localhost:1/", "dialog: \"look\"", "said so", "thrown", "Content Security"]
         {
             until(async || {
-                heard.extend(page.take_problems().await);
-                heard.contains(expected).then_some(())
+                problems.extend(page.take_problems().await);
+                problems.contains(expected).then_some(())
             })
             .await;
         }

@@ -1,15 +1,15 @@
-//! What all pages have in common: the frame with the navigation, and pages that say what went wrong.
+//! The layout of all pages, with the navigation, and the error pages.
 
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
+use windlass_api::ErrorBody;
 
-use super::Answer;
+use super::PageResult;
 use super::assets::VERSION;
-use super::visit::Visit;
-use crate::error::ErrorBody;
+use super::page_context::PageContext;
 
-/// Which entry of the navigation is lit.
+/// The highlighted entry of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tab {
     Overview,
@@ -21,17 +21,17 @@ pub(super) enum Tab {
     Subscriptions,
     Namespaces,
     Health,
-    /// None.
+    /// No entry.
     Other,
 }
 
 /// An entry of the navigation.
 pub(super) struct NavEntry {
     pub tab: Tab,
-    /// The key that goes there, after `g`.
+    /// Keyboard shortcut, after `g`.
     pub key: char,
     pub label: &'static str,
-    /// Below the namespace.
+    /// Path below the namespace.
     pub page: &'static str,
 }
 
@@ -48,11 +48,11 @@ pub(super) const NAV: &[NavEntry] = &[
     NavEntry { tab: Tab::Health, key: 'h', label: "Health", page: "health" },
 ];
 
-/// The switch shows so many namespaces; there is a page with all.
+/// Maximum number of namespaces in the namespace menu.
 const NAMESPACES_SHOWN: usize = 50;
 
-/// The frame of a page.
-pub(super) struct Shell {
+/// The data of `layout.html`.
+pub(super) struct Layout {
     pub title: String,
     pub tab: Tab,
     pub namespace: String,
@@ -60,52 +60,52 @@ pub(super) struct Shell {
     pub notice: Option<String>,
     pub may_act: bool,
     pub may_publish: bool,
-    /// Whose token it is; `None` where none is asked for.
+    /// Name of the token; `None` if no token is required.
     pub signed_in: Option<String>,
     pub paused: bool,
     pub assets: &'static str,
     pub version: &'static str,
 }
 
-impl Shell {
-    pub fn new(visit: &Visit, tab: Tab, title: String) -> Shell {
-        Shell {
+impl Layout {
+    pub fn new(ctx: &PageContext, tab: Tab, title: String) -> Layout {
+        Layout {
             title,
             tab,
-            namespace: visit.home().to_owned(),
-            namespaces: visit.namespaces.iter().take(NAMESPACES_SHOWN).cloned().collect(),
-            notice: visit.notice().map(str::to_owned),
-            may_act: visit.may_act,
-            may_publish: visit.may_publish,
-            signed_in: visit.caller.name().map(str::to_owned),
-            paused: visit.namespace.as_ref().is_some_and(|namespace| namespace.paused),
+            namespace: ctx.link_namespace().to_owned(),
+            namespaces: ctx.namespaces.iter().take(NAMESPACES_SHOWN).cloned().collect(),
+            notice: ctx.notice().map(str::to_owned),
+            may_act: ctx.may_act,
+            may_publish: ctx.may_publish,
+            signed_in: ctx.caller.token_name().map(str::to_owned),
+            paused: ctx.namespace.as_ref().is_some_and(|namespace| namespace.paused),
             assets: &VERSION,
             version: env!("CARGO_PKG_VERSION"),
         }
     }
 
-    /// The navigation, without what the visitor may not use.
+    /// The navigation, without pages that the caller may not use.
     pub fn nav(&self) -> impl Iterator<Item = &'static NavEntry> {
         NAV.iter().filter(|entry| entry.tab != Tab::Publish || self.may_publish)
     }
 
-    /// The address of a page in this namespace; `""` is the overview.
+    /// The path of a page in this namespace; `""` is the overview.
     pub fn path(&self, page: &str) -> String {
         if page.is_empty() { format!("/ui/{}", self.namespace) } else { format!("/ui/{}/{page}", self.namespace) }
     }
 }
 
-/// A page that all is well with.
-pub(super) fn page(template: &impl Template) -> Answer {
-    Ok(with_status(StatusCode::OK, template))
+/// Renders a page with status 200.
+pub(super) fn render(template: &impl Template) -> PageResult {
+    Ok(render_with_status(StatusCode::OK, template))
 }
 
-pub(super) fn with_status(status: StatusCode, template: &impl Template) -> Response {
+pub(super) fn render_with_status(status: StatusCode, template: &impl Template) -> Response {
     match template.render() {
         Ok(html) => (status, Html(html)).into_response(),
         Err(error) => {
-            tracing::error!(%error, "a page cannot be written");
-            (StatusCode::INTERNAL_SERVER_ERROR, "the page cannot be written; the log says why").into_response()
+            tracing::error!(%error, "cannot render a page");
+            (StatusCode::INTERNAL_SERVER_ERROR, "cannot render the page; see the server log").into_response()
         }
     }
 }
@@ -113,16 +113,16 @@ pub(super) fn with_status(status: StatusCode, template: &impl Template) -> Respo
 #[derive(Template)]
 #[template(path = "error.html")]
 struct ErrorPage<'a> {
-    shell: Shell,
+    layout: Layout,
     status: StatusCode,
     error: &'a str,
     code: &'a str,
 }
 
-/// A page with the navigation that says what went wrong.
-pub(super) fn error(visit: &Visit, status: StatusCode, body: &ErrorBody) -> Response {
-    let shell = visit.shell(Tab::Other, status.canonical_reason().unwrap_or("Error"));
-    with_status(status, &ErrorPage { shell, status, error: &body.error, code: body.code })
+/// An error page with the navigation.
+pub(super) fn error(ctx: &PageContext, status: StatusCode, body: &ErrorBody) -> Response {
+    let layout = ctx.layout(Tab::Other, status.canonical_reason().unwrap_or("Error"));
+    render_with_status(status, &ErrorPage { layout, status, error: &body.error, code: &body.code })
 }
 
 #[derive(Template)]
@@ -134,9 +134,9 @@ struct BareErrorPage<'a> {
     code: &'a str,
 }
 
-/// The same for whom nothing else can be shown.
+/// An error page without the navigation, for callers without access to the namespace.
 pub(super) fn bare_error(status: StatusCode, body: &ErrorBody) -> Response {
-    with_status(status, &BareErrorPage { assets: &VERSION, status, error: &body.error, code: body.code })
+    render_with_status(status, &BareErrorPage { assets: &VERSION, status, error: &body.error, code: &body.code })
 }
 
 #[derive(Template)]
@@ -145,11 +145,11 @@ pub(super) fn bare_error(status: StatusCode, body: &ErrorBody) -> Response {
 <title>Windlass</title><a href="{{ path }}">Go on</a>"#,
     ext = "html"
 )]
-struct OnceMore<'a> {
+struct SelfRedirect<'a> {
     path: &'a str,
 }
 
-/// A page that sends the browser to where it is already.
-pub(super) fn once_more(path: &str) -> Response {
-    with_status(StatusCode::OK, &OnceMore { path })
+/// A page that redirects the browser to its own URL.
+pub(super) fn redirect_to_self(path: &str) -> Response {
+    render_with_status(StatusCode::OK, &SelfRedirect { path })
 }

@@ -1,10 +1,11 @@
-//! What the server does by itself.
+//! Maintenance tasks of the server.
 
 use serde_json::json;
+use windlass_testkit::until;
 
-use crate::bed::{Server, actions, until};
+use crate::harness::{Server, actions};
 
-/// Time goes on meanwhile, so that every task becomes due.
+/// Repeats the attempt and advances the clock, so that every task becomes due.
 async fn until_maintained<T>(server: &Server, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     until(async || {
         let found = attempt().await;
@@ -15,7 +16,7 @@ async fn until_maintained<T>(server: &Server, mut attempt: impl AsyncFnMut() -> 
 }
 
 on_each_database! {
-    async fn abandoned_events_come_back_in_every_namespace(server) {
+    async fn expired_leases_are_released_in_every_namespace(server) {
         server.put_namespace("orders").await;
         for prefix in ["", "/namespaces/orders"] {
             let stored = server.post(&format!("{prefix}/events"), &json!({ "title": "t", "tags": "a" })).await.expect(201);
@@ -39,21 +40,21 @@ on_each_database! {
         assert_eq!(server.subscribe("a", "w:1").await, None);
     }
 
-    async fn leftovers_are_cleared_away(server) {
+    async fn old_nodes_are_pruned(server) {
         server.put("/nodes/n", &json!({})).await.expect(200);
         server.advance_secs(8 * 24 * 3600);
         until_maintained(server, async || server.get("/nodes").await.expect(200)["nodes"].as_array()?.is_empty().then_some(())).await;
     }
 
-    async fn what_was_done_can_be_seen(server) {
-        let swept = until_maintained(server, async || {
+    async fn maintenance_runs_are_shown(server) {
+        let release = until_maintained(server, async || {
             let shown = server.get("/stats/maintenance").await.expect(200);
             let tasks = shown["tasks"].as_array()?.clone();
-            tasks.into_iter().find(|task| task["task"] == "sweep" && task["runs"] != 0)
+            tasks.into_iter().find(|task| task["task"] == "release_expired" && task["runs"] != 0)
         })
         .await;
-        assert_eq!((&swept["every_ms"], &swept["done"], &swept["error"]), (&json!(10_000), &json!(0), &json!(null)));
-        assert!(swept["took_ms"].is_u64() && swept["last_run_at"].is_string(), "{swept}");
+        assert_eq!((&release["every_ms"], &release["done"], &release["error"]), (&json!(10_000), &json!(0), &json!(null)));
+        assert!(release["took_ms"].is_u64() && release["last_run_at"].is_string(), "{release}");
         server.put_namespace("orders").await;
         let other = server.get("/namespaces/orders/stats/maintenance").await.expect(200);
         assert_eq!(other["namespace"], "orders");

@@ -1,9 +1,9 @@
-//! Every page, as it looks: on a desk and on a phone, by day and by night.
+//! Layout of every page, on desktop and phone, in light and dark mode.
 
+use super::fixture;
 use super::page::{DESKTOP, PHONE, Page};
-use super::scene;
 
-/// Below the namespace, and what its pictures are called.
+/// Path below the namespace, and name of the screenshots.
 const PAGES: &[(&str, &str)] = &[
     ("", "overview"),
     ("/events", "events"),
@@ -21,8 +21,8 @@ const PAGES: &[(&str, &str)] = &[
     ("/nothing", "no-such-page"),
 ];
 
-/// At each size and in both schemes; it must fit.
-async fn look(page: &mut Page, name: &str) {
+/// Checks that the page fits at each size, and takes screenshots in both color schemes.
+async fn check_layout(page: &mut Page, name: &str) {
     for size in [DESKTOP, PHONE] {
         page.size(size).await;
         for dark in [false, true] {
@@ -31,30 +31,30 @@ async fn look(page: &mut Page, name: &str) {
             if size == DESKTOP {
                 page.check_scrolling().await;
             }
-            page.picture(&if dark { format!("{name}-dark") } else { name.to_owned() }).await;
+            page.screenshot(&if dark { format!("{name}-dark") } else { name.to_owned() }).await;
         }
     }
 }
 
 in_browser! {
     on sqlite:
-    async fn every_page_fits(server, page) {
-        let failed = scene::set(server).await;
+    async fn every_page_fits_the_window(server, page) {
+        let failed = fixture::set(server).await;
         for (path, name) in PAGES {
             page.goto(&format!("/ui/default{path}")).await;
-            look(page, name).await;
+            check_layout(page, name).await;
         }
         page.goto(&format!("/ui/default/events/{failed}")).await;
-        look(page, "event").await;
+        check_layout(page, "event").await;
         page.goto("/ui/default/schedules").await;
         page.click_text("#schedules a[data-open]", "daily report").await;
         page.until_shows("h1", "daily report").await;
-        look(page, "schedule").await;
+        check_layout(page, "schedule").await;
         page.click_text("button", "Delete").await;
         page.until_shows("#ask h1", "Delete").await;
-        look(page, "question").await;
+        check_layout(page, "question").await;
         page.goto("/ui/sign-in").await;
-        look(page, "sign-in").await;
+        check_layout(page, "sign-in").await;
         page.check_problems(&["status of 404"]).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The same paths without a network, for a program that has the queue itself, as the command line does.
+//! The HTTP API without a socket, for a program that has opened the queue itself, such as the CLI.
 
 use axum::Router;
 use axum::body::Body;
@@ -13,23 +13,23 @@ use crate::auth::Access;
 use crate::routes;
 use crate::serve::ServeOptions;
 
-/// The HTTP API of a queue, called within the process. It asks for no token: whoever has the database may do all.
-/// Upkeep is not part of it.
-pub struct Inside {
+/// The HTTP API of a queue, called within the process. It requires no token, because the process has access to the
+/// database anyway. It runs no maintenance tasks.
+pub struct InProcessApi {
     router: Router,
-    /// While it is there, streams and claims that wait go on.
+    /// Dropping it ends streams and waiting claims.
     _stop: watch::Sender<bool>,
 }
 
-impl Inside {
-    /// Of this queue.
-    pub fn new(queue: Queue) -> Inside {
+impl InProcessApi {
+    /// The API of this queue.
+    pub fn new(queue: Queue) -> InProcessApi {
         let (stop, stopping) = watch::channel(false);
         let options = ServeOptions { access: Access::Open, ..ServeOptions::default() };
-        Inside { router: routes::router(App::new(queue, options, stopping)), _stop: stop }
+        InProcessApi { router: routes::router(App::new(queue, options, stopping)), _stop: stop }
     }
 
-    /// Answers as a server would.
+    /// Handles a request as a server would.
     pub async fn call(&self, request: Request<Body>) -> Response {
         match self.router.clone().oneshot(request).await {
             Ok(response) => response,

@@ -1,8 +1,8 @@
-//! The life of an event, as its log tells it.
+//! The log of an event.
 
 use serde_json::{Value, json};
 
-/// A log without the ids of its entries, which must grow.
+/// A log without the ids of its entries, which must increase.
 fn without_ids(logs: &Value) -> Vec<Value> {
     let mut entries = logs.as_array().unwrap().clone();
     let ids: Vec<i64> = entries.iter().map(|entry| entry["id"].as_i64().unwrap()).collect();
@@ -13,7 +13,7 @@ fn without_ids(logs: &Value) -> Vec<Value> {
 
 on_each_database! {
     // H7
-    async fn the_whole_trail_is_shown_when_asked_for(server) {
+    async fn log_is_shown_on_request(server) {
         let id = server.publish("a").await;
         server.advance_secs(45);
         server.subscribe("a", "worker-02:8742").await.unwrap();
@@ -47,14 +47,14 @@ on_each_database! {
     }
 
     // H7
-    async fn an_event_nobody_has_taken_has_an_empty_log(server) {
+    async fn unclaimed_event_has_an_empty_log(server) {
         let id = server.publish("a").await;
         let shown = server.get(&format!("/namespaces/default/events/{id}?include_logs=true")).await.expect(200);
         assert_eq!((&shown["status"], &shown["logs"]), (&json!("PENDING"), &json!([])));
     }
 
-    // H9: the source document's example, from the first worker's failure to the second one's success.
-    async fn an_event_that_fails_and_later_succeeds_tells_all_of_it(server) {
+    // H9: the example of the API contract, from the first worker's failure to the second one's success.
+    async fn log_shows_failure_and_later_success(server) {
         let (first, second) = ("worker-01:4211", "worker-02:8742");
         let id = server.publish("email,notification").await;
         server.advance_secs(5);

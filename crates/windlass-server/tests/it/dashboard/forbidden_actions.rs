@@ -1,13 +1,14 @@
-//! No form does anything for who may not, or from elsewhere.
+//! Every action is refused without the scope, on a read-only dashboard, and from other sites.
 
 use serde_json::json;
 use windlass::Scope;
 use windlass_server::Dashboard;
+use windlass_testkit::until;
 
 use super::{Browser, FORM, html, token};
-use crate::bed::{Server, until};
+use crate::harness::Server;
 
-/// Everything that can be done in these pages, below the namespace.
+/// Every action of the dashboard: path below the namespace, and form.
 async fn actions(server: &Server) -> Vec<(String, String)> {
     let schedule = json!({ "name": "a", "cron": "@daily", "type": "t" });
     let id = server.queue.add_schedule(of(&schedule)).await.unwrap().id;
@@ -42,7 +43,7 @@ fn of(schedule: &serde_json::Value) -> windlass::NewSchedule {
     windlass::NewSchedule::new(text("name"), text("cron"), windlass::NewEvent::new(text("type")))
 }
 
-/// All that the forms could change.
+/// Everything that the forms could change.
 async fn state(server: &Server) -> String {
     let queue = &server.queue;
     let namespaces = queue.namespaces().await.unwrap();
@@ -53,10 +54,10 @@ async fn state(server: &Server) -> String {
 }
 
 on_each_database! {
-    async fn who_may_only_read_changes_nothing(server) {
+    async fn read_scope_changes_nothing(server) {
         let actions = actions(server).await;
         let reader = Browser::with_token(&token(server, [Scope::Read, Scope::Publish, Scope::Consume]).await);
-        // Until the server has seen that there is one.
+        // Wait until the server has read the token.
         until(async || (server.get("/events").await.status == 401).then_some(())).await;
         let before = state(server).await;
         for (path, form) in actions {
@@ -71,7 +72,7 @@ on_each_database! {
         }
     }
 
-    async fn a_read_only_dashboard_has_no_actions(server) {
+    async fn read_only_dashboard_refuses_all_actions(server) {
         let actions = actions(server).await;
         server.restart_with(|options| options.dashboard = Dashboard::ReadOnly).await;
         let before = state(server).await;
@@ -83,7 +84,7 @@ on_each_database! {
         assert_eq!(state(server).await, before);
     }
 
-    async fn other_sites_have_no_actions(server) {
+    async fn other_sites_are_refused_all_actions(server) {
         let actions = actions(server).await;
         let before = state(server).await;
         for (path, form) in actions {

@@ -1,20 +1,20 @@
-//! How many deliveries wait, run and are dead, by subscription.
+//! Counts pending, running and dead deliveries by subscription.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use windlass::{Queue, Result, StatRow, Status};
 
-use super::rested::Rested;
+use super::shared_cache::SharedCache;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct DeliveryCounts {
     pub waiting: u64,
     pub running: u64,
     pub dead: u64,
 }
 
-impl Counts {
+impl DeliveryCounts {
     fn add(&mut self, status: Status, count: u64) {
         match status {
             Status::Pending => self.waiting += count,
@@ -25,15 +25,15 @@ impl Counts {
     }
 }
 
-/// Of one namespace.
+/// The counts of one namespace.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
-    pub total: Counts,
-    by_subscription: HashMap<String, Counts>,
+pub(super) struct NamespaceCounts {
+    pub total: DeliveryCounts,
+    by_subscription: HashMap<String, DeliveryCounts>,
 }
 
-impl Counted {
-    pub fn of(&self, subscription: &str) -> Counts {
+impl NamespaceCounts {
+    pub fn of(&self, subscription: &str) -> DeliveryCounts {
         self.by_subscription.get(subscription).copied().unwrap_or_default()
     }
 
@@ -43,18 +43,18 @@ impl Counted {
     }
 }
 
-/// The counts of all namespaces that somebody looks at.
+/// Cached counts by namespace.
 #[derive(Default)]
-pub(crate) struct AllCounted(Rested<String, Counted>);
+pub(crate) struct DeliveryCountCache(SharedCache<String, NamespaceCounts>);
 
-impl AllCounted {
-    pub(super) async fn get(&self, queue: &Queue) -> Result<Arc<Counted>> {
-        let gather = async {
-            let mut counted = Counted::default();
-            // What ended is not asked about.
+impl DeliveryCountCache {
+    pub(super) async fn get(&self, queue: &Queue) -> Result<Arc<NamespaceCounts>> {
+        let load = async {
+            let mut counted = NamespaceCounts::default();
+            // Passing now as `since` leaves out finished events.
             queue.stats(queue.clock().now()).await?.into_iter().for_each(|row| counted.add(row));
             Ok(counted)
         };
-        self.0.get(queue.namespace().to_owned(), gather).await
+        self.0.get(queue.namespace().to_owned(), load).await
     }
 }

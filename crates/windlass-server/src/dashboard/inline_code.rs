@@ -1,21 +1,21 @@
-//! Sentences of the library, which name commands between backticks and begin small, as pages show them.
+//! Renders messages of the library, which start in lower case and contain commands between backticks.
 
-/// A part of a sentence.
-pub(super) struct Piece {
+/// A part of a message.
+pub(super) struct TextPart {
     pub text: String,
     pub is_code: bool,
 }
 
-pub(super) fn prose(sentence: &str) -> Vec<Piece> {
+pub(super) fn split_code(sentence: &str) -> Vec<TextPart> {
     let parts = sentence.split('`').enumerate().filter(|(_, part)| !part.is_empty());
     let piece = |(at, part): (usize, &str)| {
         let is_code = at % 2 == 1;
-        Piece { text: if at == 0 { begun_large(part) } else { part.to_owned() }, is_code }
+        TextPart { text: if at == 0 { capitalize_first(part) } else { part.to_owned() }, is_code }
     };
     parts.map(piece).collect()
 }
 
-fn begun_large(text: &str) -> String {
+fn capitalize_first(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
@@ -25,9 +25,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_told_from_words() {
+    fn commands_are_separated_from_text() {
         let shown = |sentence| {
-            let pieces = prose(sentence).into_iter();
+            let pieces = split_code(sentence).into_iter();
             pieces.map(|piece| if piece.is_code { format!("<{}>", piece.text) } else { piece.text }).collect::<String>()
         };
         let table = [

@@ -4,8 +4,8 @@ use serde_json::json;
 
 on_each_database! {
     // H9
-    async fn starting_is_recorded(server) {
-        let id = server.publish_taken("a").await;
+    async fn start_is_recorded(server) {
+        let id = server.publish_claimed("a").await;
         server.advance_secs(2);
         let started = server.post(&format!("/events/{id}/start"), &json!({ "worker_id": "w:1" })).await.expect(200);
         let expected = json!({
@@ -16,8 +16,8 @@ on_each_database! {
         assert_eq!(server.status(id).await, "PROCESSING");
     }
 
-    async fn a_heartbeat_holds_the_event_for_longer(server) {
-        let id = server.publish_taken("a").await;
+    async fn heartbeat_extends_the_lease(server) {
+        let id = server.publish_claimed("a").await;
         let path = format!("/events/{id}/heartbeat");
         server.advance_secs(50);
         let held = server.post(&path, &json!({ "worker_id": "w:1" })).await.expect(200);
@@ -31,16 +31,16 @@ on_each_database! {
         server.post(&path, &json!({ "worker_id": "w:1" })).await.error(409, "lost");
     }
 
-    async fn a_heartbeat_has_its_limits(server) {
-        let id = server.publish_taken("a").await;
+    async fn heartbeat_lease_duration_is_limited(server) {
+        let id = server.publish_claimed("a").await;
         for lease_ms in [0, 604_800_001] {
             let heartbeat = json!({ "worker_id": "w:1", "lease_ms": lease_ms });
             assert_eq!(server.post(&format!("/events/{id}/heartbeat"), &heartbeat).await.bad_field(), "lease_ms");
         }
     }
 
-    async fn a_released_event_is_there_for_others_at_once(server) {
-        let id = server.publish_taken("a").await;
+    async fn released_event_is_redelivered_immediately(server) {
+        let id = server.publish_claimed("a").await;
         let released = server.post(&format!("/events/{id}/release"), &json!({ "worker_id": "w:1" })).await.expect(200);
         assert_eq!((&released["action"], released.get("retry_scheduled")), (&json!("RELEASED"), None));
         assert_eq!(server.subscribe("a", "w:2").await.unwrap()["id"], id);
@@ -49,8 +49,8 @@ on_each_database! {
         assert_eq!(server.actions(id).await, ["PICKED", "RELEASED", "PICKED"]);
     }
 
-    async fn a_snoozed_event_comes_back_later(server) {
-        let id = server.publish_taken("a").await;
+    async fn snoozed_event_is_redelivered_later(server) {
+        let id = server.publish_claimed("a").await;
         let path = format!("/events/{id}/snooze");
         let error = server.post(&path, &json!({ "worker_id": "w:1" })).await.error(400, "invalid");
         assert!(error.contains("missing field `delay_ms`"), "{error}");
@@ -65,8 +65,8 @@ on_each_database! {
     }
 
     // H11
-    async fn only_the_holder_is_listened_to(server) {
-        let id = server.publish_taken("a").await;
+    async fn signals_of_another_worker_are_refused(server) {
+        let id = server.publish_claimed("a").await;
         let before = server.show(id).await;
         for verb in ["start", "heartbeat", "release", "snooze"] {
             let mut request = json!({ "worker_id": "w:2" });
@@ -81,7 +81,7 @@ on_each_database! {
         assert_eq!(server.show(id).await, before);
     }
 
-    async fn the_lease_alone_is_enough(server) {
+    async fn lease_identifies_the_holder_without_worker(server) {
         let id = server.publish("a").await;
         let lease = server.subscribe("a", "w:1").await.unwrap()["lease"].clone();
         let request = json!({ "lease": lease });

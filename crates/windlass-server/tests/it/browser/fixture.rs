@@ -1,14 +1,14 @@
-//! A server in the middle of its day: something of everything that pages show.
+//! Test data for all pages.
 
 use serde_json::{Value, json};
 use windlass::NewNode;
 
-use crate::bed::Server;
+use crate::harness::Server;
 
-/// An event whose title and payload would like to run.
-pub const MISCHIEF: &str = "<script>alert(1)</script>";
+/// HTML that would run if it were not escaped.
+pub const UNSAFE_HTML: &str = "<script>alert(1)</script>";
 
-/// Fills the namespace `default`; the id of an event that failed for good.
+/// Fills the namespace `default`, and returns the id of a dead letter.
 pub async fn set(server: &Server) -> i64 {
     subscriptions_and_schedules(server).await;
     server.advance_secs(120);
@@ -56,7 +56,7 @@ async fn events(server: &Server) -> i64 {
         .await;
     server.publish_as(json!({ "type": "page.changed", "tags": "catalogue", "delay_ms": 3_600_000 })).await;
     let long = "a-type-with-a-name-that-is-as-long-as-they-come.and-then-some.and-more.and-even-more.created";
-    server.publish_as(json!({ "type": long, "title": MISCHIEF, "payload": { "html": MISCHIEF } })).await;
+    server.publish_as(json!({ "type": long, "title": UNSAFE_HTML, "payload": { "html": UNSAFE_HTML } })).await;
     server.publish_as(json!({ "type": "import.run", "title": "Import", "tags": "import" })).await;
     assert!(server.subscribe("import", "importer@build-host-17.example.org:4711").await.is_some());
     failed(server).await
@@ -81,7 +81,7 @@ async fn nodes(server: &Server) {
     server.queue.stop_node("mailer-2").await.unwrap();
 }
 
-/// Many dead letters of one type, the way a broken dependency makes them.
+/// Creates many dead letters of one type, as a broken dependency would.
 pub async fn dead_letters(server: &Server, count: usize) {
     let events: Vec<Value> = (0..count).map(|n| json!({ "type": "mail.send", "payload": { "n": n } })).collect();
     server.post("/events/batch", &json!({ "events": events })).await.expect(201);

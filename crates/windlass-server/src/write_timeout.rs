@@ -1,4 +1,4 @@
-//! A connection whose other side has to read what it is sent.
+//! A connection that fails if the client stops reading.
 
 use std::future::Future;
 use std::io;
@@ -9,46 +9,46 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Fails a write that makes no progress for too long: an answer that nobody reads is memory that nobody uses.
-pub(crate) struct Patience<C> {
+/// Fails a write that makes no progress for too long: a response that the client does not read occupies memory.
+pub(crate) struct WriteTimeout<C> {
     connection: C,
-    limit: Duration,
-    /// Set while a write waits.
-    waiting: bool,
-    until: Pin<Box<Sleep>>,
+    timeout: Duration,
+    /// Whether a write is pending.
+    is_pending: bool,
+    deadline: Pin<Box<Sleep>>,
 }
 
-impl<C> Patience<C> {
-    pub fn new(connection: C, limit: Duration) -> Patience<C> {
-        Patience { connection, limit, waiting: false, until: Box::pin(tokio::time::sleep(limit)) }
+impl<C> WriteTimeout<C> {
+    pub fn new(connection: C, timeout: Duration) -> WriteTimeout<C> {
+        WriteTimeout { connection, timeout, is_pending: false, deadline: Box::pin(tokio::time::sleep(timeout)) }
     }
 
-    fn check<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn fail_if_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.waiting = false;
+            self.is_pending = false;
             return written;
         }
-        if !self.waiting {
-            self.waiting = true;
-            self.until.as_mut().reset(Instant::now() + self.limit);
+        if !self.is_pending {
+            self.is_pending = true;
+            self.deadline.as_mut().reset(Instant::now() + self.timeout);
         }
-        match self.until.as_mut().poll(cx) {
+        match self.deadline.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"))),
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-impl<C: AsyncRead + Unpin> AsyncRead for Patience<C> {
+impl<C: AsyncRead + Unpin> AsyncRead for WriteTimeout<C> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.connection).poll_read(cx, buffer)
     }
 }
 
-impl<C: AsyncWrite + Unpin> AsyncWrite for Patience<C> {
+impl<C: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<C> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.connection).poll_write(cx, bytes);
-        self.check(cx, written)
+        self.fail_if_stalled(cx, written)
     }
 
     fn poll_write_vectored(
@@ -57,7 +57,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Patience<C> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.connection).poll_write_vectored(cx, parts);
-        self.check(cx, written)
+        self.fail_if_stalled(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -66,7 +66,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Patience<C> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.connection).poll_flush(cx);
-        self.check(cx, flushed)
+        self.fail_if_stalled(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -81,14 +81,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_is_given_up() {
-        let (here, mut there) = tokio::io::duplex(10);
-        let mut patient = Patience::new(here, Duration::from_secs(60));
-        patient.write_all(b"0123456789").await.unwrap();
-        let error = patient.write_all(b"x").await.unwrap_err();
+    async fn write_fails_if_the_client_stops_reading() {
+        let (server_end, mut client_end) = tokio::io::duplex(10);
+        let mut connection = WriteTimeout::new(server_end, Duration::from_secs(60));
+        connection.write_all(b"0123456789").await.unwrap();
+        let error = connection.write_all(b"x").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        // Who reads again is served again.
-        there.read_exact(&mut [0; 10]).await.unwrap();
-        patient.write_all(b"x").await.unwrap();
+        // A client that reads again is served again.
+        client_end.read_exact(&mut [0; 10]).await.unwrap();
+        connection.write_all(b"x").await.unwrap();
     }
 }
