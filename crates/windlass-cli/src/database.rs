@@ -1,9 +1,9 @@
-//! The `--database` option, and how a database is shown to people.
+//! The `--database` option, and the form of its URL that may be printed.
 
 use clap::Args;
 use windlass::Queue;
 
-/// Where the options are shown that say where the events are.
+/// Help heading of the options that select a database or a server.
 pub const CONNECTION: &str = "Connection";
 
 /// Which database to use.
@@ -22,30 +22,30 @@ pub struct Database {
 }
 
 impl Database {
-    /// Looking must not make a database, in the wrong folder for instance, nor change one.
+    /// Opens the database without creating or migrating it: a command run in the wrong folder must change nothing.
     pub async fn open_existing(&self) -> windlass::Result<Queue> {
         Queue::options(&self.url).migrate(false).open().await
     }
 
-    /// The URL without its password, which may stand before the host or among the parameters.
-    pub fn shown(&self) -> String {
+    /// Returns the URL without its password, which may be in front of the host or in the parameters.
+    pub fn display_url(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://").filter(|(scheme, _)| *scheme != "sqlite") else {
             return self.url.clone();
         };
-        // The last '@': one in the password may have been left unencoded.
-        let (user, place) = match rest.rsplit_once('@') {
-            Some((user, place)) => match user.split_once(':') {
-                Some((name, _)) => (format!("{name}:…@"), place),
-                None => (format!("{user}@"), place),
+        // Split at the last '@': the password may contain an unencoded one.
+        let (user, location) = match rest.rsplit_once('@') {
+            Some((user, location)) => match user.split_once(':') {
+                Some((name, _)) => (format!("{name}:…@"), location),
+                None => (format!("{user}@"), location),
             },
             None => (String::new(), rest),
         };
-        let hide = |part: &str| match part.split_once("password=") {
+        let mask_password = |part: &str| match part.split_once("password=") {
             Some((before, _)) => format!("{before}password=…"),
             None => part.to_owned(),
         };
-        let place: Vec<String> = place.split('&').map(hide).collect();
-        format!("{scheme}://{user}{}", place.join("&"))
+        let location: Vec<String> = location.split('&').map(mask_password).collect();
+        format!("{scheme}://{user}{}", location.join("&"))
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_is_shown_without_its_password() {
+    fn displayed_url_has_no_password() {
         let cases = [
             ("sqlite://a/b@c:d.db", "sqlite://a/b@c:d.db"),
             ("postgres://localhost/events", "postgres://localhost/events"),
@@ -65,8 +65,8 @@ mod tests {
             ("postgres://host/db?user=me&password=secret", "postgres://host/db?user=me&password=…"),
             ("postgres://host/db?password=secret&user=me", "postgres://host/db?password=…&user=me"),
         ];
-        for (url, shown) in cases {
-            assert_eq!(Database { url: url.to_owned() }.shown(), shown);
+        for (url, displayed) in cases {
+            assert_eq!(Database { url: url.to_owned() }.display_url(), displayed);
         }
     }
 }

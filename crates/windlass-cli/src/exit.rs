@@ -1,9 +1,9 @@
-//! Exit codes: what a script can tell without reading the sentence.
+//! Exit codes of the commands, chosen from the error that ended the command.
 
 use std::error::Error;
 use std::fmt;
 
-use crate::api::{Refusal, Unreachable};
+use crate::api::{ApiError, Unreachable};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -11,43 +11,43 @@ const NOT_FOUND: u8 = 3;
 const NOT_ALLOWED: u8 = 4;
 const UNREACHABLE: u8 = 5;
 
-/// What was asked for cannot be done so.
+/// Wrong usage or invalid input.
 #[derive(Debug)]
-pub struct Usage(pub String);
+pub struct UsageError(pub String);
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Usage {}
+impl Error for UsageError {}
 
-/// The command has said itself what is wrong; only the code is left to tell.
+/// A failure that the command has printed itself. Only the exit code is left to set.
 #[derive(Debug)]
-pub struct Told(pub u8);
+pub struct AlreadyReported(pub u8);
 
-impl fmt::Display for Told {
+impl fmt::Display for AlreadyReported {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "exit code {}", self.0)
     }
 }
 
-impl Error for Told {}
+impl Error for AlreadyReported {}
 
-/// The code of an error that ends a command.
+/// Returns the exit code for the error that ended a command.
 pub fn code(error: &(dyn Error + 'static)) -> u8 {
-    if let Some(Told(code)) = error.downcast_ref() {
+    if let Some(AlreadyReported(code)) = error.downcast_ref() {
         return *code;
     }
-    if error.is::<Usage>() {
+    if error.is::<UsageError>() {
         return USAGE;
     }
     if error.is::<Unreachable>() {
         return UNREACHABLE;
     }
-    if let Some(refusal) = error.downcast_ref::<Refusal>() {
-        return by_status(refusal.status);
+    if let Some(api_error) = error.downcast_ref::<ApiError>() {
+        return code_for_status(api_error.status);
     }
     match error.downcast_ref::<windlass::Error>().map(windlass::Error::code) {
         Some("database_unavailable" | "database_locked") => UNREACHABLE,
@@ -57,7 +57,7 @@ pub fn code(error: &(dyn Error + 'static)) -> u8 {
     }
 }
 
-fn by_status(status: u16) -> u8 {
+fn code_for_status(status: u16) -> u8 {
     match status {
         400 | 413 | 415 | 422 => USAGE,
         401 | 403 => NOT_ALLOWED,
@@ -72,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_can_tell_errors_apart() {
+    fn errors_map_to_exit_codes() {
         assert_eq!(code(&Unreachable("away".into())), UNREACHABLE);
-        assert_eq!(code(&Usage("no".into())), USAGE);
+        assert_eq!(code(&UsageError("no".into())), USAGE);
         assert_eq!(code(&windlass::Error::NodeNotFound { namespace: "a".into(), node_id: "b".into() }), NOT_FOUND);
         assert_eq!(code(&std::io::Error::other("pipe")), FAILED);
         let statuses = [(400, USAGE), (401, NOT_ALLOWED), (404, NOT_FOUND), (409, FAILED), (503, UNREACHABLE)];
         for (status, expected) in statuses {
-            assert_eq!(by_status(status), expected, "{status}");
+            assert_eq!(code_for_status(status), expected, "{status}");
         }
     }
 }

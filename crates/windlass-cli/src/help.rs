@@ -1,10 +1,10 @@
-//! The list of commands that `windlass help` shows, by what they are for.
+//! Groups the commands in the output of `windlass help` by their purpose.
 
 use clap::Command;
 
 use crate::output::{HEADING, paint};
 
-/// Every command is in one of these; those that a build does not have are passed over.
+/// Every command is in exactly one group. Commands that this build does not include are skipped.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Events", &["publish", "work", "get", "list", "tail", "cancel", "reset", "dead-letters"]),
     ("State", &["stats", "top", "stuck", "worker", "node", "doctor"]),
@@ -12,9 +12,9 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Operation", &["serve", "health", "migrate", "history", "completions", "help"]),
 ];
 
-/// The command with its subcommands in groups, which clap itself does not do.
-pub fn grouped(command: Command) -> Command {
-    let listing = listing(&command);
+/// Lists the subcommands in groups. clap has no option for this.
+pub fn group_subcommands(command: Command) -> Command {
+    let listing = format_groups(&command);
     let usage = paint("Usage:", HEADING);
     let options = paint("Options:", HEADING);
     command
@@ -25,7 +25,7 @@ pub fn grouped(command: Command) -> Command {
         .arg_required_else_help(true)
 }
 
-fn listing(command: &Command) -> String {
+fn format_groups(command: &Command) -> String {
     let about = |name: &str| match command.find_subcommand(name) {
         Some(found) => found.get_about().map(ToString::to_string),
         None => (name == "help").then(|| "Show this, or the help of a command".to_owned()),
@@ -34,15 +34,15 @@ fn listing(command: &Command) -> String {
     for (heading, names) in GROUPS {
         text.push_str(&format!("{}\n", paint(&format!("{heading}:"), HEADING)));
         for (name, about) in names.iter().filter_map(|name| Some((name, about(name)?))) {
-            text.push_str(&format!("  {name:WIDTH$}  {about}\n"));
+            text.push_str(&format!("  {name:NAME_WIDTH$}  {about}\n"));
         }
         text.push('\n');
     }
     text
 }
 
-/// Of the longest name.
-const WIDTH: usize = "dead-letters".len();
+/// Width of the longest command name.
+const NAME_WIDTH: usize = "dead-letters".len();
 
 #[cfg(test)]
 mod tests {
@@ -52,19 +52,19 @@ mod tests {
     use crate::Cli;
 
     #[test]
-    fn every_command_is_in_one_group_and_says_what_it_does() {
+    fn every_command_is_in_one_group_and_has_a_summary() {
         let command = Cli::command();
         for found in command.get_subcommands() {
             let groups = GROUPS.iter().filter(|(_, names)| names.contains(&found.get_name())).count();
             assert_eq!(groups, 1, "{}", found.get_name());
-            assert!(found.get_name().len() <= WIDTH, "{}", found.get_name());
+            assert!(found.get_name().len() <= NAME_WIDTH, "{}", found.get_name());
             let about = found.get_about().map(ToString::to_string).unwrap_or_default();
-            assert!((1..=80 - WIDTH - 4).contains(&about.len()), "{}: {about}", found.get_name());
+            assert!((1..=80 - NAME_WIDTH - 4).contains(&about.len()), "{}: {about}", found.get_name());
         }
     }
 
     #[test]
-    fn definitions_are_sound() {
-        grouped(Cli::command()).debug_assert();
+    fn command_definitions_pass_clap_checks() {
+        group_subcommands(Cli::command()).debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C, heard from the moment that somebody begins to listen: none is lost between two waits for it.
+//! Receives Ctrl-C. Once listening, no signal is lost between two calls of `next`.
 
 use crate::Result;
 

@@ -1,4 +1,4 @@
-//! What is logged, to stderr: stdout is for results. And, where it was built with `otel`, what is sent as traces.
+//! Sets up logging to stderr (stdout is for results) and, if built with `otel`, the export of traces.
 
 use std::io::{IsTerminal, stderr};
 
@@ -8,13 +8,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::Result;
-use crate::traces::Traces;
+use crate::traces::TraceOptions;
 
-const DEFAULT: &str = "warn,windlass=info";
+const DEFAULT_FILTER: &str = "warn,windlass=info";
 
-/// How to log.
+/// Logging options.
 #[derive(Args)]
-pub struct Logging {
+pub struct LoggingOptions {
     /// How log lines are written: for people, or as one JSON object each
     #[arg(
         long = "log-format",
@@ -25,7 +25,7 @@ pub struct Logging {
     )]
     format: Format,
     #[command(flatten)]
-    traces: Traces,
+    traces: TraceOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -34,30 +34,32 @@ enum Format {
     Json,
 }
 
-impl Logging {
-    /// From here on what happens is logged, until the end of what is returned.
-    pub fn start(&self) -> Result<crate::traces::Sending> {
+impl LoggingOptions {
+    /// Starts logging and the export of traces. The caller shuts the export down before the process exits.
+    pub fn start(&self) -> Result<crate::traces::TraceExport> {
         let lines = fmt::layer().with_writer(stderr);
         let lines = match self.format {
-            Format::Text => lines.compact().with_ansi(is_colourful()).boxed(),
+            Format::Text => lines.compact().with_ansi(uses_colors()).boxed(),
             Format::Json => lines.json().boxed(),
         };
-        let (traces, sending) = self.traces.start()?;
+        let (traces, trace_export) = self.traces.start()?;
         tracing_subscriber::registry().with(traces).with(lines.with_filter(filter()?)).init();
-        Ok(sending)
+        Ok(trace_export)
     }
 }
 
 fn filter() -> Result<EnvFilter> {
-    let set = |name: &'static str| {
+    let non_empty_variable = |name: &'static str| {
         let value = std::env::var(name).ok().filter(|value| !value.is_empty());
         value.map(|value| (name, value))
     };
-    let (name, value) = set("WINDLASS_LOG").or_else(|| set("RUST_LOG")).unwrap_or(("", DEFAULT.to_owned()));
+    let (name, value) = non_empty_variable("WINDLASS_LOG")
+        .or_else(|| non_empty_variable("RUST_LOG"))
+        .unwrap_or(("", DEFAULT_FILTER.to_owned()));
     Ok(EnvFilter::try_new(&value).map_err(|error| format!("{name}: '{value}': {error}"))?)
 }
 
-fn is_colourful() -> bool {
+fn uses_colors() -> bool {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     stderr().is_terminal() && !no_color
 }

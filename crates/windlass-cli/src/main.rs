@@ -1,31 +1,31 @@
 //! The `windlass` command: parses the command line and maps the result to an exit code.
 
-mod advice;
 mod api;
 mod commands;
 mod database;
 mod exit;
 mod help;
+mod hints;
 mod input;
 mod interrupts;
 mod logging;
 mod output;
 #[cfg(test)]
 mod reference;
+mod time;
 mod traces;
-mod when;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::output::{BAD, FAINT, clean_lines, paint};
+use crate::output::{BAD, FAINT, paint, sanitize_lines};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What every command returns: the error is for people.
+/// The result of every command. The error is shown to the user.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A durable event queue in your own relational database.
@@ -33,7 +33,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 #[command(name = "windlass", version, after_help = AFTER_HELP)]
 struct Cli {
     #[command(flatten)]
-    logging: logging::Logging,
+    logging: logging::LoggingOptions,
     #[command(subcommand)]
     command: Command,
 }
@@ -87,46 +87,46 @@ enum Command {
     Completions(commands::completions::Completions),
 }
 
-/// The command line's definition.
-fn definition() -> clap::Command {
-    help::grouped(Cli::command())
+/// The definition of all commands and options.
+fn command_definition() -> clap::Command {
+    help::group_subcommands(Cli::command())
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let matches = definition().get_matches();
+    let matches = command_definition().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever read our output has seen enough.
+            // A closed pipe is no error: `windlass list | head` ends this way.
             if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
                 return ExitCode::SUCCESS;
             }
-            if !error.is::<exit::Told>() {
-                complain(&*error);
+            if !error.is::<exit::AlreadyReported>() {
+                print_error(&*error);
             }
             ExitCode::from(exit::code(&*error))
         }
     }
 }
 
-/// Nothing can be done where stderr is gone as well.
-fn complain(error: &(dyn std::error::Error + 'static)) {
-    let (label, sentence) = (paint("error:", BAD), clean_lines(&error.to_string()));
-    let advice = advice::advice(error).map(|advice| format!("{} {advice}\n", paint("hint:", FAINT)));
-    let _ = write!(anstream::stderr(), "{label} {sentence}\n{}", advice.unwrap_or_default());
+/// Prints the error and its hint. Write errors are ignored: there is no other place to report them.
+fn print_error(error: &(dyn std::error::Error + 'static)) {
+    let (label, message) = (paint("error:", BAD), sanitize_lines(&error.to_string()));
+    let hint = hints::hint_for(error).map(|hint| format!("{} {hint}\n", paint("hint:", FAINT)));
+    let _ = write!(anstream::stderr(), "{label} {message}\n{}", hint.unwrap_or_default());
 }
 
 async fn run(cli: Cli) -> Result {
-    // A line of the log would go right through its screen.
+    // No logging here: log lines on stderr would corrupt the full-screen display.
     if let Command::Top(top) = cli.command {
         return top.run().await;
     }
     let traces = cli.logging.start()?;
-    let done = run_command(cli.command).await;
-    traces.end();
-    done
+    let result = run_command(cli.command).await;
+    traces.shut_down();
+    result
 }
 
 async fn run_command(command: Command) -> Result {

@@ -1,13 +1,13 @@
-//! `docs/cli.md`, made from the definitions of the commands.
+//! Generates `docs/cli.md` from the command definitions and checks that the file is current.
 
 use std::path::Path;
 
 use clap::Command;
 
+use crate::command_definition;
 use crate::database::CONNECTION;
-use crate::definition;
 
-/// Set, it makes the document say what the commands say.
+/// If this environment variable is set, the test writes the document instead of comparing it.
 const UPDATE: &str = "WINDLASS_UPDATE_DOCS";
 const WIDTH: usize = 100;
 
@@ -32,20 +32,20 @@ Every command that `windlass` knows, as `windlass help` shows it. This page is m
 - `windlass completions SHELL` makes a shell complete all of this.
 ";
 
-fn document() -> String {
-    let mut command = definition().term_width(WIDTH);
+fn render_document() -> String {
+    let mut command = command_definition().term_width(WIDTH);
     command.build();
     let mut text = BEGIN.to_owned();
-    add(&mut text, command, "windlass", 2);
+    append_command(&mut text, command, "windlass", 2);
     text
 }
 
-/// A command, and those within it.
-fn add(text: &mut String, command: Command, path: &str, depth: usize) {
+/// Appends a command and its subcommands.
+fn append_command(text: &mut String, command: Command, path: &str, depth: usize) {
     let mut shown = command.clone().term_width(WIDTH).mut_args(|arg| {
         let global = arg.is_global_set() && path != "windlass";
-        let everywhere = global || arg.get_help_heading() == Some(CONNECTION);
-        arg.hide_env_values(true).hide(everywhere)
+        let is_common = global || arg.get_help_heading() == Some(CONNECTION);
+        arg.hide_env_values(true).hide(is_common)
     });
     if let Some(about) = command.get_long_about() {
         shown = shown.about(about.clone());
@@ -55,14 +55,14 @@ fn add(text: &mut String, command: Command, path: &str, depth: usize) {
     text.push_str(&format!("\n{} {path}\n\n```text\n{}\n```\n", "#".repeat(depth), lines.join("\n").trim_end()));
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set()) {
         let depth = if depth == 2 && path == "windlass" { 2 } else { 3 };
-        add(text, inner.clone(), &format!("{path} {}", inner.get_name()), depth);
+        append_command(text, inner.clone(), &format!("{path} {}", inner.get_name()), depth);
     }
 }
 
 #[test]
-fn the_reference_is_up_to_date() {
+fn cli_reference_is_current() {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md"));
-    let document = document();
+    let document = render_document();
     if std::env::var_os(UPDATE).is_some() {
         std::fs::write(path, &document).expect("the document can be written");
     }
@@ -71,11 +71,11 @@ fn the_reference_is_up_to_date() {
 }
 
 #[test]
-fn every_command_has_examples_or_is_plain() {
-    fn without(command: &Command, path: &str, found: &mut Vec<String>) {
+fn every_command_needing_examples_has_them() {
+    fn collect_without_examples(command: &Command, path: &str, found: &mut Vec<String>) {
         let inner: Vec<&Command> = command.get_subcommands().filter(|inner| inner.get_name() != "help").collect();
         for inner in &inner {
-            without(inner, &format!("{path} {}", inner.get_name()), found);
+            collect_without_examples(inner, &format!("{path} {}", inner.get_name()), found);
         }
         let help = command.clone().render_long_help().to_string();
         if inner.is_empty() && !help.contains("Examples:") {
@@ -83,9 +83,9 @@ fn every_command_has_examples_or_is_plain() {
         }
     }
     let mut found = Vec::new();
-    without(&definition(), "windlass", &mut found);
-    // Those that take a name and do what they are called.
-    let plain = ["list", "pause", "remove", "resume", "revoke", "run", "show", "status", "up"];
-    found.retain(|path| !plain.iter().any(|verb| path.ends_with(&format!(" {verb}"))));
+    collect_without_examples(&command_definition(), "windlass", &mut found);
+    // These commands take at most a name and need no example.
+    let self_explanatory = ["list", "pause", "remove", "resume", "revoke", "run", "show", "status", "up"];
+    found.retain(|path| !self_explanatory.iter().any(|verb| path.ends_with(&format!(" {verb}"))));
     assert!(found.is_empty(), "without examples: {found:?}");
 }

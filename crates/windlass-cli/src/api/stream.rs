@@ -1,4 +1,4 @@
-//! Server-sent events, as they come.
+//! Reads a stream of server-sent events.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use http_body_util::BodyExt;
 use super::Unreachable;
 use crate::Result;
 
-/// Servers say something every 15 seconds, if only that they are there.
+/// Servers send an event or a comment at least every 15 seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// One of them.
+/// One server-sent event.
 #[derive(Debug, PartialEq, Eq)]
-pub struct StreamEvent {
+pub struct ServerSentEvent {
     pub name: String,
     pub data: String,
 }
 
-/// What a path tells as it happens.
-pub struct Stream {
+/// An open stream. Silence for longer than [`SILENCE_MAX`] counts as a lost connection.
+pub struct EventStream {
     body: Body,
     parser: Parser,
     silence_max: Duration,
 }
 
-impl Stream {
-    pub(super) fn new(body: Body) -> Stream {
-        Stream { body, parser: Parser::default(), silence_max: SILENCE_MAX }
+impl EventStream {
+    pub(super) fn new(body: Body) -> EventStream {
+        EventStream { body, parser: Parser::default(), silence_max: SILENCE_MAX }
     }
 
-    /// The next event; `None` when the other side has ended.
-    pub async fn next(&mut self) -> Result<Option<StreamEvent>> {
+    /// Returns the next event, or `None` when the server has ended the stream.
+    pub async fn next(&mut self) -> Result<Option<ServerSentEvent>> {
         loop {
             if let Some(event) = self.parser.next() {
                 return Ok(Some(event));
             }
-            let silent = |_| Unreachable(format!("nothing was heard for {} s", self.silence_max.as_secs()));
-            match tokio::time::timeout(self.silence_max, self.body.frame()).await.map_err(silent)? {
+            let timed_out = |_| Unreachable(format!("nothing was heard for {} s", self.silence_max.as_secs()));
+            match tokio::time::timeout(self.silence_max, self.body.frame()).await.map_err(timed_out)? {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(Unreachable(format!("the stream broke off: {error}")).into()),
                 Some(Ok(frame)) => {
@@ -50,7 +50,7 @@ impl Stream {
     }
 }
 
-/// Bytes that came and were not read yet; a line may come in pieces.
+/// Parses received bytes into events. A line may arrive in several pieces.
 #[derive(Default)]
 struct Parser {
     buffer: Vec<u8>,
@@ -59,22 +59,22 @@ struct Parser {
 }
 
 impl Parser {
-    fn next(&mut self) -> Option<StreamEvent> {
+    fn next(&mut self) -> Option<ServerSentEvent> {
         while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line);
-            if let Some(event) = self.take(line.trim_end_matches(['\r', '\n'])) {
+            if let Some(event) = self.parse_line(line.trim_end_matches(['\r', '\n'])) {
                 return Some(event);
             }
         }
         None
     }
 
-    /// An empty line ends an event; one that begins with a colon is a comment.
-    fn take(&mut self, line: &str) -> Option<StreamEvent> {
+    /// Parses one line. An empty line ends an event. A line that begins with a colon is a comment.
+    fn parse_line(&mut self, line: &str) -> Option<ServerSentEvent> {
         if line.is_empty() {
             let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
-            return (!data.is_empty()).then(|| StreamEvent { name, data: data.join("\n") });
+            return (!data.is_empty()).then(|| ServerSentEvent { name, data: data.join("\n") });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -92,18 +92,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_says_nothing_is_gone() {
+    async fn silent_server_is_unreachable() {
         let mut body = Some(": still here\n\n");
         let frames = futures_util::stream::poll_fn(move |_| match body.take() {
             Some(text) => std::task::Poll::Ready(Some(Ok::<_, std::io::Error>(text))),
             None => std::task::Poll::Pending,
         });
-        let mut stream = Stream { silence_max: Duration::ZERO, ..Stream::new(Body::from_stream(frames)) };
+        let mut stream = EventStream { silence_max: Duration::ZERO, ..EventStream::new(Body::from_stream(frames)) };
         assert!(stream.next().await.unwrap_err().is::<Unreachable>());
     }
 
     #[test]
-    fn events_are_read_however_they_are_cut() {
+    fn events_are_parsed_from_any_chunk_size() {
         let text =
             ": hello\n\nevent: activity\ndata: {\"a\":1}\n\nevent: two\r\ndata: x\r\ndata: y\r\n\r\nevent: half\n";
         let expected = [("activity", "{\"a\":1}"), ("two", "x\ny")];

@@ -1,14 +1,13 @@
-//! `windlass cancel`: call off what has not begun.
+//! `windlass cancel`: cancels pending deliveries, by event id or by filter.
 
 use clap::Args;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use windlass_api::{CancelRequest, CancelledBody, CancelledManyBody, EventsBody, SubscriptionsBody};
 
-use super::Common;
+use super::NamespaceArgs;
 use crate::Result;
-use crate::api::{Api, given, joined};
-use crate::exit::Usage;
-use crate::output::{confirm, counted, print, print_json};
+use crate::api::{Api, comma_separated, present_params};
+use crate::exit::UsageError;
+use crate::output::{confirm, pluralize, print, print_json};
 
 /// Call events off that are waiting
 ///
@@ -39,101 +38,79 @@ pub struct Cancel {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Deserialize)]
-struct Cancelled {
-    cancelled: u64,
-}
-
-#[derive(Deserialize)]
-struct Total {
-    total: u64,
-}
-
-#[derive(Deserialize)]
-struct Subscriptions {
-    subscriptions: Vec<Subscription>,
-}
-
-#[derive(Deserialize)]
-struct Subscription {
-    subscription: String,
+    common: NamespaceArgs,
 }
 
 impl Cancel {
     pub async fn run(self) -> Result {
-        let filters = !self.types.is_empty() || !self.tags.is_empty() || self.subscription.is_some();
-        match (self.event_ids.is_empty(), filters, self.all) {
-            (true, false, false) => Err(Usage("say which: by their ids, --type, --tag or --all".to_owned()).into()),
-            (true, true, true) => Err(Usage("--all makes no sense with a filter".to_owned()).into()),
-            (true, ..) => self.common.target.with(async |api| self.all_that_match(api).await).await,
-            (false, ..) => self.common.target.with(async |api| self.each(api).await).await,
+        let has_filter = !self.types.is_empty() || !self.tags.is_empty() || self.subscription.is_some();
+        match (self.event_ids.is_empty(), has_filter, self.all) {
+            (true, false, false) => {
+                Err(UsageError("say which: by their ids, --type, --tag or --all".to_owned()).into())
+            }
+            (true, true, true) => Err(UsageError("--all makes no sense with a filter".to_owned()).into()),
+            (true, ..) => self.common.target.with_api(async |api| self.cancel_matching(api).await).await,
+            (false, ..) => self.common.target.with_api(async |api| self.cancel_by_id(api).await).await,
         }
     }
 
-    async fn each(&self, api: &Api) -> Result {
-        let query = given([("subscription", self.subscription.clone())]);
+    async fn cancel_by_id(&self, api: &Api) -> Result {
+        let query = present_params([("subscription", self.subscription.clone())]);
         for id in &self.event_ids {
-            let answer = api.post(&api.within(&format!("/events/{id}/cancel")), &query, &()).await?;
+            let response = api.post(&api.namespace_path(&format!("/events/{id}/cancel")), &query, &()).await?;
             if self.common.json {
-                print_json(&answer.text)?;
+                print_json(&response.text)?;
                 continue;
             }
-            let Cancelled { cancelled } = answer.read()?;
-            print(&format!("{} of event {id} cancelled.", counted(cancelled, "delivery")))?;
+            let CancelledBody { cancelled, .. } = response.json()?;
+            print(&format!("{} of event {id} cancelled.", pluralize(cancelled as u64, "delivery")))?;
         }
         Ok(())
     }
 
-    async fn all_that_match(&self, api: &Api) -> Result {
-        let waiting = self.waiting(api).await?;
-        if waiting > 0 {
-            confirm(&format!("cancel {}", counted(waiting, "waiting delivery")), self.yes)?;
+    async fn cancel_matching(&self, api: &Api) -> Result {
+        let pending = self.count_pending(api).await?;
+        if pending > 0 {
+            confirm(&format!("cancel {}", pluralize(pending, "waiting delivery")), self.yes)?;
         }
-        let answer = api.post(&api.within("/events/cancel"), &[], &self.filter()).await?;
+        let response = api.post(&api.namespace_path("/events/cancel"), &[], &self.request()).await?;
         if self.common.json {
-            return print_json(&answer.text);
+            return print_json(&response.text);
         }
-        let Cancelled { cancelled } = answer.read()?;
-        print(&format!("{} cancelled.", counted(cancelled, "delivery")))
+        let CancelledManyBody { cancelled } = response.json()?;
+        print(&format!("{} cancelled.", pluralize(cancelled as u64, "delivery")))
     }
 
-    /// How many match by now.
-    async fn waiting(&self, api: &Api) -> Result<u64> {
+    /// Counts the pending deliveries that match now.
+    async fn count_pending(&self, api: &Api) -> Result<u64> {
         let names = match &self.subscription {
             Some(name) => vec![name.clone()],
             None => {
-                let found: Subscriptions = api.get(&api.within("/subscriptions"), &[]).await?.read()?;
+                let found: SubscriptionsBody = api.get(&api.namespace_path("/subscriptions"), &[]).await?.json()?;
                 found.subscriptions.into_iter().map(|found| found.subscription).collect()
             }
         };
-        let mut waiting = 0;
+        let mut pending = 0;
         for name in names {
-            let query = given([
+            let query = present_params([
                 ("status", Some("PENDING".to_owned())),
-                ("types", joined(&self.types)),
-                ("tags", joined(&self.tags)),
+                ("types", comma_separated(&self.types)),
+                ("tags", comma_separated(&self.tags)),
                 ("subscription", Some(name)),
                 ("limit", Some("1".to_owned())),
             ]);
-            waiting += api.get(&api.within("/events"), &query).await?.read::<Total>()?.total;
+            pending += api.get(&api.namespace_path("/events"), &query).await?.json::<EventsBody>()?.total;
         }
-        Ok(waiting)
+        Ok(pending)
     }
 
-    fn filter(&self) -> Value {
-        let texts = given([
-            ("types", joined(&self.types)),
-            ("tags", joined(&self.tags)),
-            ("subscription", self.subscription.clone()),
-        ]);
-        let mut filter: Map<String, Value> =
-            texts.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
-        if self.all {
-            filter.insert("all".to_owned(), json!(true));
+    fn request(&self) -> CancelRequest {
+        CancelRequest {
+            event_ids: None,
+            types: comma_separated(&self.types).map(Into::into),
+            tags: comma_separated(&self.tags).map(Into::into),
+            subscription: self.subscription.clone(),
+            all: self.all,
         }
-        Value::Object(filter)
     }
 }

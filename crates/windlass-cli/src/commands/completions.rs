@@ -1,10 +1,10 @@
-//! `windlass completions`: what a shell needs to complete commands.
+//! `windlass completions`: prints a completion script for a shell.
 
 use clap::Args;
 use clap_complete::Shell;
 
 use crate::output::print;
-use crate::{Result, definition};
+use crate::{Result, command_definition};
 
 /// Print what a shell needs to complete commands and options
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub struct Completions {
 impl Completions {
     pub fn run(self) -> Result {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut definition(), "windlass", &mut script);
+        clap_complete::generate(self.shell, &mut command_definition(), "windlass", &mut script);
         print(&String::from_utf8_lossy(&script).trim_end())
     }
 }

@@ -1,18 +1,20 @@
-//! `windlass doctor`: what is wrong with an installation, and what to do about it.
+//! `windlass doctor`: diagnoses an installation and prints findings with advice.
 
 use std::time::Duration;
 
 use anstyle::Style;
 use clap::Args;
 use indicatif::ProgressBar;
-use serde::{Deserialize, Serialize};
 use windlass::Queue;
+use windlass_api::{DoctorBody, Finding, FindingLevel};
 
-use super::Anywhere;
+use super::LocationArgs;
 use crate::Result;
 use crate::api::{Api, Unreachable};
-use crate::exit::{self, Told, Usage};
-use crate::output::{BAD, BUSY, FAINT, GOOD, HEADING, WARN, clean, counted, paint, print, print_json, width, wrapped};
+use crate::exit::{self, AlreadyReported, UsageError};
+use crate::output::{
+    BAD, BUSY, FAINT, GOOD, HEADING, WARN, paint, pluralize, print, print_json, sanitize, terminal_width, wrap_line,
+};
 
 /// Find what is wrong with an installation, and how to mend it
 ///
@@ -35,115 +37,73 @@ pub struct Doctor {
     #[arg(long)]
     full: bool,
     #[command(flatten)]
-    at: Anywhere,
-}
-
-/// The answer of `/doctor`.
-#[derive(Serialize, Deserialize)]
-struct Report {
-    level: FindingLevel,
-    findings: Vec<Finding>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Finding {
-    check: String,
-    level: FindingLevel,
-    summary: String,
-    advice: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum FindingLevel {
-    Ok,
-    Notice,
-    Warning,
-    Problem,
-}
-
-impl From<windlass::FindingLevel> for FindingLevel {
-    fn from(level: windlass::FindingLevel) -> FindingLevel {
-        match level {
-            windlass::FindingLevel::Ok => FindingLevel::Ok,
-            windlass::FindingLevel::Notice => FindingLevel::Notice,
-            windlass::FindingLevel::Warning => FindingLevel::Warning,
-            windlass::FindingLevel::Problem => FindingLevel::Problem,
-        }
-    }
-}
-
-impl From<windlass::Finding> for Finding {
-    fn from(finding: windlass::Finding) -> Finding {
-        let windlass::Finding { check, level, summary, advice } = finding;
-        Finding { check: check.to_owned(), level: level.into(), summary, advice }
-    }
+    common: LocationArgs,
 }
 
 impl Doctor {
     pub async fn run(self) -> Result {
-        match self.examine().await {
+        match self.diagnose().await {
             Ok((report, text)) => {
                 let code = u8::from(report.level > FindingLevel::Notice);
-                self.tell(&report, &text, code)
+                self.print_report(&report, &text, code)
             }
-            Err(error) => match self.unreached(&*error) {
+            Err(error) => match self.unreachable_report(&*error) {
                 Some(report) => {
                     let text = serde_json::to_string(&report)?;
-                    self.tell(&report, &text, exit::code(&*error))
+                    self.print_report(&report, &text, exit::code(&*error))
                 }
                 None => Err(error),
             },
         }
     }
 
-    /// The report, and the answer that it was read from.
-    async fn examine(&self) -> Result<(Report, String)> {
-        let target = self.at.place.clone().namespace(windlass::DEFAULT_NAMESPACE);
+    /// Returns the report, and its JSON.
+    async fn diagnose(&self) -> Result<(DoctorBody, String)> {
+        let target = self.common.location.clone().namespace(windlass::DEFAULT_NAMESPACE);
         target
-            .with(async |api| {
-                let file = if self.full { Some(file(api)?) } else { None };
-                let answer = api.get("/doctor", &[]).await?;
-                let mut report: Report = answer.read()?;
-                let Some(queue) = file else { return Ok((report, answer.text)) };
-                report.replace(read_through(queue).await?)?;
+            .with_api(async |api| {
+                let file_queue = if self.full { Some(local_queue(api)?) } else { None };
+                let response = api.get("/doctor", &[]).await?;
+                let mut report: DoctorBody = response.json()?;
+                let Some(queue) = file_queue else { return Ok((report, response.text)) };
+                replace_finding(&mut report, check_integrity(queue).await?)?;
                 let text = serde_json::to_string(&report)?;
                 Ok((report, text))
             })
             .await
     }
 
-    /// What to say where nobody could be asked: that itself is what is wrong. `None`: it is something else.
-    fn unreached(&self, error: &(dyn std::error::Error + 'static)) -> Option<Report> {
+    /// If the database or server could not be reached, returns a report that says so. Returns `None` for other errors.
+    fn unreachable_report(&self, error: &(dyn std::error::Error + 'static)) -> Option<DoctorBody> {
         let finding = match error.downcast_ref::<windlass::Error>() {
-            Some(error) => windlass::Finding::unopened(&self.at.place.database.url, error).into(),
+            Some(error) => Finding::database_unavailable(&self.common.location.database.url, error),
             None => Finding {
-                check: "server".to_owned(),
+                check: "server".into(),
                 level: FindingLevel::Problem,
                 summary: error.downcast_ref::<Unreachable>()?.to_string(),
                 advice: Some("see that `windlass serve` runs there, and that --server names it".to_owned()),
             },
         };
-        Some(Report { level: FindingLevel::Problem, findings: vec![finding] })
+        Some(DoctorBody { level: FindingLevel::Problem, findings: vec![finding] })
     }
 
-    fn tell(&self, report: &Report, text: &str, code: u8) -> Result {
-        let printed = if self.at.json {
+    fn print_report(&self, report: &DoctorBody, text: &str, code: u8) -> Result {
+        let printed = if self.common.json {
             print_json(text)
         } else if !self.quiet || report.level > FindingLevel::Ok {
-            print(&shown(report, &self.at.place.shown(), self.quiet, width()))
+            print(&format_report(report, &self.common.location.display_name(), self.quiet, terminal_width()))
         } else {
             Ok(())
         };
-        // What is wrong counts, even where nobody reads all of it.
-        if code == 0 { printed } else { Err(Told(code).into()) }
+        // The findings decide the exit code, even if stdout was closed early.
+        if code == 0 { printed } else { Err(AlreadyReported(code).into()) }
     }
 }
 
-/// The queue whose file can be read.
-fn file(api: &Api) -> Result<&Queue> {
+/// Returns the queue if this process has opened the database itself.
+fn local_queue(api: &Api) -> Result<&Queue> {
     let queue = api.queue().ok_or_else(|| {
-        Usage(
+        UsageError(
             "--full: a server is not asked to read its whole file; run it where the file is, with --database"
                 .to_owned(),
         )
@@ -151,27 +111,24 @@ fn file(api: &Api) -> Result<&Queue> {
     Ok(queue)
 }
 
-/// Reads the whole file, and says so meanwhile.
-async fn read_through(queue: &Queue) -> Result<Finding> {
+/// Checks the whole SQLite file, with a spinner meanwhile.
+async fn check_integrity(queue: &Queue) -> Result<Finding> {
     let progress = ProgressBar::new_spinner().with_message("reading the whole file");
     progress.enable_steady_tick(Duration::from_millis(200));
     let found = queue.check_integrity().await?;
     progress.finish_and_clear();
-    let found = found.ok_or_else(|| Usage("--full: is for SQLite; PostgreSQL has pg_amcheck".to_owned()))?;
-    Ok(found.into())
+    Ok(found.ok_or_else(|| UsageError("--full: is for SQLite; PostgreSQL has pg_amcheck".to_owned()))?)
 }
 
-impl Report {
-    /// Puts a finding in the place of what the same check came to before.
-    fn replace(&mut self, new: Finding) -> Result {
-        let old = self.findings.iter_mut().find(|old| old.check == new.check);
-        *old.ok_or("there is no such check")? = new;
-        self.level = self.findings.iter().map(|finding| finding.level).max().unwrap_or(FindingLevel::Ok);
-        Ok(())
-    }
+/// Replaces the finding of the same check.
+fn replace_finding(report: &mut DoctorBody, new: Finding) -> Result {
+    let old = report.findings.iter_mut().find(|old| old.check == new.check);
+    *old.ok_or("there is no such check")? = new;
+    report.level = report.findings.iter().map(|finding| finding.level).max().unwrap_or(FindingLevel::Ok);
+    Ok(())
 }
 
-/// In singular and plural, and its colour; the worst comes first.
+/// Each level's name and style, the worst first.
 const LEVELS: [(FindingLevel, &str, Style); 4] = [
     (FindingLevel::Problem, "problem", BAD),
     (FindingLevel::Warning, "warning", WARN),
@@ -179,14 +136,14 @@ const LEVELS: [(FindingLevel, &str, Style); 4] = [
     (FindingLevel::Ok, "ok", GOOD),
 ];
 
-fn shown(report: &Report, place: &str, quiet: bool, width: Option<usize>) -> String {
+fn format_report(report: &DoctorBody, location: &str, quiet: bool, width: Option<usize>) -> String {
     let of = |level: FindingLevel| report.findings.iter().filter(move |finding| finding.level == level);
-    let some = LEVELS.iter().filter(|(level, ..)| *level > FindingLevel::Ok);
-    let counts = some.map(|(level, name, _)| (of(*level).count() as u64, name)).filter(|(count, _)| *count > 0);
-    let counts: Vec<String> = counts.map(|(count, name)| counted(count, name)).collect();
-    let all = counted(report.findings.len() as u64, "check");
+    let not_ok = LEVELS.iter().filter(|(level, ..)| *level > FindingLevel::Ok);
+    let counts = not_ok.map(|(level, name, _)| (of(*level).count() as u64, name)).filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, name)| pluralize(count, name)).collect();
+    let all = pluralize(report.findings.len() as u64, "check");
     let verdict = if counts.is_empty() { "all is well".to_owned() } else { counts.join(", ") };
-    let mut text = format!("{}: {all}, {verdict}", paint(&clean(place), HEADING));
+    let mut text = format!("{}: {all}, {verdict}", paint(&sanitize(location), HEADING));
     let names = report.findings.iter().filter(|finding| !quiet || finding.level > FindingLevel::Ok);
     let indent = names.map(|finding| finding.check.chars().count()).max().unwrap_or(0) + 4;
     for (level, name, style) in LEVELS.iter().filter(|(level, ..)| !quiet || *level > FindingLevel::Ok) {
@@ -195,10 +152,10 @@ fn shown(report: &Report, place: &str, quiet: bool, width: Option<usize>) -> Str
         }
         text.push_str(&format!("\n\n{}", paint(name, *style)));
         for finding in of(*level) {
-            let summary = hanging(&clean(&finding.summary), indent, width);
-            text.push_str(&format!("\n  {:rest$}{summary}", clean(&finding.check), rest = indent - 2));
+            let summary = wrap_hanging(&sanitize(&finding.summary), indent, width);
+            text.push_str(&format!("\n  {:rest$}{summary}", sanitize(&finding.check), rest = indent - 2));
             if let Some(advice) = &finding.advice {
-                let advice = hanging(&format!("→ {}", clean(advice)), indent, width);
+                let advice = wrap_hanging(&format!("→ {}", sanitize(advice)), indent, width);
                 text.push_str(&format!("\n{:indent$}{}", "", paint(&advice, FAINT)));
             }
         }
@@ -206,50 +163,50 @@ fn shown(report: &Report, place: &str, quiet: bool, width: Option<usize>) -> Str
     text
 }
 
-/// The text in lines that fit, all but the first with this indent.
-fn hanging(text: &str, indent: usize, width: Option<usize>) -> String {
-    wrapped(text, width, indent).join(&format!("\n{:indent$}", ""))
+/// Wraps the text and indents all lines but the first.
+fn wrap_hanging(text: &str, indent: usize, width: Option<usize>) -> String {
+    wrap_line(text, width, indent).join(&format!("\n{:indent$}", ""))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn finding(check: &str, level: FindingLevel, advice: Option<&str>) -> Finding {
+    fn finding(check: &'static str, level: FindingLevel, advice: Option<&str>) -> Finding {
         let advice = advice.map(str::to_owned);
-        Finding { check: check.to_owned(), level, summary: format!("{check} is so"), advice }
+        Finding { check: check.into(), level, summary: format!("{check} is so"), advice }
     }
 
-    fn plain(report: &Report, quiet: bool, width: Option<usize>) -> String {
-        anstream::adapter::strip_str(&shown(report, "db", quiet, width)).to_string()
+    fn without_style(report: &DoctorBody, quiet: bool, width: Option<usize>) -> String {
+        anstream::adapter::strip_str(&format_report(report, "db", quiet, width)).to_string()
     }
 
     #[test]
-    fn the_worst_comes_first_and_lines_fit() {
+    fn worst_findings_come_first_and_lines_fit() {
         let findings = vec![
             finding("a", FindingLevel::Ok, None),
             finding("longer", FindingLevel::Warning, Some("do this and that and then something else")),
             finding("c", FindingLevel::Problem, Some("call \u{1b}[31m")),
             finding("d", FindingLevel::Warning, None),
         ];
-        let report = Report { level: FindingLevel::Problem, findings };
+        let report = DoctorBody { level: FindingLevel::Problem, findings };
         let head = "db: 4 checks, 1 problem, 2 warnings\n\nproblem\n  c       c is so\n          → call ";
-        let all = plain(&report, false, None);
+        let all = without_style(&report, false, None);
         assert!(all.starts_with(head) && !all.contains('\u{1b}'), "{all}");
         assert!(all.ends_with("\n  d       d is so\n\nok\n  a       a is so"), "{all}");
-        let quiet = plain(&report, true, Some(40));
+        let quiet = without_style(&report, true, Some(40));
         assert!(!quiet.contains("\nok"), "{quiet}");
         assert!(quiet.contains("\n          → do this and that and then\n          something else\n"), "{quiet}");
         assert!(quiet.lines().all(|line| line.chars().count() <= 40), "{quiet}");
     }
 
     #[test]
-    fn a_finding_takes_the_place_of_another() {
+    fn finding_replaces_one_of_the_same_check() {
         let findings = vec![finding("a", FindingLevel::Ok, None), finding("integrity", FindingLevel::Problem, None)];
-        let mut report = Report { level: FindingLevel::Problem, findings };
-        report.replace(finding("integrity", FindingLevel::Ok, None)).unwrap();
+        let mut report = DoctorBody { level: FindingLevel::Problem, findings };
+        replace_finding(&mut report, finding("integrity", FindingLevel::Ok, None)).unwrap();
         assert_eq!((report.level, report.findings.len()), (FindingLevel::Ok, 2));
-        assert!(report.replace(finding("b", FindingLevel::Ok, None)).is_err());
-        assert_eq!(plain(&report, true, None), "db: 2 checks, all is well");
+        assert!(replace_finding(&mut report, finding("b", FindingLevel::Ok, None)).is_err());
+        assert_eq!(without_style(&report, true, None), "db: 2 checks, all is well");
     }
 }

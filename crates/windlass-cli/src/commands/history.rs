@@ -1,4 +1,4 @@
-//! `windlass history`: what is done with, to files and back.
+//! `windlass history`: exports finished events to files and imports them.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use windlass::{ExportedHistory, HistoryFilter, ImportedHistory, Queue, Timestamp
 
 use crate::Result;
 use crate::database::Database;
-use crate::output::{counted, print, progress};
-use crate::when;
+use crate::output::{pluralize, print, progress};
+use crate::time;
 
 /// Export history to files, or import it
 ///
@@ -53,10 +53,10 @@ struct Export {
     #[arg(long)]
     namespace: Option<String>,
     /// Only events published then or later: a day, or an instant as in 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "WHEN", value_parser = when::instant)]
+    #[arg(long, value_name = "WHEN", value_parser = time::parse_timestamp)]
     from: Option<Timestamp>,
     /// Only events published before then
-    #[arg(long, value_name = "WHEN", value_parser = when::instant)]
+    #[arg(long, value_name = "WHEN", value_parser = time::parse_timestamp)]
     until: Option<Timestamp>,
     /// Only these types, exact or by prefix ending in `*`; several with commas
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
@@ -105,24 +105,24 @@ impl Export {
             Some(namespace) => vec![namespace.clone()],
             None => queue.namespaces().await?.into_iter().map(|found| found.namespace).collect(),
         };
-        let mut all = ExportedHistory::default();
+        let mut total = ExportedHistory::default();
         for namespace in namespaces {
             let filter = HistoryFilter { types: self.types.clone(), from: self.from, until: self.until };
             let bar = progress(&namespace, 0);
             let queue = queue.in_namespace(&namespace)?;
-            let exported = queue.export_history(&self.to, filter, |done, of| advance(&bar, done, of)).await;
+            let exported = queue.export_history(&self.to, filter, |done, of| update_progress(&bar, done, of)).await;
             bar.finish_and_clear();
             let ExportedHistory { events, attempts, files } = exported?;
-            all.events += events;
-            all.attempts += attempts;
-            all.files += files;
+            total.events += events;
+            total.attempts += attempts;
+            total.files += files;
         }
         queue.close().await;
         if self.json {
-            return print(&serde_json::to_value(all)?);
+            return print(&serde_json::to_value(total)?);
         }
-        let (events, attempts) = (counted(all.events, "event"), counted(all.attempts, "attempt"));
-        let (files, folder) = (counted(all.files, "file"), self.to.display());
+        let (events, attempts) = (pluralize(total.events, "event"), pluralize(total.attempts, "attempt"));
+        let (files, folder) = (pluralize(total.files, "file"), self.to.display());
         print(&format!("{events} with {attempts}, in {files} in {folder}"))
     }
 }
@@ -131,7 +131,8 @@ impl Import {
     async fn run(self) -> Result {
         let queue = Queue::open(&self.database.url).await?;
         let bar = progress("importing", 0);
-        let imported = queue.import_history(&self.from, self.namespace.as_deref(), |done, of| advance(&bar, done, of));
+        let imported =
+            queue.import_history(&self.from, self.namespace.as_deref(), |done, of| update_progress(&bar, done, of));
         let imported = imported.await;
         bar.finish_and_clear();
         let imported = imported?;
@@ -145,7 +146,7 @@ impl Import {
             None => Ok(()),
             Some(first) => Err(format!(
                 "{} left out: the ids, the first is {first}, belong to other events here",
-                counted(imported.clashes, "event")
+                pluralize(imported.clashes, "event")
             )
             .into()),
         }
@@ -153,17 +154,17 @@ impl Import {
 }
 
 fn summary(imported: &ImportedHistory) -> String {
-    let (events, attempts) = (counted(imported.events, "event"), counted(imported.attempts, "attempt"));
-    let (files, known) = (counted(imported.files, "file"), imported.known);
+    let (events, attempts) = (pluralize(imported.events, "event"), pluralize(imported.attempts, "attempt"));
+    let (files, known) = (pluralize(imported.files, "file"), imported.known);
     let mut summary = format!("{events} and {attempts} imported from {files}; {known} of the events known already");
     if imported.unfinished > 0 {
-        let unfinished = counted(imported.unfinished, "file");
+        let unfinished = pluralize(imported.unfinished, "file");
         summary += &format!("; {unfinished} without a manifest left out, which nobody has finished");
     }
     summary
 }
 
-fn advance(bar: &ProgressBar, done: u64, of: u64) {
+fn update_progress(bar: &ProgressBar, done: u64, of: u64) {
     bar.set_length(of);
     bar.set_position(done);
 }

@@ -1,4 +1,4 @@
-//! `windlass migrate`: the database's schema, what it is and what it should be.
+//! `windlass migrate`: shows the schema version of a database or updates the schema.
 
 use std::cmp::Ordering;
 
@@ -51,28 +51,30 @@ impl Migrate {
 
 async fn status(options: Options) -> Result {
     let version = schema_version(&options.database.url).await?;
-    let (found, known, shown) = (version.found, version.known, options.database.shown());
+    let (found, known, display_url) = (version.found, version.known, options.database.display_url());
     if options.json {
-        return print(&json!({ "database": shown, "found": found, "known": known, "up_to_date": found == known }));
+        return print(
+            &json!({ "database": display_url, "found": found, "known": known, "up_to_date": found == known }),
+        );
     }
     let verdict = match found.cmp(&known) {
         Ordering::Less => format!("version {known} is needed: run `windlass migrate up`"),
         Ordering::Equal => "up to date".to_owned(),
         Ordering::Greater => format!("this windlass knows only up to {known}: upgrade it"),
     };
-    print(&format!("{shown}: schema version {found}, {verdict}"))
+    print(&format!("{display_url}: schema version {found}, {verdict}"))
 }
 
 async fn up(options: Options) -> Result {
     let from = schema_version(&options.database.url).await?.found;
     Queue::open(&options.database.url).await?.close().await;
     let to = schema_version(&options.database.url).await?.found;
-    let shown = options.database.shown();
+    let display_url = options.database.display_url();
     if options.json {
-        return print(&json!({ "database": shown, "from": from, "to": to }));
+        return print(&json!({ "database": display_url, "from": from, "to": to }));
     }
     match from == to {
-        true => print(&format!("{shown}: schema version {to}, up to date already")),
-        false => print(&format!("{shown}: schema brought from version {from} to {to}")),
+        true => print(&format!("{display_url}: schema version {to}, up to date already")),
+        false => print(&format!("{display_url}: schema brought from version {from} to {to}")),
     }
 }

@@ -1,4 +1,4 @@
-//! One file for each command.
+//! The commands: one file or folder per command. This file has what several commands share.
 
 pub mod cancel;
 pub mod completions;
@@ -29,39 +29,43 @@ use clap::Args;
 use windlass::Status;
 
 use crate::Result;
-use crate::api::{Answer, Place, Target};
+use crate::api::{ApiResponse, NamespaceTarget, QueueLocation};
 use crate::output::{print, print_json};
 
-/// What every command takes that looks at events or changes them.
+/// Options of the commands that work in one namespace.
 #[derive(Args)]
-pub struct Common {
+pub struct NamespaceArgs {
     /// Print JSON, as the HTTP API answers
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    pub target: Target,
+    pub target: NamespaceTarget,
 }
 
-/// The same for commands that are not about one namespace, or name it otherwise.
+/// Options of the commands that work on all namespaces, or take the namespace as an argument.
 #[derive(Args)]
-pub struct Anywhere {
+pub struct LocationArgs {
     /// Print JSON, as the HTTP API answers
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub location: QueueLocation,
 }
 
-/// The answer itself for programs, or what it comes to for people.
-pub fn show(json: bool, answer: &Answer, shown: impl FnOnce(&Answer) -> Result<String>) -> Result {
-    if json { print_json(&answer.text) } else { print(&shown(answer)?) }
+/// Prints the response: as JSON, or as text made by `format`.
+pub fn print_response(
+    json: bool,
+    response: &ApiResponse,
+    format: impl FnOnce(&ApiResponse) -> Result<String>,
+) -> Result {
+    if json { print_json(&response.text) } else { print(&format(response)?) }
 }
 
-/// A status by its name, in capitals or not.
-pub fn status(text: &str) -> std::result::Result<Status, String> {
-    let named = |status: &Status| status.as_str() == text.to_ascii_uppercase().replace('-', "_");
+/// Parses a status name, in upper or lower case.
+pub fn parse_status(text: &str) -> std::result::Result<Status, String> {
+    let matches = |status: &Status| status.as_str() == text.to_ascii_uppercase().replace('-', "_");
     let all = || Status::ALL.map(|status| status.as_str().to_ascii_lowercase().replace('_', "-")).join(", ");
-    Status::ALL.into_iter().find(named).ok_or_else(|| format!("choose one of {}", all()))
+    Status::ALL.into_iter().find(matches).ok_or_else(|| format!("choose one of {}", all()))
 }
 
 #[cfg(test)]
@@ -69,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_may_be_written_small() {
-        assert_eq!(status("failed"), Ok(Status::Failed));
-        assert_eq!(status("completed-with-errors"), Ok(Status::CompletedWithErrors));
-        assert!(status("gone").unwrap_err().starts_with("choose one of pending, processing, completed, "));
+    fn status_may_be_lower_case() {
+        assert_eq!(parse_status("failed"), Ok(Status::Failed));
+        assert_eq!(parse_status("completed-with-errors"), Ok(Status::CompletedWithErrors));
+        assert!(parse_status("gone").unwrap_err().starts_with("choose one of pending, processing, completed, "));
     }
 }

@@ -1,13 +1,12 @@
-//! `windlass node`: which processes there are.
+//! `windlass node`: lists the registered nodes.
 
 use clap::{Args, Subcommand};
-use serde::Deserialize;
-use windlass::Timestamp;
+use windlass_api::{NodeStatus, NodeView, NodesBody};
 
-use super::{Common, show};
+use super::{NamespaceArgs, print_response};
 use crate::Result;
-use crate::output::{Cell, FAINT, GOOD, Table, WARN, left, right, text, width};
-use crate::when;
+use crate::output::{Cell, FAINT, GOOD, Table, WARN, left, right, terminal_width, text};
+use crate::time;
 
 /// See which nodes there are
 ///
@@ -33,22 +32,7 @@ Examples:
   windlass node list --json | jq '.nodes[] | select(.status == \"stale\") | .node_id'")]
 struct List {
     #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Deserialize)]
-struct Body {
-    nodes: Vec<Found>,
-}
-
-#[derive(Deserialize)]
-struct Found {
-    node_id: String,
-    display_name: Option<String>,
-    event_types: Vec<String>,
-    registered_at: Timestamp,
-    last_heartbeat: Timestamp,
-    status: String,
+    common: NamespaceArgs,
 }
 
 impl Node {
@@ -60,39 +44,40 @@ impl Node {
 
 impl List {
     async fn run(self) -> Result {
-        let answer = self.common.target.with(async |api| api.get(&api.within("/nodes"), &[]).await).await?;
-        show(self.common.json, &answer, |answer| {
-            let nodes = answer.read::<Body>()?.nodes;
+        let response =
+            self.common.target.with_api(async |api| api.get(&api.namespace_path("/nodes"), &[]).await).await?;
+        print_response(self.common.json, &response, |response| {
+            let nodes = response.json::<NodesBody>()?.nodes;
             if nodes.is_empty() {
                 return Ok("No node is registered in this namespace.".to_owned());
             }
-            Ok(table(nodes).render(width()))
+            Ok(table(nodes).render(terminal_width()))
         })
     }
 }
 
-fn table(nodes: Vec<Found>) -> Table<6> {
+fn table(nodes: Vec<NodeView>) -> Table<6> {
     let columns = [
         text("NODE"),
         text("NAME"),
         left("STATUS"),
         right("LAST HEARD OF"),
-        left("REGISTERED").spare(),
+        left("REGISTERED").optional(),
         text("HANDLES"),
     ];
     let mut table = Table::new(columns);
-    for Found { node_id, display_name, event_types, registered_at, last_heartbeat, status } in nodes {
-        let style = match status.as_str() {
-            "alive" => GOOD,
-            "stale" => WARN,
-            _ => FAINT,
+    for NodeView { node_id, display_name, event_types, registered_at, last_heartbeat, status, .. } in nodes {
+        let (status, style) = match status {
+            NodeStatus::Alive => ("alive", GOOD),
+            NodeStatus::Stale => ("stale", WARN),
+            NodeStatus::Stopped => ("stopped", FAINT),
         };
         table.row([
             node_id.into(),
             display_name.into(),
             Cell::styled(status, style),
-            when::ago(last_heartbeat).into(),
-            when::shown(registered_at).into(),
+            time::format_age(last_heartbeat).into(),
+            time::format_timestamp(registered_at).into(),
             event_types.join(", ").into(),
         ]);
     }

@@ -1,11 +1,11 @@
-//! `windlass reset`: take events from their workers by hand.
+//! `windlass reset`: makes processing or failed deliveries pending again.
 
 use clap::Args;
-use serde::Deserialize;
+use windlass_api::EventBody;
 
-use super::Common;
+use super::NamespaceArgs;
 use crate::Result;
-use crate::api::{Answer, given};
+use crate::api::{ApiResponse, present_params};
 use crate::output::{print, print_json};
 
 /// Take events from their workers, or out of the dead letters
@@ -28,30 +28,25 @@ pub struct Reset {
     #[arg(long, value_name = "NAME")]
     subscription: Option<String>,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 impl Reset {
     pub async fn run(self) -> Result {
-        let query = given([("reason", self.reason), ("subscription", self.subscription)]);
+        let query = present_params([("reason", self.reason), ("subscription", self.subscription)]);
         let (json, ids) = (self.common.json, self.event_ids);
         let work = async |api: &crate::api::Api| {
             for id in ids {
-                let answer = api.post(&api.within(&format!("/events/{id}/reset")), &query, &()).await?;
-                if json { print_json(&answer.text)? } else { print(&told(&answer)?)? }
+                let response = api.post(&api.namespace_path(&format!("/events/{id}/reset")), &query, &()).await?;
+                if json { print_json(&response.text)? } else { print(&format_result(&response)?)? }
             }
             Ok(())
         };
-        self.common.target.with(work).await
+        self.common.target.with_api(work).await
     }
 }
 
-fn told(answer: &Answer) -> Result<String> {
-    #[derive(Deserialize)]
-    struct Event {
-        id: i64,
-        status: String,
-    }
-    let Event { id, status } = answer.read()?;
+fn format_result(response: &ApiResponse) -> Result<String> {
+    let EventBody { id, status, .. } = response.json()?;
     Ok(format!("Event {id} was reset and is {status}."))
 }

@@ -1,4 +1,4 @@
-//! `windlass serve`: HTTP and upkeep, until a signal ends it.
+//! `windlass serve`: runs the HTTP server and the maintenance tasks until a signal stops it.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use windlass_server::{Access, Dashboard, ServeOptions, Tls};
 
 use crate::Result;
 use crate::database::Database;
-use crate::when::span;
+use crate::time::parse_duration;
 
 /// Serve the HTTP API and look after the queue
 ///
@@ -33,15 +33,15 @@ pub struct Serve {
     /// events
     #[arg(long)]
     insecure: bool,
-    /// The certificate, with those that vouch for it: speak TLS
+    /// TLS certificate chain (PEM)
     #[arg(long, value_name = "PEM", env = "WINDLASS_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key
     #[arg(long, value_name = "PEM", env = "WINDLASS_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// The dashboard at /: with actions, for looking only, or none
-    #[arg(long, value_name = "MODE", env = "WINDLASS_DASHBOARD", value_enum, default_value_t = Mode::On)]
-    dashboard: Mode,
+    #[arg(long, value_name = "MODE", env = "WINDLASS_DASHBOARD", value_enum, default_value_t = DashboardMode::On)]
+    dashboard: DashboardMode,
     /// Where to write history before it is deleted, in namespaces whose policy says `archive`
     #[arg(long, value_name = "DIR", env = "WINDLASS_ARCHIVE_DIR")]
     archive_dir: Option<PathBuf>,
@@ -70,23 +70,23 @@ pub struct Serve {
 fn idle_poll(text: &str) -> std::result::Result<Duration, &'static str> {
     match text.strip_suffix("ms").map(str::parse) {
         Some(Ok(millis)) => Ok(Duration::from_millis(millis)),
-        _ => span(text),
+        _ => parse_duration(text),
     }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Mode {
+enum DashboardMode {
     On,
     ReadOnly,
     Off,
 }
 
-impl From<Mode> for Dashboard {
-    fn from(mode: Mode) -> Dashboard {
+impl From<DashboardMode> for Dashboard {
+    fn from(mode: DashboardMode) -> Dashboard {
         match mode {
-            Mode::On => Dashboard::On,
-            Mode::ReadOnly => Dashboard::ReadOnly,
-            Mode::Off => Dashboard::Off,
+            DashboardMode::On => Dashboard::On,
+            DashboardMode::ReadOnly => Dashboard::ReadOnly,
+            DashboardMode::Off => Dashboard::Off,
         }
     }
 }
@@ -103,10 +103,10 @@ impl Serve {
             options = options.archive_to(folder);
         }
         let queue = options.open().await?;
-        let connections_max = room_for(self.connections_max);
-        // From here on a signal must not cut anything off.
+        let connections_max = allowed_connections(self.connections_max);
+        // From here on a signal stops the server gracefully.
         let stopped = stop_signal()?;
-        self.say_hello(listener.local_addr()?, access)?;
+        self.print_banner(listener.local_addr()?, access)?;
         let options = ServeOptions {
             access,
             tls,
@@ -131,10 +131,10 @@ impl Serve {
         Ok(lookup_host(&self.listen).await.map_err(bad)?.collect())
     }
 
-    /// Beyond this machine, somebody must hold a token before the first request comes.
+    /// Decides who may send requests. An address that other machines can reach requires an existing token.
     async fn access(&self, addresses: &[SocketAddr]) -> Result<Access> {
-        let open = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
-        match open {
+        let public_address = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
+        match public_address {
             _ if self.insecure => Ok(Access::Open),
             None => Ok(Access::Local),
             Some(_) if self.has_tokens().await? => Ok(Access::Tokens),
@@ -147,7 +147,7 @@ impl Serve {
         }
     }
 
-    /// Without making a database where there is none yet.
+    /// Whether the database has tokens. A missing database is not created.
     async fn has_tokens(&self) -> Result<bool> {
         if schema_version(&self.database.url).await?.found == 0 {
             return Ok(false);
@@ -158,8 +158,8 @@ impl Serve {
         Ok(!tokens.is_empty())
     }
 
-    fn say_hello(&self, address: SocketAddr, access: Access) -> Result {
-        let (version, database) = (env!("CARGO_PKG_VERSION"), self.database.shown());
+    fn print_banner(&self, address: SocketAddr, access: Access) -> Result {
+        let (version, database) = (env!("CARGO_PKG_VERSION"), self.database.display_url());
         let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
         let access = match access {
             Access::Open => "anyone who can reach it",
@@ -169,9 +169,9 @@ impl Serve {
         let archive = self.archive_dir.as_ref().map(|folder| format!("  archive    {}\n", folder.display()));
         let archive = archive.unwrap_or_default();
         let dashboard = match self.dashboard {
-            Mode::On => format!("  dashboard  {scheme}://{address}/\n"),
-            Mode::ReadOnly => format!("  dashboard  {scheme}://{address}/, read-only\n"),
-            Mode::Off => String::new(),
+            DashboardMode::On => format!("  dashboard  {scheme}://{address}/\n"),
+            DashboardMode::ReadOnly => format!("  dashboard  {scheme}://{address}/, read-only\n"),
+            DashboardMode::Off => String::new(),
         };
         write!(
             std::io::stdout(),
@@ -194,10 +194,10 @@ All there is: {scheme}://{address}/openapi.json
     }
 }
 
-/// How many connections may wait to be accepted: beyond it a client tries again only after a second.
-const BACKLOG: u32 = 4_096;
+/// Connections that may wait to be accepted. Beyond the limit, a client retries only after a second.
+const LISTEN_BACKLOG: u32 = 4_096;
 
-/// Listens on the first of the addresses that can be had.
+/// Listens on the first address that can be bound.
 fn bind(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let mut result = Err(io::Error::other("the name stands for no address"));
     for address in addresses {
@@ -211,29 +211,29 @@ fn bind(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
 
 fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // So that a restart need not wait for the old connections to be forgotten.
+    // Allows a restart while old connections are in TIME_WAIT.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    socket.listen(LISTEN_BACKLOG)
 }
 
-/// Files that are open beside the connections: the database, the log.
+/// Open files other than connections: the database, the log.
 const OTHER_FILES: u64 = 256;
 
-/// As many connections as asked for, or as the system lets the process have open.
-fn room_for(connections_max: u32) -> u32 {
-    let wanted = u64::from(connections_max) + OTHER_FILES;
-    let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or(1024);
-    if allowed >= wanted {
+/// Returns the connection limit, reduced to what the system's limit on open files allows.
+fn allowed_connections(connections_max: u32) -> u32 {
+    let needed = u64::from(connections_max) + OTHER_FILES;
+    let allowed = rlimit::increase_nofile_limit(needed).unwrap_or(1024);
+    if allowed >= needed {
         return connections_max;
     }
-    let room = u32::try_from(allowed.saturating_sub(OTHER_FILES)).unwrap_or(u32::MAX).max(1);
-    tracing::warn!(room, "the system allows fewer open files than --connections-max needs; see `ulimit -n`");
-    room
+    let connections_max = u32::try_from(allowed.saturating_sub(OTHER_FILES)).unwrap_or(u32::MAX).max(1);
+    tracing::warn!(connections_max, "the system allows fewer open files than --connections-max needs; see `ulimit -n`");
+    connections_max
 }
 
-/// Ready when the process is asked to end. From this call on the process no longer ends by itself.
+/// Returns a future that completes on SIGTERM or SIGINT. From this call on these signals no longer end the process.
 #[cfg(unix)]
 fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};

@@ -1,18 +1,19 @@
-//! `windlass subscription`: who else is told.
+//! `windlass subscription`: lists, shows, adds, pauses and removes subscriptions.
 
 use clap::{Args, Subcommand};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use windlass::Timestamp;
+use windlass_api::{AddSubscriptionRequest, PolicyOverrides, SubscriptionsBody};
 
-use super::{Common, show};
+use super::{NamespaceArgs, print_response};
 use crate::Result;
-use crate::api::{Answer, given, joined, segment};
-use crate::input::json_argument;
+use crate::api::{ApiResponse, comma_separated, encode_segment};
+use crate::input::read_json_argument;
 use crate::output::{
-    Cell, GOOD, Table, WARN, clean, clean_lines, confirm, fields, left, paint, print, print_json, text, width,
+    Cell, GOOD, Table, WARN, confirm, format_fields, left, paint, print, print_json, sanitize, sanitize_lines,
+    terminal_width, text,
 };
-use crate::when;
+use crate::time;
 
 /// See and change who gets events
 ///
@@ -32,7 +33,7 @@ pub struct Subscription {
 #[derive(Subcommand)]
 enum Action {
     /// List the subscriptions
-    List(Only),
+    List(List),
     /// Show a subscription, with its policy
     Show(Named),
     Add(Add),
@@ -44,9 +45,9 @@ enum Action {
 }
 
 #[derive(Args)]
-struct Only {
+struct List {
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 #[derive(Args)]
@@ -55,7 +56,7 @@ struct Named {
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 /// Add a subscription
@@ -81,10 +82,10 @@ struct Add {
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
     /// Also what was published since then and is still in the history: how long ago, a day or an instant
-    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    #[arg(long, value_name = "WHEN", value_parser = time::parse_time_or_age)]
     since: Option<Timestamp>,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 /// Remove a subscription, with its waiting deliveries and dead letters
@@ -97,20 +98,7 @@ struct Remove {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    common: Common,
-}
-
-/// A subscription, as the API shows it.
-#[derive(Deserialize)]
-struct View {
-    subscription: String,
-    types: Vec<String>,
-    tags: Vec<String>,
-    policy: Map<String, Value>,
-    paused: bool,
-    starts_at: Timestamp,
-    backfill_from: Option<i64>,
-    created_at: Timestamp,
+    common: NamespaceArgs,
 }
 
 impl Subscription {
@@ -119,47 +107,51 @@ impl Subscription {
             Action::List(list) => list.run().await,
             Action::Show(named) => named.show().await,
             Action::Add(add) => add.run().await,
-            Action::Pause(named) => named.turn("pause").await,
-            Action::Resume(named) => named.turn("resume").await,
+            Action::Pause(named) => named.set_paused("pause").await,
+            Action::Resume(named) => named.set_paused("resume").await,
             Action::Remove(remove) => remove.run().await,
         }
     }
 }
 
-impl Only {
+impl List {
     async fn run(self) -> Result {
-        #[derive(Deserialize)]
-        struct Body {
-            subscriptions: Vec<View>,
-        }
-        let answer = self.common.target.with(async |api| api.get(&api.within("/subscriptions"), &[]).await).await?;
-        show(self.common.json, &answer, |answer| Ok(table(answer.read::<Body>()?.subscriptions).render(width())))
+        let response =
+            self.common.target.with_api(async |api| api.get(&api.namespace_path("/subscriptions"), &[]).await).await?;
+        print_response(self.common.json, &response, |response| {
+            Ok(table(&response.json::<SubscriptionsBody>()?.subscriptions)?.render(terminal_width()))
+        })
     }
 }
 
-fn table(found: Vec<View>) -> Table<6> {
+fn table(subscriptions: &[windlass_api::Subscription]) -> Result<Table<6>> {
     let columns = [left("NAME"), left("STATUS"), text("TYPES"), text("TAGS"), left("SINCE"), text("POLICY")];
     let mut table = Table::new(columns);
-    for view in found {
-        let policy =
-            if view.policy.is_empty() { String::new() } else { Value::Object(view.policy.clone()).to_string() };
+    for view in subscriptions {
+        let policy = overrides(view)?.map(|policy| policy.to_string());
         table.row([
             Cell::new(&view.subscription),
-            state(&view),
-            any(&view.types).into(),
-            any(&view.tags).into(),
-            when::shown(view.starts_at).into(),
+            status_cell(view),
+            format_filter(&view.types).into(),
+            format_filter(&view.tags).into(),
+            time::format_timestamp(view.starts_at).into(),
             policy.into(),
         ]);
     }
-    table
+    Ok(table)
 }
 
-fn any(names: &[String]) -> String {
+/// Returns the overrides of the policy. Returns `None` if there are none.
+fn overrides(view: &windlass_api::Subscription) -> Result<Option<Value>> {
+    let is_empty = view.policy == PolicyOverrides::default();
+    Ok(if is_empty { None } else { Some(serde_json::to_value(&view.policy)?) })
+}
+
+fn format_filter(names: &[String]) -> String {
     if names.is_empty() { "all".to_owned() } else { names.join(", ") }
 }
 
-fn state(view: &View) -> Cell {
+fn status_cell(view: &windlass_api::Subscription) -> Cell {
     match (view.paused, view.backfill_from) {
         (true, _) => Cell::styled("paused", WARN),
         (false, Some(_)) => Cell::styled("catching up", WARN),
@@ -169,64 +161,68 @@ fn state(view: &View) -> Cell {
 
 impl Named {
     async fn show(self) -> Result {
-        let path = format!("/subscriptions/{}", segment(&self.name));
-        let answer = self.common.target.with(async |api| api.get(&api.within(&path), &[]).await).await?;
-        show(self.common.json, &answer, shown)
+        let path = format!("/subscriptions/{}", encode_segment(&self.name));
+        let response = self.common.target.with_api(async |api| api.get(&api.namespace_path(&path), &[]).await).await?;
+        print_response(self.common.json, &response, format_subscription)
     }
 
-    async fn turn(self, verb: &str) -> Result {
-        let path = format!("/subscriptions/{}/{verb}", segment(&self.name));
-        let answer = self.common.target.with(async |api| api.post(&api.within(&path), &[], &()).await).await?;
-        show(self.common.json, &answer, |_| Ok(format!("Subscription {} was {verb}d.", clean(&self.name))))
+    async fn set_paused(self, verb: &str) -> Result {
+        let path = format!("/subscriptions/{}/{verb}", encode_segment(&self.name));
+        let response =
+            self.common.target.with_api(async |api| api.post(&api.namespace_path(&path), &[], &()).await).await?;
+        print_response(self.common.json, &response, |_| {
+            Ok(format!("Subscription {} was {verb}d.", sanitize(&self.name)))
+        })
     }
 }
 
-fn shown(answer: &Answer) -> Result<String> {
-    let view: View = answer.read()?;
-    let policy = serde_json::to_string_pretty(&view.policy)?;
+fn format_subscription(response: &ApiResponse) -> Result<String> {
+    let view: windlass_api::Subscription = response.json()?;
+    let policy = overrides(&view)?.map(|policy| sanitize_lines(&format!("{policy:#}")));
     let status = match view.paused {
         true => paint("paused", WARN),
         false => paint("active", GOOD),
     };
-    Ok(fields(&[
-        ("subscription", Some(clean(&view.subscription))),
+    Ok(format_fields(&[
+        ("subscription", Some(sanitize(&view.subscription))),
         ("status", Some(status)),
-        ("types", Some(clean(&any(&view.types)))),
-        ("tags", Some(clean(&any(&view.tags)))),
-        ("since", Some(when::shown_with_age(view.starts_at))),
+        ("types", Some(sanitize(&format_filter(&view.types)))),
+        ("tags", Some(sanitize(&format_filter(&view.tags)))),
+        ("since", Some(time::format_with_age(view.starts_at))),
         ("catching up", view.backfill_from.map(|id| format!("from event {id} on"))),
-        ("created", Some(when::shown_with_age(view.created_at))),
-        ("policy", Some(if view.policy.is_empty() { "as its namespace".to_owned() } else { clean_lines(&policy) })),
+        ("created", Some(time::format_with_age(view.created_at))),
+        ("policy", policy.or_else(|| Some("as its namespace".to_owned()))),
     ]))
 }
 
 impl Add {
     async fn run(self) -> Result {
-        let policy = self.policy.as_deref().map(|text| json_argument("--policy", text)).transpose()?;
-        let texts = given([
-            ("types", joined(&self.types)),
-            ("tags", joined(&self.tags)),
-            ("since", self.since.map(when::exact)),
-        ]);
-        let mut body = json!({ "subscription": self.name });
-        for (name, value) in texts {
-            body[name] = json!(value);
-        }
+        let policy = self.policy.as_deref().map(|text| read_json_argument("--policy", text)).transpose()?;
+        let request = AddSubscriptionRequest {
+            subscription: self.name.clone(),
+            types: comma_separated(&self.types).map(Into::into),
+            tags: comma_separated(&self.tags).map(Into::into),
+            policy: PolicyOverrides::default(),
+            since: self.since,
+        };
+        let mut body = serde_json::to_value(request)?;
+        // The policy is sent as it was given; the server checks it.
         if let Some(policy) = policy {
             body["policy"] = serde_json::from_str(policy.get())?;
         }
-        let answer = self.common.target.with(async |api| api.post(&api.within("/subscriptions"), &[], &body).await);
-        let answer = answer.await?;
-        show(self.common.json, &answer, |_| Ok(format!("Subscription {} was added.", clean(&self.name))))
+        let response =
+            self.common.target.with_api(async |api| api.post(&api.namespace_path("/subscriptions"), &[], &body).await);
+        let response = response.await?;
+        print_response(self.common.json, &response, |_| Ok(format!("Subscription {} was added.", sanitize(&self.name))))
     }
 }
 
 impl Remove {
     async fn run(self) -> Result {
-        let name = clean(&self.name);
+        let name = sanitize(&self.name);
         confirm(&format!("remove subscription {name}, with its waiting deliveries and dead letters"), self.yes)?;
-        let path = format!("/subscriptions/{}", segment(&self.name));
-        self.common.target.with(async |api| api.delete(&api.within(&path), &[]).await).await?;
+        let path = format!("/subscriptions/{}", encode_segment(&self.name));
+        self.common.target.with_api(async |api| api.delete(&api.namespace_path(&path), &[]).await).await?;
         match self.common.json {
             true => print_json(&json!({ "removed": self.name }).to_string()),
             false => print(&format!("Subscription {name} was removed.")),

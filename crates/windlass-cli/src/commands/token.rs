@@ -1,4 +1,4 @@
-//! `windlass token`: who may use the HTTP API, and for what.
+//! `windlass token`: creates, lists and revokes API tokens.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use windlass::{CreatedToken, NewToken, Queue, Scope, Timestamp};
 use crate::Result;
 use crate::database::Database;
 use crate::output::{Table, left, print, print_table, text};
-use crate::when;
+use crate::time;
 
 /// Create, list and revoke API tokens
 ///
@@ -66,7 +66,7 @@ struct Create {
     #[arg(long)]
     name: Option<String>,
     /// How long it is valid, as in 30m, 12h or 90d; forever if not given
-    #[arg(long, value_name = "SPAN", value_parser = when::span)]
+    #[arg(long, value_name = "SPAN", value_parser = time::parse_duration)]
     expires_in: Option<Duration>,
     /// Print JSON
     #[arg(long)]
@@ -110,24 +110,24 @@ impl Create {
         if let Some(name) = self.name {
             new = new.name(name);
         }
-        if let Some(span) = self.expires_in {
-            new = new.expires_in(span);
+        if let Some(lifetime) = self.expires_in {
+            new = new.expires_in(lifetime);
         }
         let created = queue.create_token(new).await?;
         queue.close().await;
-        if self.json { print(&to_json(&created)?) } else { print(&announcement(&created)) }
+        if self.json { print(&to_json(&created)?) } else { print(&format_created(&created)) }
     }
 }
 
-/// What `list --json` shows of a token, and the secret.
+/// Returns the fields of `list --json`, and the secret.
 fn to_json(created: &CreatedToken) -> Result<Value> {
     let mut shown = serde_json::to_value(&created.token)?;
     shown["secret"] = json!(created.secret);
     Ok(shown)
 }
 
-fn announcement(CreatedToken { token, secret }: &CreatedToken) -> String {
-    let [token_id, name, scopes, namespaces, _, expires] = cells(token, token.created_at);
+fn format_created(CreatedToken { token, secret }: &CreatedToken) -> String {
+    let [token_id, name, scopes, namespaces, _, expires] = token_cells(token, token.created_at);
     format!(
         "\
 Token {token_id} \"{name}\" was created.
@@ -156,27 +156,34 @@ impl List {
         let columns = ["SCOPES", "NAMESPACES", "CREATED", "EXPIRES"].map(left);
         let [scopes, namespaces, created, expires] = columns;
         let mut table = Table::new([left("ID"), text("NAME"), scopes, namespaces, created, expires]);
-        tokens.iter().for_each(|token| table.row(cells(token, now).map(Into::into)));
+        tokens.iter().for_each(|token| table.row(token_cells(token, now).map(Into::into)));
         print_table(&table)
     }
 }
 
-/// Id, name, scopes, namespaces, created, expires.
-fn cells(token: &windlass::Token, now: Timestamp) -> [String; 6] {
+/// Returns id, name, scopes, namespaces, creation and expiry.
+fn token_cells(token: &windlass::Token, now: Timestamp) -> [String; 6] {
     let scopes: Vec<&str> = token.scopes.iter().map(|scope| scope.as_str()).collect();
     let namespaces = if token.namespaces.is_empty() { "all".to_owned() } else { token.namespaces.join(",") };
     let expires = match token.expires_at {
         None => "never".to_owned(),
-        Some(at) if token.is_expired(now) => format!("{} (expired)", when::shown(at)),
-        Some(at) => when::shown(at),
+        Some(at) if token.is_expired(now) => format!("{} (expired)", time::format_timestamp(at)),
+        Some(at) => time::format_timestamp(at),
     };
-    [token.token_id.clone(), token.name.clone(), scopes.join(","), namespaces, when::shown(token.created_at), expires]
+    [
+        token.token_id.clone(),
+        token.name.clone(),
+        scopes.join(","),
+        namespaces,
+        time::format_timestamp(token.created_at),
+        expires,
+    ]
 }
 
 impl Revoke {
     async fn run(self) -> Result {
         let queue = self.database.open_existing().await?;
-        // Somebody who found a whole token has its id, too, and must not see the secret repeated.
+        // Accept a whole token in place of its id, and do not print its secret.
         let token_id = windlass::Token::id_of(&self.token_id).unwrap_or(&self.token_id);
         queue.revoke_token(token_id).await?;
         queue.close().await;

@@ -1,11 +1,11 @@
-//! Asking before something is done that cannot be undone.
+//! Asks the user to confirm an action that cannot be undone.
 
 use std::io::{IsTerminal, Write, stderr, stdin};
 
 use crate::Result;
-use crate::exit::Usage;
+use crate::exit::UsageError;
 
-/// Whether to go on: `--yes` was given, or somebody at the terminal says so. `what` begins with a verb, as in
+/// Succeeds if `--yes` was given or the user confirms at the terminal. `what` begins with a verb, as in
 /// "redrive 12 dead letters".
 pub fn confirm(what: &str, yes: bool) -> Result {
     if yes {
@@ -13,7 +13,7 @@ pub fn confirm(what: &str, yes: bool) -> Result {
     }
     if !stdin().is_terminal() || !stderr().is_terminal() {
         return Err(
-            Usage(format!("this would {what}; nobody is there to be asked, so say --yes if you mean it")).into()
+            UsageError(format!("this would {what}; nobody is there to be asked, so say --yes if you mean it")).into()
         );
     }
     write!(stderr(), "This will {what}. Go on? [y/N] ")?;
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_clear_yes_is_one() {
+    fn only_y_and_yes_confirm() {
         assert!(is_yes("y\n") && is_yes(" YES\n"));
         assert!(!is_yes("\n") && !is_yes("") && !is_yes("yep\n") && !is_yes("n\n"));
     }

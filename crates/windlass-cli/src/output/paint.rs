@@ -1,28 +1,28 @@
-//! Colours, each with one meaning. Whatever is printed loses them where they are not wanted.
+//! Colors and their meanings. Printing removes them if stdout is no terminal or `NO_COLOR` is set.
 
 use anstyle::{AnsiColor, Effects, Style};
+use windlass::Status;
 
-/// Something is wrong.
+/// An error or failure.
 pub const BAD: Style = AnsiColor::Red.on_default();
-/// Somebody should look.
+/// Needs attention.
 pub const WARN: Style = AnsiColor::Yellow.on_default();
-/// All is well.
+/// Success.
 pub const GOOD: Style = AnsiColor::Green.on_default();
-/// Something is under way.
+/// In progress.
 pub const BUSY: Style = AnsiColor::Cyan.on_default();
-/// Of less interest.
+/// Less important.
 pub const FAINT: Style = Style::new().effects(Effects::DIMMED);
 /// A heading.
 pub const HEADING: Style = Style::new().effects(Effects::BOLD);
 
-/// How a status looks, by its name in the API.
-pub fn of_status(status: &str) -> Style {
+/// Returns the style of a status.
+pub fn status_style(status: Status) -> Style {
     match status {
-        "PENDING" => WARN,
-        "PROCESSING" => BUSY,
-        "COMPLETED" => GOOD,
-        "COMPLETED_WITH_ERRORS" => WARN,
-        "FAILED" | "EXPIRED" => BAD,
-        _ => FAINT,
+        Status::Pending | Status::CompletedWithErrors => WARN,
+        Status::Processing => BUSY,
+        Status::Completed => GOOD,
+        Status::Failed | Status::Expired => BAD,
+        Status::Cancelled => FAINT,
     }
 }

@@ -3,48 +3,48 @@
 use anstyle::{Effects, Style};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::clean::clean;
+use super::sanitize::sanitize;
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
-/// A column that can be cut is left at least this wide.
-const NARROW: usize = 8;
-/// Before one is cut to less than this, spare ones are left out.
-const COMFORT: usize = 24;
+/// Truncated columns keep at least this width.
+const TRUNCATED_WIDTH_MIN: usize = 8;
+/// Optional columns are hidden before a column is truncated to less than this width.
+const COMFORTABLE_WIDTH: usize = 24;
 const HEAD: Style = Style::new().effects(Effects::DIMMED);
 
-/// One column: what stands above it, and how it is set.
+/// The heading and alignment of a column.
 #[derive(Clone, Copy)]
 pub struct Column {
     head: &'static str,
     right: bool,
-    cut: bool,
-    spare: bool,
+    can_truncate: bool,
+    optional: bool,
 }
 
 impl Column {
-    /// Left out where the terminal is too narrow for all of them.
-    pub const fn spare(self) -> Column {
-        Column { spare: true, ..self }
+    /// Hides the column if the terminal is too narrow for all columns.
+    pub const fn optional(self) -> Column {
+        Column { optional: true, ..self }
     }
 }
 
-/// Set left, and never cut: names and ids, which are copied from here.
+/// A left-aligned column that is never truncated: names and ids, which users copy.
 pub const fn left(head: &'static str) -> Column {
-    Column { head, right: false, cut: false, spare: false }
+    Column { head, right: false, can_truncate: false, optional: false }
 }
 
-/// Numbers.
+/// A right-aligned column, for numbers.
 pub const fn right(head: &'static str) -> Column {
-    Column { head, right: true, cut: false, spare: false }
+    Column { head, right: true, can_truncate: false, optional: false }
 }
 
-/// Text that may be cut where the terminal is too narrow.
+/// A text column that may be truncated if the terminal is too narrow.
 pub const fn text(head: &'static str) -> Column {
-    Column { head, right: false, cut: true, spare: false }
+    Column { head, right: false, can_truncate: true, optional: false }
 }
 
-/// What stands in one place. Whatever it is made of is made harmless.
+/// The content of a cell. Control characters in it are escaped.
 #[derive(Clone, Default)]
 pub struct Cell {
     text: String,
@@ -53,7 +53,7 @@ pub struct Cell {
 
 impl Cell {
     pub fn new(content: impl AsRef<str>) -> Cell {
-        Cell { text: clean(content.as_ref()), style: Style::new() }
+        Cell { text: sanitize(content.as_ref()), style: Style::new() }
     }
 
     pub fn styled(content: impl AsRef<str>, style: Style) -> Cell {
@@ -90,7 +90,7 @@ macro_rules! numbers {
 }
 numbers!(i32 i64 u32 u64 usize);
 
-/// Rows below a head. A column in which no row has anything is left out.
+/// Rows below a heading. A column without any content is hidden.
 pub struct Table<const COLUMNS: usize> {
     columns: [Column; COLUMNS],
     rows: Vec<[Cell; COLUMNS]>,
@@ -109,38 +109,38 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.is_empty()
     }
 
-    /// No wider than this, where that is possible; with the codes for colours.
+    /// Renders the table, with color codes. It fits the width if the columns allow it.
     pub fn render(&self, width: Option<usize>) -> String {
-        let shown = self.shown(width);
+        let visible = self.visible_columns(width);
         let natural: Vec<(usize, bool)> =
-            shown.iter().map(|column| (self.width_of(*column), self.columns[*column].cut)).collect();
-        let widths = fitted(&natural, width);
+            visible.iter().map(|column| (self.width_of(*column), self.columns[*column].can_truncate)).collect();
+        let widths = fit_widths(&natural, width);
         let head: [Cell; COLUMNS] = self.columns.map(|column| Cell::styled(column.head, HEAD));
         let line = |row: &[Cell; COLUMNS]| {
-            let cells = shown.iter().zip(&widths).enumerate().map(|(place, (column, width))| {
-                let last = place + 1 == shown.len();
-                set(&row[*column], *width, self.columns[*column].right, last)
+            let cells = visible.iter().zip(&widths).enumerate().map(|(index, (column, width))| {
+                let is_last = index + 1 == visible.len();
+                align(&row[*column], *width, self.columns[*column].right, is_last)
             });
             cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
         };
         std::iter::once(&head).chain(&self.rows).map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// The columns that are worth showing and have room.
-    fn shown(&self, width: Option<usize>) -> Vec<usize> {
-        let mut shown: Vec<usize> = (0..COLUMNS).filter(|column| self.has_any(*column)).collect();
-        let needed = |column: &usize| match self.columns[*column].cut {
-            true => self.width_of(*column).min(COMFORT) + GAP,
+    /// Returns the columns that have content and fit.
+    fn visible_columns(&self, width: Option<usize>) -> Vec<usize> {
+        let mut visible: Vec<usize> = (0..COLUMNS).filter(|column| self.has_content(*column)).collect();
+        let needed = |column: &usize| match self.columns[*column].can_truncate {
+            true => self.width_of(*column).min(COMFORTABLE_WIDTH) + GAP,
             false => self.width_of(*column) + GAP,
         };
-        while width.is_some_and(|width| shown.iter().map(needed).sum::<usize>() > width + GAP) {
-            let Some(place) = shown.iter().rposition(|column| self.columns[*column].spare) else { break };
-            shown.remove(place);
+        while width.is_some_and(|width| visible.iter().map(needed).sum::<usize>() > width + GAP) {
+            let Some(index) = visible.iter().rposition(|column| self.columns[*column].optional) else { break };
+            visible.remove(index);
         }
-        shown
+        visible
     }
 
-    fn has_any(&self, column: usize) -> bool {
+    fn has_content(&self, column: usize) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|row| !row[column].text.is_empty())
     }
 
@@ -150,36 +150,37 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 }
 
-/// The widths that fit: of the columns that may be cut, the widest give way first.
-fn fitted(natural: &[(usize, bool)], width: Option<usize>) -> Vec<usize> {
+/// Returns column widths that fit. The widest truncatable columns shrink first.
+fn fit_widths(natural: &[(usize, bool)], width: Option<usize>) -> Vec<usize> {
     let mut widths: Vec<usize> = natural.iter().map(|(width, _)| *width).collect();
     let Some(width) = width else { return widths };
     let gaps = GAP * widths.len().saturating_sub(1);
-    let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
-    while over > 0 {
-        let can_give =
-            |(column, (_, cut)): (usize, &(usize, bool))| (*cut && widths[column] > NARROW).then_some(column);
-        let widest = natural.iter().enumerate().filter_map(can_give).max_by_key(|column| widths[*column]);
+    let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
+    while excess > 0 {
+        let can_shrink = |(column, (_, can_truncate)): (usize, &(usize, bool))| {
+            (*can_truncate && widths[column] > TRUNCATED_WIDTH_MIN).then_some(column)
+        };
+        let widest = natural.iter().enumerate().filter_map(can_shrink).max_by_key(|column| widths[*column]);
         let Some(widest) = widest else { break };
         widths[widest] -= 1;
-        over -= 1;
+        excess -= 1;
     }
     widths
 }
 
-/// Cut or filled up to the width; nothing is filled up at the end of a line.
-fn set(cell: &Cell, width: usize, right: bool, last: bool) -> String {
-    let shown = cut(&cell.text, width);
-    let filling = " ".repeat(width - shown.width().min(width));
+/// Truncates or pads a cell to the width. The last cell of a line gets no padding on the right.
+fn align(cell: &Cell, width: usize, right: bool, is_last: bool) -> String {
+    let shown = truncate(&cell.text, width);
+    let padding = " ".repeat(width - shown.width().min(width));
     let styled = paint(&shown, cell.style);
-    match (right, last) {
-        (true, _) => format!("{filling}{styled}"),
+    match (right, is_last) {
+        (true, _) => format!("{padding}{styled}"),
         (false, true) => styled,
-        (false, false) => format!("{styled}{filling}"),
+        (false, false) => format!("{styled}{padding}"),
     }
 }
 
-/// The text in this style. Printing takes the codes out where colours are not wanted.
+/// Returns the text in this style. Printing removes the codes if colors are off.
 pub fn paint(text: &str, style: Style) -> String {
     match text.is_empty() || style == Style::new() {
         true => text.to_owned(),
@@ -187,16 +188,16 @@ pub fn paint(text: &str, style: Style) -> String {
     }
 }
 
-/// As much of the text as fits into this many columns; `…` tells that there was more.
-pub fn cut(text: &str, width: usize) -> String {
+/// Truncates the text to this many columns. `…` marks a truncated text.
+pub fn truncate(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
-    let mut room = width.saturating_sub(1);
+    let mut remaining = width.saturating_sub(1);
     let fits = |c: &char| {
-        let wide = c.width().unwrap_or(0);
-        let fits = wide <= room;
-        room = if fits { room - wide } else { 0 };
+        let char_width = c.width().unwrap_or(0);
+        let fits = char_width <= remaining;
+        remaining = if fits { remaining - char_width } else { 0 };
         fits
     };
     text.chars().take_while(fits).chain(['…']).collect()
@@ -208,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    fn people() -> Table<4> {
+    fn sample_table() -> Table<4> {
         let mut table = Table::new([right("ID"), text("NAME"), left("NOTHING"), text("WHY")]);
         table.row([1.into(), "Zoë".into(), "".into(), "a".into()]);
         table.row([22.into(), "漢字 Łukasz K.".into(), "".into(), "a long story, too long to tell".into()]);
@@ -216,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned_by_what_is_seen() {
-        let plain = anstream::adapter::strip_str(&people().render(None)).to_string();
+    fn columns_are_aligned_by_display_width() {
+        let plain = anstream::adapter::strip_str(&sample_table().render(None)).to_string();
         let expected = "\
 ID  NAME            WHY
  1  Zoë             a
@@ -226,20 +227,20 @@ ID  NAME            WHY
     }
 
     #[test]
-    fn what_is_widest_gives_way() {
-        let plain = anstream::adapter::strip_str(&people().render(Some(34))).to_string();
+    fn widest_column_shrinks_first() {
+        let plain = anstream::adapter::strip_str(&sample_table().render(Some(34))).to_string();
         let expected = "\
 ID  NAME            WHY
  1  Zoë             a
 22  漢字 Łukasz K.  a long story,…";
         assert_eq!(plain, expected);
-        let narrow = anstream::adapter::strip_str(&people().render(Some(1))).to_string();
+        let narrow = anstream::adapter::strip_str(&sample_table().render(Some(1))).to_string();
         assert_eq!(narrow.lines().last(), Some("22  漢字 Łu…  a long …"));
     }
 
     #[test]
-    fn what_can_be_spared_goes_first() {
-        let mut table = Table::new([left("ID"), text("GROUP").spare(), text("TAGS").spare(), text("TITLE")]);
+    fn optional_columns_are_hidden_first() {
+        let mut table = Table::new([left("ID"), text("GROUP").optional(), text("TAGS").optional(), text("TITLE")]);
         table.row(["1".into(), "customer-42".into(), "shop".into(), "Order 17 is paid".into()]);
         let heads = |width| {
             let plain = anstream::adapter::strip_str(&table.render(Some(width))).to_string();
@@ -251,13 +252,19 @@ ID  NAME            WHY
     }
 
     #[test]
-    fn a_wide_character_is_not_cut_in_half() {
-        assert_eq!((cut("漢字", 4), cut("漢字", 3), cut("漢字", 2)), ("漢字".into(), "漢…".into(), "…".into()));
-        assert_eq!((cut("abc", 3), cut("abcd", 3), cut("", 0)), ("abc".into(), "ab…".into(), String::new()));
+    fn wide_character_is_not_split() {
+        assert_eq!(
+            (truncate("漢字", 4), truncate("漢字", 3), truncate("漢字", 2)),
+            ("漢字".into(), "漢…".into(), "…".into())
+        );
+        assert_eq!(
+            (truncate("abc", 3), truncate("abcd", 3), truncate("", 0)),
+            ("abc".into(), "ab…".into(), String::new())
+        );
     }
 
     #[test]
-    fn colours_take_no_room_and_cells_are_harmless() {
+    fn colors_have_no_width_and_cells_are_escaped() {
         let mut table = Table::new([left("STATUS"), left("X")]);
         table.row([Cell::styled("FAILED", AnsiColor::Red.on_default()), "\x1b[2J".into()]);
         let shown = table.render(None);

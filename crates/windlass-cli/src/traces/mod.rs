@@ -1,11 +1,11 @@
-//! Traces, sent to a collector of OpenTelemetry: only where this was built with the feature `otel`.
+//! Exports traces to an OpenTelemetry collector. Without the feature `otel` there is no option and no export.
 
 #[cfg(not(feature = "otel"))]
-mod none;
+mod disabled;
 #[cfg(feature = "otel")]
 mod otlp;
 
 #[cfg(not(feature = "otel"))]
-pub use none::{Sending, Traces};
+pub use disabled::{TraceExport, TraceOptions};
 #[cfg(feature = "otel")]
-pub use otlp::{Sending, Traces};
+pub use otlp::{TraceExport, TraceOptions};

@@ -1,13 +1,14 @@
-//! What changes how things are done: namespaces, subscriptions, schedules.
+//! Snapshots of the commands that change the configuration: namespaces, subscriptions, schedules.
 
-use crate::bed::Bed;
+use crate::fixture::CliFixture;
 
-on_each_reach! { namespaces subscriptions schedules }
+snapshot_on_each_target! { namespaces subscriptions schedules }
 
-fn namespaces(mut bed: Bed) {
-    bed.file("policy.json", r#"{"max_retries": 5, "types": {"mail.*": {"lease_ms": 90000}}}"#);
-    bed.file("bad.json", "[1]");
-    bed.seed(&[])
+fn namespaces(mut fixture: CliFixture) {
+    fixture.write_file("policy.json", r#"{"max_retries": 5, "types": {"mail.*": {"lease_ms": 90000}}}"#);
+    fixture.write_file("bad.json", "[1]");
+    fixture
+        .seed(&[])
         .run("namespace create orders --preset queue --policy policy.json --metadata '{\"team\":\"shop\"}'")
         .run("namespace create orders")
         .run("namespace show orders")
@@ -22,11 +23,12 @@ fn namespaces(mut bed: Bed) {
         .run("namespace list")
         .run("namespace resume orders")
         .run("namespace resume orders --type 'mail.*' --json")
-        .check("configure_namespaces");
+        .assert_snapshot("configure_namespaces");
 }
 
-fn subscriptions(mut bed: Bed) {
-    bed.seed(&[("POST", "/events", r#"{"type":"order.paid","payload":1}"#)])
+fn subscriptions(mut fixture: CliFixture) {
+    fixture
+        .seed(&[("POST", "/events", r#"{"type":"order.paid","payload":1}"#)])
         .run("subscription add audit --type 'order.*' --tag shop,web --policy '{\"max_retries\":9}'")
         .run("subscription add audit")
         .run("subscription add billing --since 1h --json")
@@ -37,12 +39,12 @@ fn subscriptions(mut bed: Bed) {
         .run("subscription remove billing --yes")
         .run("subscription remove billing --yes --json")
         .run("subscription remove main --yes")
-        .check("configure_subscriptions");
+        .assert_snapshot("configure_subscriptions");
 }
 
-fn schedules(mut bed: Bed) {
-    bed.file("payload.json", r#"{"day": "{{tick.date}}"}"#);
-    bed.seed(&[])
+fn schedules(mut fixture: CliFixture) {
+    fixture.write_file("payload.json", r#"{"day": "{{tick.date}}"}"#);
+    fixture.seed(&[])
         .run("schedule add nightly --cron '0 3 * * *' --timezone Europe/Berlin --type report.due --payload @payload.json --title Report --tags daily --missed all --paused")
         .run("schedule add nightly --cron '0 4 * * *' --type report.due")
         .run("schedule add yearly --cron '0 0 1 1 *' --type year.begun --expires-in 10m --json")
@@ -58,5 +60,5 @@ fn schedules(mut bed: Bed) {
         .run("schedule remove nightly")
         .run("schedule remove nightly --yes")
         .run("schedule list")
-        .check("configure_schedules");
+        .assert_snapshot("configure_schedules");
 }

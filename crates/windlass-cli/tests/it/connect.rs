@@ -1,9 +1,11 @@
-//! How commands get to a server, and how they end where they cannot.
+//! How commands connect to servers and databases, and their exit codes.
 
-use crate::windlass::{Server, run, sqlite_url, windlass};
+use windlass_testkit::sqlite_url;
+
+use crate::windlass::{Server, run, windlass};
 
 #[test]
-fn exit_codes_tell_what_went_wrong() {
+fn exit_codes_distinguish_errors() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let (code, created, stderr) = run(&["token", "create", "--database", &url, "--scope", "read", "--json"]);
@@ -13,24 +15,24 @@ fn exit_codes_tell_what_went_wrong() {
     let server = Server::start(&url);
     let address = format!("http://{}", server.address());
 
-    let ask = |args: &[&str]| run(&[args, &["--server", &address]].concat());
-    let (code, _, stderr) = ask(&["stats"]);
+    let run_on_server = |args: &[&str]| run(&[args, &["--server", &address]].concat());
+    let (code, _, stderr) = run_on_server(&["stats"]);
     assert_eq!(code, 4, "{stderr}");
     assert!(stderr.contains("hint: give one by --token or WINDLASS_TOKEN"), "{stderr}");
-    assert_eq!(ask(&["stats", "--token", token]).0, 0);
-    assert_eq!(ask(&["stats", "--token", &format!("{token}0")]).0, 4);
-    assert_eq!(ask(&["stats", "--token", "a\nb"]).0, 2);
-    let (code, _, stderr) = ask(&["namespace", "pause", "default", "--token", token]);
+    assert_eq!(run_on_server(&["stats", "--token", token]).0, 0);
+    assert_eq!(run_on_server(&["stats", "--token", &format!("{token}0")]).0, 4);
+    assert_eq!(run_on_server(&["stats", "--token", "a\nb"]).0, 2);
+    let (code, _, stderr) = run_on_server(&["namespace", "pause", "default", "--token", token]);
     assert_eq!(code, 4, "{stderr}");
     assert!(stderr.contains("hint: `windlass token create`, where the database is, makes one that may"), "{stderr}");
-    assert_eq!(ask(&["get", "7", "--token", token]).0, 3);
-    assert_eq!(ask(&["reset"]).0, 2);
+    assert_eq!(run_on_server(&["get", "7", "--token", token]).0, 3);
+    assert_eq!(run_on_server(&["reset"]).0, 2);
 
     let by_environment =
         windlass(&["stats"]).envs([("WINDLASS_SERVER", &*address), ("WINDLASS_TOKEN", token)]).output();
     assert_eq!(by_environment.unwrap().status.code(), Some(0));
     drop(server);
-    let (code, _, stderr) = ask(&["stats"]);
+    let (code, _, stderr) = run_on_server(&["stats"]);
     assert_eq!(code, 5, "{stderr}");
     assert!(
         stderr.contains("cannot be reached") && stderr.contains("hint: is `windlass serve` running there?"),
@@ -39,7 +41,7 @@ fn exit_codes_tell_what_went_wrong() {
 }
 
 #[test]
-fn looking_makes_no_database() {
+fn reading_commands_create_no_database() {
     let folder = tempfile::tempdir().unwrap();
     let (code, stdout, stderr) = run(&["list", "--database", &sqlite_url(folder.path())]);
     assert_eq!((code, stdout.as_str()), (1, ""));
@@ -50,7 +52,7 @@ fn looking_makes_no_database() {
 }
 
 #[test]
-fn help_is_there_for_every_shell_and_command() {
+fn help_and_completions_cover_all_commands() {
     let (code, stdout, stderr) = run(&[]);
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert!(stderr.contains("Events:\n") && stderr.contains("  dead-letters  "), "{stderr}");
@@ -65,7 +67,7 @@ fn help_is_there_for_every_shell_and_command() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn closed_pipe_is_no_error() {
     let binary = env!("CARGO_BIN_EXE_windlass");
     let piped = format!("'{binary}' completions bash | head -n 1; exit ${{PIPESTATUS[0]}}");
     let output = std::process::Command::new("bash").args(["-c", &piped]).output().unwrap();

@@ -1,4 +1,4 @@
-//! The files in `deploy/` and the `Dockerfile`: they can be read, and name only what there is.
+//! Checks that the files in `deploy/` and the `Dockerfile` are valid and name only existing settings and commands.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ fn yaml(path: &str) -> Yaml {
     documents.remove(0)
 }
 
-/// The words of a text that begin so.
-fn words(text: &str, beginning: &str) -> BTreeSet<String> {
+/// Returns the words of a text with this prefix.
+fn words(text: &str, prefix: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with(beginning)).map(str::to_owned).collect()
+    words.filter(|word| word.starts_with(prefix)).map(str::to_owned).collect()
 }
 
-/// Everything that `windlass` and its commands say of themselves.
+/// Returns the help texts of the commands that deployments use.
 fn help() -> String {
     let commands: [&[&str]; 5] = [&[], &["serve"], &["health"], &["token", "create"], &["migrate", "up"]];
     let of = |command: &&[&str]| run(&[*command, &["--help"]].concat()).1;
@@ -33,7 +33,7 @@ fn help() -> String {
 }
 
 #[test]
-fn every_setting_that_is_named_exists() {
+fn every_named_setting_exists() {
     let known = words(&help(), "WINDLASS_");
     for path in ["Dockerfile", "deploy/compose.yaml", "deploy/windlass.service", "deploy/windlass.env.example"] {
         let named = words(&read(path), "WINDLASS_");
@@ -48,7 +48,7 @@ fn every_setting_that_is_named_exists() {
 }
 
 #[test]
-fn every_command_that_is_named_exists() {
+fn every_named_command_exists() {
     for (path, commands) in [
         ("Dockerfile", &[&["health"][..], &["serve"], &["token", "create"]][..]),
         ("deploy/compose.yaml", &[&["token", "create"]]),
@@ -67,7 +67,7 @@ fn every_command_that_is_named_exists() {
 }
 
 #[test]
-fn the_image_is_small_and_nobody_is_root_in_it() {
+fn image_has_no_shell_and_no_root_user() {
     let dockerfile = read("Dockerfile");
     let last = dockerfile.rsplit("\nFROM ").next().unwrap();
     for line in [
@@ -91,7 +91,7 @@ fn the_image_is_small_and_nobody_is_root_in_it() {
 }
 
 #[test]
-fn the_image_is_built_from_all_that_is_compiled_in() {
+fn image_build_includes_all_sources() {
     let ignored = read(".dockerignore");
     for path in ["Cargo.toml", "Cargo.lock", "crates", "xtask"] {
         assert!(ignored.lines().any(|line| line == format!("!{path}")), "{path}");
@@ -99,7 +99,7 @@ fn the_image_is_built_from_all_that_is_compiled_in() {
 }
 
 #[test]
-fn two_servers_share_one_database() {
+fn compose_file_runs_two_servers_on_one_database() {
     let compose = yaml("deploy/compose.yaml");
     assert_eq!(compose["services"]["postgres"]["healthcheck"]["test"][0].as_str(), Some("CMD-SHELL"));
     let shared = &compose["x-windlass"];
@@ -108,7 +108,7 @@ fn two_servers_share_one_database() {
     let stop: u64 = shared["stop_grace_period"].as_str().unwrap().trim_end_matches('s').parse().unwrap();
     assert!(stop > grace);
     for server in ["windlass-1", "windlass-2"] {
-        // With the anchor's settings in it.
+        // It includes the settings of the anchor.
         assert!(!compose["services"][server].is_badvalue());
         let targets = &yaml("deploy/prometheus/prometheus.yml")["scrape_configs"][0]["static_configs"][0]["targets"];
         assert!(targets.as_vec().unwrap().iter().any(|target| target.as_str() == Some(&format!("{server}:7700"))));
@@ -119,7 +119,7 @@ fn two_servers_share_one_database() {
 }
 
 #[test]
-fn every_alert_says_what_to_do() {
+fn every_alert_has_a_runbook_and_a_test() {
     let alerts = yaml("deploy/prometheus/alerts.yml");
     let rules = alerts["groups"][0]["rules"].as_vec().unwrap();
     let tested = read("deploy/prometheus/alerts_test.yml");
@@ -142,7 +142,7 @@ fn every_alert_says_what_to_do() {
 }
 
 #[test]
-fn the_dashboard_asks_its_own_data_source_about_the_namespaces_chosen() {
+fn dashboard_uses_its_data_source_and_namespace_variables() {
     let dashboard: Value = serde_json::from_str(&read("deploy/grafana/windlass.json")).unwrap();
     let variables: Vec<&str> =
         dashboard["templating"]["list"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
@@ -154,16 +154,16 @@ fn the_dashboard_asks_its_own_data_source_about_the_namespaces_chosen() {
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
         for target in panel["targets"].as_array().unwrap() {
             let expr = target["expr"].as_str().unwrap();
-            let of_all = ["windlass_http", "windlass_database", "windlass_maintenance_duration"]
+            let covers_all_namespaces = ["windlass_http", "windlass_database", "windlass_maintenance_duration"]
                 .iter()
                 .any(|name| expr.contains(name));
-            assert!(of_all || expr.contains("namespace=~\"$namespace\""), "{}: {expr}", panel["title"]);
+            assert!(covers_all_namespaces || expr.contains("namespace=~\"$namespace\""), "{}: {expr}", panel["title"]);
         }
     }
 }
 
 #[test]
-fn the_service_is_shut_in_and_has_time_to_stop() {
+fn service_is_sandboxed_and_has_time_to_stop() {
     let unit = read("deploy/windlass.service");
     let value = |key: &str| {
         unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_else(|| panic!("{key}"))

@@ -1,4 +1,4 @@
-//! The documents, tried: what they show is what is printed.
+//! Runs the commands of the documentation and compares their output with the documents.
 
 mod clients;
 mod console;
@@ -6,44 +6,45 @@ pub mod volatile;
 mod wrap;
 
 use console::Document;
+use windlass_testkit::sqlite_url;
 
-use crate::windlass::{Server, sqlite_url};
+use crate::windlass::Server;
 
 #[test]
-fn the_readme_is_true() {
-    Document::open("README.md").try_out();
+fn readme_examples_work() {
+    Document::open("README.md").verify();
 }
 
 #[test]
-fn the_guide_to_http_is_true() {
-    Document::open("docs/http.md").try_out();
+fn http_guide_examples_work() {
+    Document::open("docs/http.md").verify();
 }
 
 #[test]
-fn the_guide_to_retention_is_true() {
-    Document::open("docs/retention.md").try_out();
+fn retention_guide_examples_work() {
+    Document::open("docs/retention.md").verify();
 }
 
 #[test]
-fn the_guide_to_the_shell_is_true() {
-    Document::open("docs/work.md").try_out();
+fn work_guide_examples_work() {
+    Document::open("docs/work.md").verify();
 }
 
 #[test]
-fn the_guide_to_http_shows_every_call() {
+fn http_guide_shows_every_operation() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&sqlite_url(folder.path()));
     let api = server.json("GET", "/openapi.json", "", 200);
     let steps = Document::open("docs/http.md").steps();
-    let shown: Vec<(String, String)> = steps.iter().flat_map(|step| calls(&step.command)).collect();
+    let shown: Vec<(String, String)> = steps.iter().flat_map(|step| curl_calls(&step.command)).collect();
     let mut missing = Vec::new();
     for (path, item) in api["paths"].as_object().unwrap() {
-        // Each of these is at the root, too.
+        // The same operations exist at the root.
         if path.starts_with("/namespaces/{namespace}/") {
             continue;
         }
         for method in item.as_object().unwrap().keys().filter(|key| *key != "parameters") {
-            if !shown.iter().any(|(used, at)| used.eq_ignore_ascii_case(method) && fits(path, at)) {
+            if !shown.iter().any(|(used, at)| used.eq_ignore_ascii_case(method) && matches_template(path, at)) {
                 missing.push(format!("{} {path}", method.to_uppercase()));
             }
         }
@@ -51,8 +52,8 @@ fn the_guide_to_http_shows_every_call() {
     assert!(missing.is_empty(), "docs/http.md does not show {missing:#?}");
 }
 
-/// Method and path of each curl in a command.
-fn calls(command: &str) -> Vec<(String, String)> {
+/// Returns method and path of each curl call in a command.
+fn curl_calls(command: &str) -> Vec<(String, String)> {
     let call = |curl: &str| {
         let (_, url) = curl.split_once("http://127.0.0.1:7700")?;
         let path = url.split(['\'', '"', ' ', '?', '\n']).next()?.to_owned();
@@ -66,8 +67,8 @@ fn calls(command: &str) -> Vec<(String, String)> {
     command.split("curl ").filter_map(call).collect()
 }
 
-/// Whether a path, in a namespace or not, is an example of this one.
-fn fits(template: &str, path: &str) -> bool {
+/// Whether a path, with or without a namespace, matches the template.
+fn matches_template(template: &str, path: &str) -> bool {
     let within = path.strip_prefix("/namespaces/").and_then(|rest| rest.split_once('/'));
     let path = within.map_or(path, |(_, rest)| rest).trim_start_matches('/');
     let template: Vec<&str> = template.trim_start_matches('/').split('/').collect();

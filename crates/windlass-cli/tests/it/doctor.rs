@@ -1,43 +1,44 @@
-//! `windlass doctor`, on a database of each kind and on a server.
+//! `windlass doctor` on each database and on a server.
 
 use serde_json::Value;
+use windlass_testkit::{sqlite_url, unused_address};
 
-use crate::bed::Bed;
-use crate::windlass::{Server, run, sqlite_url};
+use crate::fixture::CliFixture;
+use crate::windlass::{Server, run};
 
-/// Exit code and what was printed, with `N` for each number and `DB` for where it was.
-fn doctor(place: [&str; 2], args: &[&str]) -> String {
-    let (code, stdout, stderr) = run(&[&["doctor"], args, &place[..]].concat());
+/// Runs the command. Returns the output and the exit code, with `N` for each number and `DB` for the location.
+fn doctor(target: [&str; 2], args: &[&str]) -> String {
+    let (code, stdout, stderr) = run(&[&["doctor"], args, &target[..]].concat());
     assert_eq!(stderr, "");
-    format!("{}[exit code {code}]", steady(&stdout.replace(place[1], "DB")))
+    format!("{}[exit code {code}]", normalize(&stdout.replace(target[1], "DB")))
 }
 
-fn steady(text: &str) -> String {
-    let mut steady = String::new();
+fn normalize(text: &str) -> String {
+    let mut normalized = String::new();
     for c in text.chars() {
         match c {
-            '0'..='9' if steady.ends_with('N') => {}
-            '0'..='9' => steady.push('N'),
-            c => steady.push(c),
+            '0'..='9' if normalized.ends_with('N') => {}
+            '0'..='9' => normalized.push('N'),
+            c => normalized.push(c),
         }
     }
-    // Sizes and the like, and what depends on the machine.
-    let mut steady = steady.replace("N.N", "N").replace("ahead of", "behind");
-    while steady.contains("N,N") {
-        steady = steady.replace("N,N", "N");
+    // Unify numbers, units and everything that depends on the machine.
+    let mut normalized = normalized.replace("N.N", "N").replace("ahead of", "behind");
+    while normalized.contains("N,N") {
+        normalized = normalized.replace("N,N", "N");
     }
     for unit in ["N bytes", "N KiB", "N GiB", "N TiB"] {
-        steady = steady.replace(unit, "N MiB");
+        normalized = normalized.replace(unit, "N MiB");
     }
     let machine = ["local (", "PostgreSQL N", "Debian", "not known on this system", "the oldest table is "];
     let line = |line: &str| match machine.iter().find_map(|known| line.find(known)) {
         Some(at) => format!("{}…\n", &line[..at]),
         None => format!("{line}\n"),
     };
-    steady.lines().map(line).collect()
+    normalized.lines().map(line).collect()
 }
 
-fn snapshot(name: &str, found: &str) {
+fn assert_doctor_snapshot(name: &str, found: &str) {
     let mut settings = insta::Settings::clone_current();
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
@@ -48,55 +49,56 @@ fn migrate(url: &str) {
     assert_eq!(run(&["migrate", "up", "--database", url]).0, 0);
 }
 
-/// Something that is wrong on any database.
+/// Pauses the default namespace, which is a finding on any database.
 fn pause(url: &str) {
     let paused = run(&["namespace", "pause", "default", "--database", url]);
     assert_eq!(paused.0, 0, "{paused:?}");
 }
 
 #[test]
-fn sqlite_is_examined() {
+fn doctor_checks_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let url = &sqlite_url(folder.path());
     migrate(url);
-    snapshot("doctor_sqlite", &doctor(["--database", url], &[]));
+    assert_doctor_snapshot("doctor_sqlite", &doctor(["--database", url], &[]));
     assert_eq!(doctor(["--database", url], &["--quiet"]), "[exit code 0]");
     pause(url);
-    snapshot("doctor_sqlite_quiet", &doctor(["--database", url], &["--quiet"]));
+    assert_doctor_snapshot("doctor_sqlite_quiet", &doctor(["--database", url], &["--quiet"]));
     let full = doctor(["--database", url], &["--full"]);
-    assert!(full.contains("all of it was read"), "{full}");
+    assert!(full.contains("the whole file was read"), "{full}");
 }
 
 #[test]
-fn postgres_is_examined() {
-    let bed = Bed::postgres();
-    let [_, url] = &bed.reach();
+fn doctor_checks_postgres() {
+    let fixture = CliFixture::postgres();
+    let [_, url] = &fixture.target_args();
     migrate(url);
-    // Whether the server of the tests is durable is not the test's business: the usual one is fast instead.
+    // Ignore the durability check: PostgreSQL servers for tests are usually configured for speed.
     let found = doctor(["--database", url], &[]);
-    let own = |line: &&str| !["durability", "ALTER SYSTEM", "exit code"].iter().any(|other| line.contains(other));
-    let lines: Vec<&str> = found.lines().filter(own).filter(|line| *line != "problem").skip(1).collect();
-    snapshot("doctor_postgres", lines.join("\n").trim_start());
+    let is_relevant =
+        |line: &&str| !["durability", "ALTER SYSTEM", "exit code"].iter().any(|other| line.contains(other));
+    let lines: Vec<&str> = found.lines().filter(is_relevant).filter(|line| *line != "problem").skip(1).collect();
+    assert_doctor_snapshot("doctor_postgres", lines.join("\n").trim_start());
     let (code, _, stderr) = run(&["doctor", "--full", "--database", url]);
     assert_eq!((code, stderr.as_str()), (2, "error: --full: is for SQLite; PostgreSQL has pg_amcheck\n"));
 }
 
 #[test]
-fn a_server_is_examined() {
+fn doctor_checks_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let url = &sqlite_url(folder.path());
     migrate(url);
     pause(url);
     let server = Server::start(url);
     let address = &format!("http://{}", server.address());
-    snapshot("doctor_server", &doctor(["--server", address], &[]));
+    assert_doctor_snapshot("doctor_server", &doctor(["--server", address], &[]));
     let (code, _, stderr) = run(&["doctor", "--full", "--server", address]);
     assert_eq!(code, 2);
     assert!(stderr.starts_with("error: --full: a server is not asked"), "{stderr}");
 }
 
 #[test]
-fn json_is_the_answer_of_the_api() {
+fn json_output_equals_the_api_response() {
     let folder = tempfile::tempdir().unwrap();
     let url = &sqlite_url(folder.path());
     migrate(url);
@@ -115,43 +117,43 @@ fn json_is_the_answer_of_the_api() {
         findings.map(|finding| format!("{} {}", finding["check"], keys(finding))).collect()
     };
     assert_eq!(shape(&of_server), shape(&of_api));
-    // A database has nobody who could get in.
+    // Only a server has the check of access.
     assert_eq!(shape(&of_database).len() + 1, shape(&of_server).len());
     assert_eq!(of_database["level"], "ok");
 }
 
 #[test]
-fn what_is_wrong_shows_in_the_exit_code() {
+fn problem_sets_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let url = &sqlite_url(folder.path());
     migrate(url);
     let connection = windlass::rusqlite::Connection::open(folder.path().join("windlass.db")).unwrap();
     connection.execute_batch("DROP INDEX dead_letters_by_time").unwrap();
-    snapshot("doctor_problem", &doctor(["--database", url], &["-q"]));
+    assert_doctor_snapshot("doctor_problem", &doctor(["--database", url], &["-q"]));
 }
 
 #[test]
-fn a_database_that_cannot_be_opened_is_the_report() {
+fn unopened_database_is_reported_as_a_finding() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let url = |name: &str| format!("sqlite://{}", path(name).display());
     std::fs::write(path("letter.db"), "Dear reader, this is no database at all.\n".repeat(100)).unwrap();
     std::fs::write(path("empty.db"), "").unwrap();
-    windlass::rusqlite::Connection::open(path("old.db")).unwrap().execute_batch(OLD).unwrap();
+    windlass::rusqlite::Connection::open(path("old.db")).unwrap().execute_batch(OLD_SCHEMA).unwrap();
     let mut report = String::new();
     for name in ["missing.db", "letter.db", "empty.db", "old.db"] {
         let (code, stdout, stderr) = run(&["doctor", "--database", &url(name)]);
         assert_eq!(stderr, "");
         let stdout = stdout.replace(&folder.path().display().to_string(), "FOLDER");
-        report += &format!("{name}\n{}[exit code {code}]\n\n", steady(&stdout));
+        report += &format!("{name}\n{}[exit code {code}]\n\n", normalize(&stdout));
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = unused_address();
     report += &format!("no server\n{}\n\n", doctor(["--server", &format!("http://{free}")], &[]));
     let postgres = format!("postgres://me:secret@{free}/events");
     let (code, stdout, stderr) = run(&["doctor", "--database", &postgres]);
     assert!(!stdout.contains("secret") && stderr.is_empty(), "{stdout}{stderr}");
-    report += &format!("no PostgreSQL\n{}[exit code {code}]", steady(&stdout.replace(&free.to_string(), "HOST")));
-    snapshot("doctor_unopened", &report);
+    report += &format!("no PostgreSQL\n{}[exit code {code}]", normalize(&stdout.replace(&free.to_string(), "HOST")));
+    assert_doctor_snapshot("doctor_unopened", &report);
     assert!(!path("missing.db").exists());
 
     let (code, stdout, _) = run(&["doctor", "--json", "--database", &url("missing.db")]);
@@ -160,6 +162,6 @@ fn a_database_that_cannot_be_opened_is_the_report() {
     assert_eq!(report["findings"][0]["check"], "database");
 }
 
-const OLD: &str = "
+const OLD_SCHEMA: &str = "
 CREATE TABLE windlass_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL);
 INSERT INTO windlass_migrations VALUES (1, 'engine', 0);";

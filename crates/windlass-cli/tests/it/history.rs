@@ -3,75 +3,64 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use windlass::sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use windlass::{ClaimRequest, NewEvent, Queue, Report};
+use windlass_testkit::{Database, Kind, run_on_two_threads, sqlite_url};
 
-use crate::windlass::{Server, run, sqlite_url};
+use crate::windlass::{Server, run};
 
-/// Runs a test on both databases: with a URL that has nothing behind it yet, and a folder of its own.
-fn on_both(name: &str, test: impl AsyncFn(&str, &Path)) {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    runtime.block_on(test(&sqlite_url(folder.path()), folder.path()));
-    let folder = tempfile::tempdir().unwrap();
-    runtime.block_on(async {
-        let server = std::env::var("WINDLASS_TEST_POSTGRES")
-            .expect("WINDLASS_TEST_POSTGRES is not set: run the tests with `cargo xtask test`");
-        let database = format!("windlass_cli_{name}_{}", std::process::id());
-        let mut admin = PgConnection::connect(&server).await.unwrap();
-        admin.execute(AssertSqlSafe(format!("CREATE DATABASE {database}"))).await.unwrap();
-        let url = format!("{}/{database}", server.rsplit_once('/').unwrap().0);
-        test(&url, folder.path()).await;
-        admin.execute(AssertSqlSafe(format!("DROP DATABASE {database} WITH (FORCE)"))).await.unwrap();
-    });
+/// Runs a test on SQLite and PostgreSQL, each with the URL of an empty database and a temporary folder.
+fn on_both_stores(test: impl AsyncFn(&str, &Path)) {
+    for database in [Kind::Sqlite, Kind::Postgres].map(Database::empty) {
+        run_on_two_threads(async || test(&database.url, database.folder.path()).await);
+    }
 }
 
-/// Three events that are done, and one that waits, in two namespaces.
-async fn fill(url: &str) -> Queue {
+/// Creates three completed events and a pending one, in two namespaces.
+async fn create_history(url: &str) -> Queue {
     let queue = Queue::open(url).await.unwrap();
     queue.put_namespace("shop", None, None).await.unwrap();
     let shop = queue.in_namespace("shop").unwrap();
     for (queue, event_type) in [(&queue, "a"), (&shop, "order.paid"), (&shop, "order.sent")] {
         let event = NewEvent::new(event_type).title("Grüße").payload(&json!({ "n": 1 })).unwrap();
         queue.publish(event).await.unwrap();
-        let taken = queue.claim(ClaimRequest::new("w")).await.unwrap();
-        queue.finish(&taken[0], Report::done()).await.unwrap().attempt().unwrap();
+        let claimed = queue.claim(ClaimRequest::new("w")).await.unwrap();
+        queue.finish(&claimed[0], Report::done()).await.unwrap().attempt().unwrap();
     }
     shop.publish(NewEvent::new("waits")).await.unwrap();
     queue
 }
 
-async fn shown(queue: &Queue, id: i64) -> String {
+async fn event_and_log(queue: &Queue, id: i64) -> String {
     let (view, log) = (queue.get(id).await.unwrap(), queue.log(id).await.unwrap());
     json!([view, log]).to_string()
 }
 
-fn out(args: &[&str]) -> String {
+fn stdout_of(args: &[&str]) -> String {
     let (code, stdout, stderr) = run(args);
     assert_eq!((code, stderr.as_str()), (0, ""), "{args:?}");
     stdout
 }
 
 #[test]
-fn history_goes_to_files_and_back() {
-    on_both("round_trip", async |url, folder| {
-        let queue = fill(url).await;
+fn exported_history_can_be_imported() {
+    on_both_stores(async |url, folder| {
+        let queue = create_history(url).await;
         let shop = queue.in_namespace("shop").unwrap();
         let (dir, other) = (folder.join("backup"), folder.join("other.db"));
         let dir = dir.to_str().unwrap();
-        let exported = out(&["history", "export", "--database", url, "--to", dir]);
+        let exported = stdout_of(&["history", "export", "--database", url, "--to", dir]);
         assert_eq!(exported, format!("3 events with 3 attempts, in 2 files in {dir}\n"));
         let other = format!("sqlite://{}", other.display());
-        let imported = out(&["history", "import", dir, "--database", &other]);
+        let imported = stdout_of(&["history", "import", dir, "--database", &other]);
         assert_eq!(imported, "3 events and 3 attempts imported from 2 files; 0 of the events known already\n");
-        let there = Queue::open(&other).await.unwrap();
-        assert_eq!(shown(&there, 1).await, shown(&queue, 1).await);
-        let shop_there = there.in_namespace("shop").unwrap();
+        let imported_queue = Queue::open(&other).await.unwrap();
+        assert_eq!(event_and_log(&imported_queue, 1).await, event_and_log(&queue, 1).await);
+        let shop_there = imported_queue.in_namespace("shop").unwrap();
         for id in [2, 3] {
-            assert_eq!(shown(&shop_there, id).await, shown(&shop, id).await);
+            assert_eq!(event_and_log(&shop_there, id).await, event_and_log(&shop, id).await);
         }
         assert!(shop_there.claim(ClaimRequest::new("w")).await.unwrap().is_empty());
-        let again = out(&["history", "import", dir, "--database", url, "--json"]);
+        let again = stdout_of(&["history", "import", dir, "--database", url, "--json"]);
         let expected = json!({ "files": 2, "unfinished": 0, "events": 0, "attempts": 0, "known": 3, "clashes": 0,
                                "first_clash": null });
         assert_eq!(serde_json::from_str::<Value>(&again).unwrap(), expected);
@@ -80,14 +69,14 @@ fn history_goes_to_files_and_back() {
 }
 
 #[test]
-fn an_export_can_be_narrowed_down() {
-    on_both("narrow", async |url, folder| {
-        fill(url).await.close().await;
+fn export_can_be_filtered() {
+    on_both_stores(async |url, folder| {
+        create_history(url).await.close().await;
         let events = |name: &str, args: &[&str]| {
             let dir = folder.join(name);
             let args =
                 [&["history", "export", "--json", "--database", url, "--to", dir.to_str().unwrap()], args].concat();
-            serde_json::from_str::<Value>(&out(&args)).unwrap()["events"].as_u64().unwrap()
+            serde_json::from_str::<Value>(&stdout_of(&args)).unwrap()["events"].as_u64().unwrap()
         };
         assert_eq!(events("1", &["--namespace", "shop"]), 2);
         assert_eq!(events("2", &["--type", "order.*,b"]), 2);
@@ -104,16 +93,16 @@ fn an_export_can_be_narrowed_down() {
 }
 
 #[test]
-fn what_clashes_is_an_error_and_the_rest_is_there() {
-    on_both("clash", async |url, folder| {
-        fill(url).await.close().await;
+fn import_reports_conflicts_and_stores_the_rest() {
+    on_both_stores(async |url, folder| {
+        create_history(url).await.close().await;
         let dir = folder.join("backup");
         let dir = dir.to_str().unwrap();
-        out(&["history", "export", "--database", url, "--to", dir]);
+        stdout_of(&["history", "export", "--database", url, "--to", dir]);
         let other = format!("sqlite://{}", folder.join("other.db").display());
-        let there = Queue::open(&other).await.unwrap();
-        there.publish(NewEvent::new("mine")).await.unwrap();
-        there.close().await;
+        let imported_queue = Queue::open(&other).await.unwrap();
+        imported_queue.publish(NewEvent::new("mine")).await.unwrap();
+        imported_queue.close().await;
         let (code, stdout, stderr) = run(&["history", "import", dir, "--database", &other]);
         assert_eq!(code, 1);
         assert_eq!(stdout, "2 events and 2 attempts imported from 2 files; 0 of the events known already\n");
@@ -123,7 +112,7 @@ fn what_clashes_is_an_error_and_the_rest_is_there() {
 }
 
 #[test]
-fn looking_for_history_makes_no_database() {
+fn export_creates_no_database() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("backup");
     let (code, _, stderr) =
@@ -133,14 +122,14 @@ fn looking_for_history_makes_no_database() {
 }
 
 #[test]
-fn a_server_says_where_it_archives_to() {
+fn server_banner_names_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("archive");
     let server = Server::start_with(
         &sqlite_url(folder.path()),
         &["--listen", "127.0.0.1:0", "--archive-dir", dir.to_str().unwrap()],
     );
-    assert!(server.hello.contains(&format!("\n  archive    {}\n", dir.display())), "{}", server.hello);
+    assert!(server.banner.contains(&format!("\n  archive    {}\n", dir.display())), "{}", server.banner);
     let put = server.json("PUT", "/namespaces/a", r#"{"policy":{"archive":true}}"#, 201);
     assert_eq!(put["policy"]["archive"], true);
 }

@@ -1,10 +1,11 @@
 //! `--log-format`.
 
 use serde_json::Value;
+use windlass_testkit::sqlite_url;
 
-use crate::windlass::{Server, run, sqlite_url};
+use crate::windlass::{Server, run};
 
-/// What a server logs over an event that fails once, then for good.
+/// Returns the log of a server on which an event fails once and then becomes a dead letter.
 fn log_of(args: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let all = [&["--listen", "127.0.0.1:0"], args].concat();
@@ -17,14 +18,14 @@ fn log_of(args: &[&str]) -> String {
         server.json("POST", &format!("/events/{id}/fail"), &report, 200);
     }
     server.signal("TERM");
-    let (code, _, stderr) = server.end();
+    let (code, _, stderr) = server.wait();
     assert_eq!(code, Some(0), "{stderr}");
     stderr
 }
 
 // O2
 #[test]
-fn each_line_is_a_json_object_with_its_fields() {
+fn json_log_lines_are_objects_with_fields() {
     let log = log_of(&["--log-format", "json"]);
     let lines: Vec<Value> =
         log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
@@ -36,7 +37,7 @@ fn each_line_is_a_json_object_with_its_fields() {
         let timestamp = line["timestamp"].as_str().unwrap();
         assert!(timestamp.len() > 19 && timestamp.contains('T') && timestamp.ends_with('Z'), "{timestamp}");
     }
-    let about = |level: &str| {
+    let fields_at_level = |level: &str| {
         let found: Vec<&Value> = lines.iter().filter(|line| line["level"] == level).collect();
         assert_eq!(found.len(), 1, "{log}");
         found[0]["fields"].clone()
@@ -44,7 +45,7 @@ fn each_line_is_a_json_object_with_its_fields() {
     for (level, message) in
         [("WARN", "an event failed and will be retried"), ("ERROR", "an event failed and is a dead letter now")]
     {
-        let fields = about(level);
+        let fields = fields_at_level(level);
         assert_eq!(fields["message"], message);
         assert_eq!((&fields["namespace"], &fields["type"]), (&"default".into(), &"order.paid".into()));
         assert_eq!((&fields["subscription"], &fields["worker_id"]), (&"main".into(), &"me:1".into()));
@@ -54,14 +55,14 @@ fn each_line_is_a_json_object_with_its_fields() {
 }
 
 #[test]
-fn without_it_lines_are_for_people() {
+fn default_log_format_is_text() {
     let log = log_of(&[]);
     assert!(log.lines().all(|line| serde_json::from_str::<Value>(line).is_err()), "{log}");
     assert!(log.contains("an event failed and will be retried"), "{log}");
 }
 
 #[test]
-fn it_comes_before_or_after_the_command_and_must_be_known() {
+fn log_format_is_a_global_option_and_validated() {
     for args in [["--log-format", "json", "migrate"], ["migrate", "--log-format", "json"]] {
         let args: Vec<&str> = args.into_iter().chain(["status", "--database", "sqlite:///nowhere/a.db"]).collect();
         assert_eq!(run(&args).0, run(&["migrate", "status", "--database", "sqlite:///nowhere/a.db"]).0);

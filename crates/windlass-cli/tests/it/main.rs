@@ -1,7 +1,9 @@
-//! The real binary: what it prints, what it serves, how it ends.
+//! Tests of the `windlass` binary: output, server, signals and exit codes.
+//!
+//! [`fixture`] runs commands on each database and through a server. [`docs`] runs the commands of the documentation.
 
 #[macro_use]
-mod bed;
+mod fixture;
 #[macro_use]
 mod work;
 
@@ -12,8 +14,8 @@ mod docs;
 mod doctor;
 mod health;
 mod history;
+mod inspect;
 mod logging;
-mod look;
 mod migrate;
 mod publish;
 mod repair;

@@ -1,8 +1,9 @@
 //! `windlass migrate`.
 
 use serde_json::{Value, json};
+use windlass_testkit::{sqlite_url, unused_address};
 
-use crate::windlass::{run, sqlite_url, windlass};
+use crate::windlass::{run, windlass};
 
 fn json(args: &[&str]) -> Value {
     let (code, stdout, stderr) = run(args);
@@ -11,7 +12,7 @@ fn json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn status_and_up_say_where_the_schema_stands() {
+fn status_and_up_report_the_schema_version() {
     let folder = tempfile::tempdir().unwrap();
     let url = &sqlite_url(folder.path());
     let (status, up) = (["migrate", "status", "--database", url], ["migrate", "up", "--database", url]);
@@ -26,7 +27,7 @@ fn status_and_up_say_where_the_schema_stands() {
 }
 
 #[test]
-fn json_is_for_programs() {
+fn json_output_has_versions() {
     let folder = tempfile::tempdir().unwrap();
     let url = &sqlite_url(folder.path());
     let status = || json(&["migrate", "status", "--json", "--database", url]);
@@ -39,7 +40,7 @@ fn json_is_for_programs() {
 }
 
 #[test]
-fn the_database_may_come_from_the_environment() {
+fn database_can_come_from_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let output = windlass(&["migrate", "up"]).env("WINDLASS_DATABASE", &url).output().unwrap();
@@ -48,8 +49,8 @@ fn the_database_may_come_from_the_environment() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_an_error() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+fn unreachable_database_is_an_error() {
+    let free = unused_address();
     let (code, stdout, stderr) =
         run(&["migrate", "status", "--database", &format!("postgres://me:secret@{free}/events")]);
     assert_eq!((code, stdout.as_str()), (5, ""));

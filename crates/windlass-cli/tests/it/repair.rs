@@ -1,10 +1,10 @@
-//! What puts things right: redrive, purge, cancel, reset.
+//! Snapshots of the commands that change deliveries: redrive, purge, cancel, reset.
 
-use crate::bed::{Bed, Seed};
+use crate::fixture::{CliFixture, Seed};
 
-on_each_reach! { dead_letters waiting_and_held }
+snapshot_on_each_target! { dead_letters pending_and_processing }
 
-const DEAD: Seed = &[
+const DEAD_LETTERS: Seed = &[
     ("POST", "/events", r#"{"type":"mail.send","payload":1,"max_retries":0}"#),
     ("POST", "/events", r#"{"type":"mail.send","payload":2,"max_retries":0}"#),
     ("POST", "/events", r#"{"type":"order.paid","payload":3,"max_retries":0}"#),
@@ -19,8 +19,9 @@ const DEAD: Seed = &[
     ),
 ];
 
-fn dead_letters(mut bed: Bed) {
-    bed.seed(DEAD)
+fn dead_letters(mut fixture: CliFixture) {
+    fixture
+        .seed(DEAD_LETTERS)
         .run("dead-letters redrive")
         .run("dead-letters redrive 1 --all")
         .run("dead-letters redrive --type 'mail.*'")
@@ -33,10 +34,10 @@ fn dead_letters(mut bed: Bed) {
         .run("dead-letters purge --all --yes --json")
         .run("dead-letters list")
         .run("list")
-        .check("repair_dead_letters");
+        .assert_snapshot("repair_dead_letters");
 }
 
-const LIVE: Seed = &[
+const PENDING_AND_PROCESSING: Seed = &[
     ("POST", "/events", r#"{"type":"mail.send","payload":1,"tags":"spring"}"#),
     ("POST", "/events", r#"{"type":"mail.send","payload":2,"tags":"autumn"}"#),
     ("POST", "/events", r#"{"type":"order.paid","payload":3}"#),
@@ -44,8 +45,9 @@ const LIVE: Seed = &[
     ("POST", "/events/claim", r#"{"worker_id":"w","types":"order.paid","lease_ms":3600000}"#),
 ];
 
-fn waiting_and_held(mut bed: Bed) {
-    bed.seed(LIVE)
+fn pending_and_processing(mut fixture: CliFixture) {
+    fixture
+        .seed(PENDING_AND_PROCESSING)
         .run("reset 3 --reason 'w hangs'")
         .run("reset 3 --json")
         .run("cancel 3")
@@ -58,5 +60,5 @@ fn waiting_and_held(mut bed: Bed) {
         .run("cancel --type 'mail.*' --tag spring --yes")
         .run("cancel --type 'mail.*' --yes --json")
         .run("list")
-        .check("repair_waiting_and_held");
+        .assert_snapshot("repair_pending_and_processing");
 }

@@ -1,11 +1,13 @@
 //! `windlass serve`.
 
-use crate::windlass::{Server, run, sqlite_url, windlass};
+use windlass_testkit::sqlite_url;
+
+use crate::windlass::{Server, run, windlass};
 
 const EVENT: &str = r#"{"title":"Say hello","tags":"greeting","payload":{"to":"world"}}"#;
 
 #[test]
-fn it_says_what_it_uses_and_how_to_begin() {
+fn banner_names_settings_and_first_commands() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let server = Server::start(&url);
@@ -28,30 +30,30 @@ All there is: http://{address}/openapi.json
 ",
         env!("CARGO_PKG_VERSION")
     );
-    assert_eq!(server.hello, expected);
+    assert_eq!(server.banner, expected);
 }
 
 #[test]
-fn an_event_goes_through_and_sigterm_ends_the_server() {
+fn event_is_processed_and_sigterm_stops_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&sqlite_url(folder.path()));
     assert_eq!(server.request("GET", "/healthz", ""), (200, r#"{"status":"ok"}"#.to_owned()));
     let id = server.json("POST", "/events", EVENT, 201)["id"].clone();
-    let taken = server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:1", "", 200);
-    assert_eq!((&taken["id"], taken["payload"].to_string()), (&id, r#"{"to":"world"}"#.to_owned()));
+    let claimed = server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:1", "", 200);
+    assert_eq!((&claimed["id"], claimed["payload"].to_string()), (&id, r#"{"to":"world"}"#.to_owned()));
     server.json("POST", &format!("/events/{id}/complete"), r#"{"worker_id":"me:1"}"#, 200);
     assert_eq!(server.request("GET", "/events/subscribe?tags=greeting&worker_id=me:1", ""), (204, String::new()));
 
     server.signal("TERM");
-    let (code, _, stderr) = server.end();
+    let (code, _, stderr) = server.wait();
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stderr.contains("stopping"), "{stderr}");
-    assert!(!stderr.contains('\x1b'), "colours, although this is no terminal: {stderr}");
+    assert!(stderr.contains("shutting down"), "{stderr}");
+    assert!(!stderr.contains('\x1b'), "colors without a terminal: {stderr}");
 }
 
 // C6
 #[test]
-fn an_idle_poll_outside_its_limits_is_refused() {
+fn idle_poll_outside_its_limits_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let serve = |idle_poll| run(&["serve", "--database", &url, "--listen", "127.0.0.1:0", "--idle-poll", idle_poll]);
@@ -65,33 +67,33 @@ fn an_idle_poll_outside_its_limits_is_refused() {
 }
 
 #[test]
-fn sigint_ends_it_too() {
+fn sigint_stops_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&sqlite_url(folder.path()));
     server.signal("INT");
-    assert_eq!(server.end().0, Some(0));
+    assert_eq!(server.wait().0, Some(0));
 }
 
 #[test]
-fn what_was_acknowledged_survives_kill_9() {
+fn acknowledged_events_survive_kill_9() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let server = Server::start(&url);
-    let waiting = server.json("POST", "/events", EVENT, 201)["id"].clone();
-    let done = server.json("POST", "/events", EVENT, 201)["id"].clone();
-    let taken = server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:1", "", 200)["id"].clone();
-    assert_eq!(taken, waiting);
-    server.json("POST", &format!("/events/{taken}/complete"), r#"{"worker_id":"me:1"}"#, 200);
+    let first = server.json("POST", "/events", EVENT, 201)["id"].clone();
+    let second = server.json("POST", "/events", EVENT, 201)["id"].clone();
+    let claimed = server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:1", "", 200)["id"].clone();
+    assert_eq!(claimed, first);
+    server.json("POST", &format!("/events/{claimed}/complete"), r#"{"worker_id":"me:1"}"#, 200);
     server.signal("KILL");
-    assert_eq!(server.end().0, None);
+    assert_eq!(server.wait().0, None);
 
     let server = Server::start(&url);
-    assert_eq!(server.json("GET", &format!("/events/{taken}"), "", 200)["status"], "COMPLETED");
-    assert_eq!(server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:2", "", 200)["id"], done);
+    assert_eq!(server.json("GET", &format!("/events/{claimed}"), "", 200)["status"], "COMPLETED");
+    assert_eq!(server.json("GET", "/events/subscribe?tags=greeting&worker_id=me:2", "", 200)["id"], second);
 }
 
 #[test]
-fn an_address_that_others_can_reach_is_refused() {
+fn public_address_without_token_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     for address in ["0.0.0.0:0", "[::]:0"] {
@@ -106,18 +108,18 @@ fn an_address_that_others_can_reach_is_refused() {
             )
         );
     }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the database was made nevertheless");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the database was created");
 }
 
 #[test]
-fn with_a_token_others_may_reach_it_and_need_one() {
+fn public_address_with_token_requires_it() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let (code, created, stderr) = run(&["token", "create", "--database", &url, "--scope", "publish", "--json"]);
     assert_eq!(code, 0, "{stderr}");
     let created: serde_json::Value = serde_json::from_str(&created).unwrap();
     let mut server = Server::start_with(&url, &["--listen", "0.0.0.0:0"]);
-    assert!(server.hello.contains("  open to    whoever has an API token\n"), "{}", server.hello);
+    assert!(server.banner.contains("  open to    whoever has an API token\n"), "{}", server.banner);
     assert_eq!(server.request("POST", "/events", EVENT).0, 401);
     server.token = created["secret"].as_str().map(str::to_owned);
     assert_eq!(server.request("POST", "/events", EVENT).0, 201);
@@ -125,15 +127,15 @@ fn with_a_token_others_may_reach_it_and_need_one() {
 }
 
 #[test]
-fn an_insecure_server_asks_nobody() {
+fn insecure_server_requires_no_token() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start_with(&sqlite_url(folder.path()), &["--listen", "0.0.0.0:0", "--insecure"]);
-    assert!(server.hello.contains("  open to    anyone who can reach it\n"), "{}", server.hello);
+    assert!(server.banner.contains("  open to    anyone who can reach it\n"), "{}", server.banner);
     assert_eq!(server.request("POST", "/events", EVENT).0, 201);
 }
 
 #[test]
-fn the_largest_payload_can_be_set() {
+fn payload_limit_can_be_set() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--listen", "127.0.0.1:0", "--payload-bytes-max", "10"];
     let server = Server::start_with(&sqlite_url(folder.path()), &args);
@@ -143,7 +145,7 @@ fn the_largest_payload_can_be_set() {
 }
 
 #[test]
-fn a_certificate_needs_its_key_and_both_must_be_there() {
+fn certificate_and_key_are_both_required() {
     let (code, _, stderr) = run(&["serve", "--tls-cert", "nowhere.pem"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("--tls-key <PEM>"), "{stderr}");
@@ -153,16 +155,16 @@ fn a_certificate_needs_its_key_and_both_must_be_there() {
 }
 
 #[test]
-fn an_address_in_use_is_named() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+fn address_in_use_is_reported() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     let (code, _, stderr) = run(&["serve", "--database", "sqlite:///nowhere/windlass.db", "--listen", &address]);
     assert_eq!(code, 1);
     assert!(stderr.starts_with(&format!("error: cannot listen on {address}: ")), "{stderr}");
 }
 
 #[test]
-fn a_bad_database_url_is_explained_without_its_password() {
+fn invalid_database_url_is_reported_without_password() {
     let (code, stdout, stderr) =
         run(&["serve", "--listen", "127.0.0.1:0", "--database", "mysql://me:secret@localhost/events"]);
     assert_eq!((code, stdout.as_str()), (1, ""));
@@ -180,7 +182,7 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
-fn a_bad_log_filter_is_named() {
+fn invalid_log_filter_is_reported() {
     let output = windlass(&["migrate", "status"]).env("WINDLASS_LOG", "windlass=loud").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();

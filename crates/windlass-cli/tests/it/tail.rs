@@ -4,23 +4,24 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
+use windlass_testkit::{sqlite_url, unused_address};
 
-use crate::windlass::{Server, run, sqlite_url, windlass};
+use crate::windlass::{Server, run, windlass};
 
 /// A running `windlass tail`; killed if the test fails.
-struct Tail {
+struct TailProcess {
     process: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
 }
 
-impl Tail {
-    fn start(args: &[&str]) -> Tail {
+impl TailProcess {
+    fn start(args: &[&str]) -> TailProcess {
         let mut command = windlass(&["tail"]);
         let mut process = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         let stderr = BufReader::new(process.stderr.take().unwrap());
-        Tail { process, stdout, stderr }
+        TailProcess { process, stdout, stderr }
     }
 
     fn line(&mut self) -> String {
@@ -29,13 +30,13 @@ impl Tail {
         line
     }
 
-    fn remark(&mut self) -> String {
+    fn note(&mut self) -> String {
         let mut line = String::new();
         self.stderr.read_line(&mut line).unwrap();
         line
     }
 
-    /// Ctrl-C: the exit code.
+    /// Sends Ctrl-C and returns the exit code.
     fn interrupt(mut self) -> Option<i32> {
         let kill = Command::new("kill").args(["-INT", &self.process.id().to_string()]).status();
         assert!(kill.unwrap().success());
@@ -43,21 +44,21 @@ impl Tail {
     }
 }
 
-impl Drop for Tail {
+impl Drop for TailProcess {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Ignore errors: the process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 #[test]
-fn it_tells_what_happens_in_a_database() {
+fn tail_prints_activities_of_a_database() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let server = Server::start(&url);
-    let mut tail = Tail::start(&["--database", &url, "--type", "order.*"]);
-    assert_eq!(tail.remark(), format!("Following namespace default of {url}; Ctrl-C ends it.\n"));
+    let mut tail = TailProcess::start(&["--database", &url, "--type", "order.*"]);
+    assert_eq!(tail.note(), format!("Following namespace default of {url}; Ctrl-C ends it.\n"));
     server.json("POST", "/events", r#"{"type":"mail.send","payload":1}"#, 201);
     server.json("POST", "/events", r#"{"type":"order.paid","title":"Order\u001b 17","payload":1}"#, 201);
     let line = tail.line();
@@ -68,13 +69,14 @@ fn it_tells_what_happens_in_a_database() {
 }
 
 #[test]
-fn it_finds_back_to_a_server_that_was_away() {
+fn tail_reconnects_to_a_restarted_server() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     let server = Server::start(&url);
     let address = server.address().to_owned();
-    let mut tail = Tail::start(&["--server", &format!("http://{address}"), "--json", "--status", "pending,failed"]);
-    // It follows once a line comes, which may be that of any of these.
+    let mut tail =
+        TailProcess::start(&["--server", &format!("http://{address}"), "--json", "--status", "pending,failed"]);
+    // Publish until the first line arrives: events before the connection are not reported.
     let first = std::thread::scope(|scope| {
         let line = scope.spawn(|| tail.line());
         while !line.is_finished() {
@@ -86,11 +88,11 @@ fn it_finds_back_to_a_server_that_was_away() {
     assert_eq!((&first["type"], &first["action"]), (&Value::from("order.paid"), &Value::from("PUBLISHED")));
 
     server.signal("TERM");
-    assert_eq!(server.end().0, Some(0));
-    assert_eq!(tail.remark(), "the server stops; trying to get back to it\n");
+    assert_eq!(server.wait().0, Some(0));
+    assert_eq!(tail.note(), "the server stops; trying to get back to it\n");
     let server = Server::start_with(&url, &["--listen", &address]);
-    let back = tail.remark();
-    assert!(back.starts_with("Connected again. What happened from ") && back.contains(" was missed: "), "{back}");
+    let note = tail.note();
+    assert!(note.starts_with("Connected again. What happened from ") && note.contains(" was missed: "), "{note}");
     server.json("POST", "/events", r#"{"type":"mail.send","payload":1}"#, 201);
     loop {
         let line: Value = serde_json::from_str(&tail.line()).unwrap();
@@ -102,7 +104,7 @@ fn it_finds_back_to_a_server_that_was_away() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_said_at_once() {
+fn first_connection_error_ends_the_command() {
     let folder = tempfile::tempdir().unwrap();
     let url = sqlite_url(folder.path());
     assert_eq!(run(&["migrate", "up", "--database", &url]).0, 0);
@@ -110,7 +112,7 @@ fn what_cannot_be_followed_is_said_at_once() {
     assert_eq!(code, 3, "{stderr}");
     let (code, _, stderr) = run(&["tail", "--database", &url, "--status", "gone"]);
     assert_eq!(code, 2, "{stderr}");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = unused_address();
     let (code, _, stderr) = run(&["tail", "--server", &format!("http://{free}")]);
     assert_eq!(code, 5, "{stderr}");
 }

@@ -1,37 +1,38 @@
 //! `windlass token`.
 
 use serde_json::{Value, json};
+use windlass_testkit::sqlite_url;
 
-use crate::windlass::{run, sqlite_url};
+use crate::windlass::run;
 
-/// A database of a test's own.
-struct Tokens {
+/// A database for one test.
+struct TokenFixture {
     url: String,
     folder: tempfile::TempDir,
 }
 
-impl Tokens {
-    fn new() -> Tokens {
+impl TokenFixture {
+    fn new() -> TokenFixture {
         let folder = tempfile::tempdir().unwrap();
-        Tokens { url: sqlite_url(folder.path()), folder }
+        TokenFixture { url: sqlite_url(folder.path()), folder }
     }
 
-    /// `windlass token` with these words: exit code, stdout, stderr.
+    /// Runs `windlass token`. Returns exit code, stdout and stderr.
     fn run(&self, args: &[&str]) -> (i32, String, String) {
         run(&[&["token"], args, &["--database", &self.url]].concat())
     }
 
-    fn out(&self, args: &[&str]) -> String {
+    fn stdout_of(&self, args: &[&str]) -> String {
         let (code, stdout, stderr) = self.run(args);
         assert_eq!((code, stderr.as_str()), (0, ""), "{args:?}");
         stdout
     }
 
     fn json(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.out(&[args, &["--json"]].concat())).unwrap()
+        serde_json::from_str(&self.stdout_of(&[args, &["--json"]].concat())).unwrap()
     }
 
-    /// The error of words that cannot work.
+    /// Runs a command that must fail with this exit code. Returns stderr.
     fn error(&self, args: &[&str], code: i32) -> String {
         let (found, stdout, stderr) = self.run(args);
         assert_eq!((found, stdout.as_str()), (code, ""), "{args:?}: {stderr}");
@@ -39,7 +40,7 @@ impl Tokens {
     }
 }
 
-/// The token that stands on a line of its own.
+/// Returns the token, which is on a line of its own.
 fn secret(out: &str) -> &str {
     out.lines().find(|line| line.starts_with("wl_")).expect("a token on a line of its own")
 }
@@ -49,9 +50,10 @@ fn id(secret: &str) -> &str {
 }
 
 #[test]
-fn create_shows_the_token_once_and_how_to_use_it() {
-    let tokens = Tokens::new();
-    let out = tokens.out(&["create", "--scope", "consume,publish", "--namespace", "orders,billing", "--name", "shop"]);
+fn create_shows_the_token_once() {
+    let tokens = TokenFixture::new();
+    let out =
+        tokens.stdout_of(&["create", "--scope", "consume,publish", "--namespace", "orders,billing", "--name", "shop"]);
     let secret = secret(&out);
     let id = id(secret);
     let expected = format!(
@@ -69,15 +71,15 @@ It is shown only this once: the database keeps no more than a hash of it. Send i
     );
     assert_eq!(out, expected);
     let (_, digits) = secret.rsplit_once('_').unwrap();
-    let listed = tokens.out(&["list"]) + &tokens.json(&["list"]).to_string();
+    let listed = tokens.stdout_of(&["list"]) + &tokens.json(&["list"]).to_string();
     assert!(listed.contains(id) && !listed.contains(digits), "{listed}");
 }
 
 #[test]
 fn list_is_an_aligned_table() {
-    let tokens = Tokens::new();
-    tokens.out(&["create", "--scope", "admin"]);
-    tokens.out(&[
+    let tokens = TokenFixture::new();
+    tokens.stdout_of(&["create", "--scope", "admin"]);
+    tokens.stdout_of(&[
         "create",
         "--scope",
         "publish",
@@ -104,12 +106,12 @@ ID            NAME          SCOPES        NAMESPACES  CREATED               EXPI
 {id_two}  Zoë's laptop  publish,read  a,b,c       {at_two}  {end}
 "
     );
-    assert_eq!(tokens.out(&["list"]), expected);
+    assert_eq!(tokens.stdout_of(&["list"]), expected);
 }
 
 #[test]
-fn json_is_for_programs() {
-    let tokens = Tokens::new();
+fn json_output_has_all_fields() {
+    let tokens = TokenFixture::new();
     let created = tokens.json(&["create", "--scope", "publish", "--namespace", "orders", "--expires-in", "12h"]);
     let secret = created["secret"].as_str().unwrap();
     let mut expected = json!({
@@ -122,35 +124,36 @@ fn json_is_for_programs() {
 }
 
 #[test]
-fn a_revoked_token_is_gone() {
-    let tokens = Tokens::new();
-    let (one, two) = (tokens.out(&["create", "--scope", "read"]), tokens.out(&["create", "--scope", "read"]));
+fn revoked_token_is_removed() {
+    let tokens = TokenFixture::new();
+    let (one, two) =
+        (tokens.stdout_of(&["create", "--scope", "read"]), tokens.stdout_of(&["create", "--scope", "read"]));
     let (one, two) = (secret(&one), secret(&two));
-    assert_eq!(tokens.out(&["revoke", id(one)]), format!("Token {} was revoked.\n", id(one)));
+    assert_eq!(tokens.stdout_of(&["revoke", id(one)]), format!("Token {} was revoked.\n", id(one)));
     assert_eq!(tokens.json(&["list"])[0]["token_id"], id(two));
     let error = tokens.error(&["revoke", id(one)], 3);
     assert_eq!(error.lines().next().unwrap(), format!("error: token '{}' does not exist", id(one)));
-    // The whole text of a token does as well, and is not repeated.
-    assert_eq!(tokens.out(&["revoke", two]), format!("Token {} was revoked.\n", id(two)));
+    // The whole token is accepted as well, and its secret is not printed.
+    assert_eq!(tokens.stdout_of(&["revoke", two]), format!("Token {} was revoked.\n", id(two)));
     let error = tokens.error(&["revoke", two], 3);
     assert_eq!(error.lines().next().unwrap(), format!("error: token '{}' does not exist", id(two)));
-    assert_eq!(tokens.out(&["list"]), "There are no tokens; `windlass token create` makes one.\n");
+    assert_eq!(tokens.stdout_of(&["list"]), "There are no tokens; `windlass token create` makes one.\n");
     assert_eq!(tokens.json(&["list"]), json!([]));
 }
 
 #[test]
-fn list_and_revoke_make_no_database() {
-    let tokens = Tokens::new();
+fn list_and_revoke_create_no_database() {
+    let tokens = TokenFixture::new();
     for args in [&["list"][..], &["revoke", "0123456789ab"]] {
         let error = tokens.error(args, 1);
         assert!(error.starts_with("error: the database has schema version 0, but version "), "{error}");
     }
-    assert_eq!(std::fs::read_dir(tokens.folder.path()).unwrap().count(), 0, "looking made a database");
+    assert_eq!(std::fs::read_dir(tokens.folder.path()).unwrap().count(), 0, "the command created a database");
 }
 
 #[test]
-fn what_is_wrong_is_named() {
-    let tokens = Tokens::new();
+fn invalid_options_are_reported() {
+    let tokens = TokenFixture::new();
     let error = tokens.error(&["create"], 2);
     assert!(error.contains("--scope <SCOPE>"), "{error}");
     let error = tokens.error(&["create", "--scope", "publish,write"], 2);
@@ -161,7 +164,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(error, "error: expires_in: must be at most 100 years\n");
     let error = tokens.error(&["create", "--scope", "read", "--expires-in", "0d"], 2);
     assert_eq!(error, "error: expires_in: must be more than zero\n");
-    // An empty namespace, from an unset variable perhaps, must not mean all of them.
+    // An empty namespace, for example from an unset variable, must not mean all namespaces.
     for empty in ["", "orders,"] {
         let error = tokens.error(&["create", "--scope", "read", "--namespace", empty], 2);
         assert!(error.starts_with("error: namespaces: '' is not a valid name: "), "{error}");

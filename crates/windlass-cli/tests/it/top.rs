@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-in_each_place! {
-    fn a_frame_shows_what_is_there(place) {
-        place.event(json!(1));
-        place.event(json!(2));
-        place.work_off(&["--type", "t", "--quiet"], "read n; echo nope >&2; exit $((66 - n))");
-        let (code, stdout, stderr) = place.run(&["top", "--once"], "");
+test_on_each_target! {
+    fn once_prints_a_frame(fixture) {
+        fixture.publish_payload(json!(1));
+        fixture.publish_payload(json!(2));
+        fixture.work_until_empty(&["--type", "t", "--quiet"], "read n; echo nope >&2; exit $((66 - n))");
+        let (code, stdout, stderr) = fixture.run(&["top", "--once"], "");
         assert_eq!((code, stderr.as_str()), (0, ""));
         let row = stdout.lines().find(|line| line.starts_with("t ")).unwrap();
         let words: Vec<&str> = row.split_whitespace().take(5).collect();
@@ -15,8 +15,8 @@ in_each_place! {
         assert!(stdout.contains("exit code 65: nope"), "{stdout}");
     }
 
-    fn without_a_terminal_it_says_what_to_use(place) {
-        let (code, stdout, stderr) = place.run(&["top"], "");
+    fn live_view_without_a_terminal_suggests_alternatives(fixture) {
+        let (code, stdout, stderr) = fixture.run(&["top"], "");
         assert_eq!((code, stdout.as_str()), (2, ""));
         assert!(stderr.contains("`windlass top --once`") && stderr.contains("`windlass stats`"), "{stderr}");
     }

@@ -1,38 +1,34 @@
-//! Running the binary, and talking to it.
+//! Runs the binary, and sends requests to a server that it started.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use serde_json::Value;
+use windlass_testkit::send_signal;
 
-/// The binary, untouched by the environment of whoever runs the tests.
+/// A command with the binary, without the Windlass settings of the tests' own environment.
 pub fn windlass(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.args(args);
-    let ours = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("WINDLASS_");
-    for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name) || name == "RUST_LOG") {
+    let is_setting = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("WINDLASS_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(name) || name == "RUST_LOG") {
         command.env_remove(name);
     }
     command
 }
 
-/// Runs it to its end: exit code, stdout, stderr.
+/// Runs the binary to its end. Returns exit code, stdout and stderr.
 pub fn run(args: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = windlass(args).output().unwrap();
     (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-pub fn sqlite_url(folder: &Path) -> String {
-    format!("sqlite://{}", folder.join("windlass.db").display())
-}
-
 /// A running `windlass serve`; killed if the test fails.
 pub struct Server {
-    /// What it printed when it started.
-    pub hello: String,
-    /// Sent with every request, where there is one.
+    /// The banner printed at the start.
+    pub banner: String,
+    /// Sent with every request, if set.
     pub token: Option<String>,
     address: String,
     process: Child,
@@ -49,21 +45,21 @@ impl Server {
         command.args(args);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
-        let mut hello = String::new();
-        while !hello.contains("/openapi.json") {
-            if stdout.read_line(&mut hello).unwrap() == 0 {
-                panic!("it ended: {hello}{}", stderr_of(&mut process));
+        let mut banner = String::new();
+        while !banner.contains("/openapi.json") {
+            if stdout.read_line(&mut banner).unwrap() == 0 {
+                panic!("the server ended: {banner}{}", stderr_of(&mut process));
             }
         }
-        let address = hello.split("http://").nth(1).and_then(|rest| rest.lines().next()).unwrap().to_owned();
-        Server { hello, token: None, address, process, stdout }
+        let address = banner.split("http://").nth(1).and_then(|rest| rest.lines().next()).unwrap().to_owned();
+        Server { banner, token: None, address, process, stdout }
     }
 
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Sends a request; status and body.
+    /// Sends a request. Returns status and body.
     pub fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut connection = TcpStream::connect(&self.address).unwrap();
         let length = body.len();
@@ -74,9 +70,9 @@ impl Server {
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .unwrap();
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let mut response = String::new();
+        connection.read_to_string(&mut response).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
@@ -88,12 +84,11 @@ impl Server {
     }
 
     pub fn signal(&self, signal: &str) {
-        let kill = Command::new("kill").args([&format!("-{signal}"), &self.process.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        send_signal(self.process.id(), signal);
     }
 
-    /// Waits for its end: exit code (none if a signal ended it) and what it wrote meanwhile.
-    pub fn end(mut self) -> (Option<i32>, String, String) {
+    /// Waits for the process to end. Returns the exit code (none if a signal ended it), stdout and stderr.
+    pub fn wait(mut self) -> (Option<i32>, String, String) {
         let stderr = stderr_of(&mut self.process);
         let mut stdout = String::new();
         self.stdout.read_to_string(&mut stdout).unwrap();
@@ -111,7 +106,7 @@ fn stderr_of(process: &mut Child) -> String {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already, and this may be a panic: nothing more can be done here.
+        // Ignore errors: the process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

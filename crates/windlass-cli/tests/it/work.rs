@@ -1,7 +1,7 @@
 //! `windlass work`.
 
 #[macro_use]
-pub mod place;
+pub mod fixture;
 
 mod crash;
 mod outcomes;

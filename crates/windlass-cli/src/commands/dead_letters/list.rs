@@ -1,14 +1,13 @@
 //! `windlass dead-letters list`.
 
 use clap::Args;
-use serde::Deserialize;
-use windlass::Timestamp;
+use windlass_api::{DeadLetterBody, DeadLettersBody};
 
 use super::Filter;
 use crate::Result;
-use crate::commands::{Common, show};
-use crate::output::{Cell, FAINT, Table, counted, left, of_status, paint, right, text, width};
-use crate::when;
+use crate::commands::{NamespaceArgs, print_response};
+use crate::output::{Cell, FAINT, Table, left, paint, pluralize, right, status_style, terminal_width, text};
+use crate::time;
 
 /// List dead letters, the newest first
 #[derive(Args)]
@@ -27,75 +26,63 @@ pub struct List {
     #[arg(long, value_name = "N", default_value_t = 0)]
     offset: u64,
     #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Deserialize)]
-struct Body {
-    dead_letters: Vec<Letter>,
-    total: u64,
-}
-
-#[derive(Deserialize)]
-struct Letter {
-    event_id: i64,
-    #[serde(rename = "type")]
-    event_type: String,
-    subscription: String,
-    status: String,
-    reason: String,
-    error: Option<String>,
-    attempts: u32,
-    failed_at: Timestamp,
+    common: NamespaceArgs,
 }
 
 impl List {
     pub async fn run(self) -> Result {
         let mut query = self.filter.query();
         query.extend([("limit", self.limit.to_string()), ("offset", self.offset.to_string())]);
-        let answer = self.common.target.with(async |api| api.get(&api.within("/dead-letters"), &query).await).await?;
-        show(self.common.json, &answer, |answer| {
-            let Body { dead_letters, total } = answer.read()?;
+        let response = self
+            .common
+            .target
+            .with_api(async |api| api.get(&api.namespace_path("/dead-letters"), &query).await)
+            .await?;
+        print_response(self.common.json, &response, |response| {
+            let DeadLettersBody { dead_letters, total, .. } = response.json()?;
             if dead_letters.is_empty() {
-                return Ok(if total == 0 { "No dead letter matches.".to_owned() } else { all(0, total, self.offset) });
+                return Ok(if total == 0 {
+                    "No dead letter matches.".to_owned()
+                } else {
+                    format_total(0, total, self.offset)
+                });
             }
             let shown = dead_letters.len() as u64;
-            Ok(format!("{}\n{}", table(dead_letters).render(width()), all(shown, total, self.offset)))
+            Ok(format!("{}\n{}", table(dead_letters).render(terminal_width()), format_total(shown, total, self.offset)))
         })
     }
 }
 
-fn all(shown: u64, total: u64, offset: u64) -> String {
+fn format_total(shown: u64, total: u64, offset: u64) -> String {
     let next = offset + shown;
     let more = if next < total && shown > 0 { format!("; go on with --offset {next}") } else { String::new() };
-    paint(&format!("{shown} of {}{more}", counted(total, "dead letter")), FAINT)
+    paint(&format!("{shown} of {}{more}", pluralize(total, "dead letter")), FAINT)
 }
 
-fn table(letters: Vec<Letter>) -> Table<8> {
+fn table(dead_letters: Vec<DeadLetterBody>) -> Table<8> {
     let columns = [
         right("ID"),
         left("STATUS"),
         text("TYPE"),
         text("FOR"),
         right("TRIES"),
-        left("GIVEN UP").spare(),
-        text("REASON").spare(),
+        left("GIVEN UP").optional(),
+        text("REASON").optional(),
         text("ERROR"),
     ];
     let mut table = Table::new(columns);
-    // Which subscription it was for is no news where there is but one.
-    let several = letters.iter().any(|letter| letter.subscription != "main");
-    for Letter { event_id, event_type, subscription, status, reason, error, attempts, failed_at } in letters {
-        let style = of_status(&status);
+    // Show the subscription column only if there is another subscription than `main`.
+    let shows_subscription = dead_letters.iter().any(|dead_letter| dead_letter.subscription != "main");
+    for dead_letter in dead_letters {
         table.row([
-            event_id.into(),
-            Cell::styled(status, style),
-            event_type.into(),
-            several.then_some(subscription).into(),
-            attempts.into(),
-            when::shown(failed_at).into(),
-            reason.into(),
-            error.into(),
+            dead_letter.event_id.into(),
+            Cell::styled(dead_letter.status.as_str(), status_style(dead_letter.status)),
+            dead_letter.event_type.into(),
+            shows_subscription.then_some(dead_letter.subscription).into(),
+            dead_letter.attempts.into(),
+            time::format_timestamp(dead_letter.failed_at).into(),
+            dead_letter.reason.into(),
+            dead_letter.error.into(),
         ]);
     }
     table

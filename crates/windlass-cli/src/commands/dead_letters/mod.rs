@@ -1,22 +1,24 @@
-//! `windlass dead-letters`: what will not be tried again by itself.
+//! `windlass dead-letters`: lists, shows, redrives and purges deliveries that are no longer retried.
+//!
+//! Each subcommand has a file of its own, except that redrive and purge share one.
 
-mod act;
 mod list;
+mod redrive_or_purge;
 mod show;
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
 use windlass::{Status, Timestamp};
+use windlass_api::DeadLetterFilterRequest;
 
-use self::act::Act;
 use self::list::List;
+use self::redrive_or_purge::{PURGE, REDRIVE, RedriveOrPurge};
 use self::show::Show;
-use super::status;
+use super::parse_status;
 use crate::Result;
-use crate::api::{given, joined};
-use crate::when;
+use crate::api::{comma_separated, present_params};
+use crate::time;
 
-/// See what failed for good; bring it back, or throw it away
+/// List, redrive or purge dead letters
 #[derive(Args)]
 pub struct DeadLetters {
     #[command(subcommand)]
@@ -35,7 +37,7 @@ Examples:
   windlass dead-letters redrive 1001 1002
   windlass dead-letters redrive --type 'order.*' --reason 'Handler error'
   windlass dead-letters redrive --all --yes")]
-    Redrive(Act),
+    Redrive(RedriveOrPurge),
     /// Delete dead letters: by id, all that match, or all there are
     ///
     /// Their events stay in the history.
@@ -44,7 +46,7 @@ Examples:
   windlass dead-letters purge 1001
   windlass dead-letters purge --status expired --failed-before 30d
   windlass dead-letters purge --type 'newsletter.*' --yes")]
-    Purge(Act),
+    Purge(RedriveOrPurge),
 }
 
 impl DeadLetters {
@@ -52,20 +54,20 @@ impl DeadLetters {
         match self.action {
             Action::List(list) => list.run().await,
             Action::Show(show) => show.run().await,
-            Action::Redrive(act) => act.run(act::REDRIVE).await,
-            Action::Purge(act) => act.run(act::PURGE).await,
+            Action::Redrive(redrive) => redrive.run(REDRIVE).await,
+            Action::Purge(purge) => purge.run(PURGE).await,
         }
     }
 }
 
-/// Which dead letters.
+/// Selects dead letters.
 #[derive(Args)]
 struct Filter {
     /// Only of this subscription
     #[arg(long, value_name = "NAME")]
     subscription: Option<String>,
     /// Only failed or only expired ones
-    #[arg(long, short, value_name = "STATUS", value_parser = status)]
+    #[arg(long, short, value_name = "STATUS", value_parser = parse_status)]
     status: Option<Status>,
     /// Only these types, exact or by prefix ending in `*`; several with commas
     #[arg(long = "type", short, value_name = "TYPE", value_delimiter = ',')]
@@ -74,18 +76,18 @@ struct Filter {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Only those given up before then: how long ago, as in 15m, a day, as in 2026-01-31, or an instant
-    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    #[arg(long, value_name = "WHEN", value_parser = time::parse_time_or_age)]
     failed_before: Option<Timestamp>,
 }
 
 impl Filter {
     fn query(&self) -> Vec<(&'static str, String)> {
-        given([
+        present_params([
             ("subscription", self.subscription.clone()),
             ("status", self.status.map(|status| status.to_string())),
-            ("types", joined(&self.types)),
+            ("types", comma_separated(&self.types)),
             ("reason", self.reason.clone()),
-            ("failed_before", self.failed_before.map(when::exact)),
+            ("failed_before", self.failed_before.map(time::to_rfc3339)),
         ])
     }
 
@@ -93,7 +95,14 @@ impl Filter {
         self.query().is_empty()
     }
 
-    fn body(&self) -> Map<String, Value> {
-        self.query().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
+    fn request(&self) -> DeadLetterFilterRequest {
+        DeadLetterFilterRequest {
+            subscription: self.subscription.clone(),
+            status: self.status,
+            types: comma_separated(&self.types).map(Into::into),
+            reason: self.reason.clone(),
+            failed_before: self.failed_before,
+            ..DeadLetterFilterRequest::default()
+        }
     }
 }

@@ -1,15 +1,13 @@
 //! `windlass dead-letters show`.
 
 use clap::Args;
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use windlass::Timestamp;
+use windlass_api::DeadLetterBody;
 
 use crate::Result;
-use crate::api::given;
-use crate::commands::{Common, get, show};
-use crate::output::{clean, clean_lines, fields, of_status, paint, section};
-use crate::when;
+use crate::api::present_params;
+use crate::commands::{NamespaceArgs, get, print_response};
+use crate::output::{format_fields, format_section, paint, sanitize, sanitize_lines, status_style};
+use crate::time;
 
 /// Show one dead letter: why it was given up, and its payload
 #[derive(Args)]
@@ -27,57 +25,36 @@ pub struct Show {
     #[arg(long, value_name = "NAME")]
     subscription: Option<String>,
     #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Deserialize)]
-struct Letter {
-    event_id: i64,
-    #[serde(rename = "type")]
-    event_type: String,
-    title: Option<String>,
-    description: Option<String>,
-    tags: String,
-    payload: Box<RawValue>,
-    subscription: String,
-    status: String,
-    reason: String,
-    error: Option<String>,
-    attempts: u32,
-    retry_count: u32,
-    max_retries: Option<u32>,
-    failed_at: Timestamp,
-    created_at: Timestamp,
-    group_id: Option<String>,
-    key: Option<String>,
+    common: NamespaceArgs,
 }
 
 impl Show {
     pub async fn run(self) -> Result {
-        let query = given([("subscription", self.subscription)]);
+        let query = present_params([("subscription", self.subscription)]);
         let path = format!("/dead-letters/{}", self.event_id);
-        let answer = self.common.target.with(async |api| api.get(&api.within(&path), &query).await).await?;
-        show(self.common.json, &answer, |answer| Ok(shown(&answer.read()?)))
+        let response =
+            self.common.target.with_api(async |api| api.get(&api.namespace_path(&path), &query).await).await?;
+        print_response(self.common.json, &response, |response| Ok(format_dead_letter(&response.json()?)))
     }
 }
 
-fn shown(letter: &Letter) -> String {
-    let facts = [
-        ("event", Some(letter.event_id.to_string())),
-        ("type", Some(clean(&letter.event_type))),
-        ("title", letter.title.as_deref().map(clean)),
-        ("description", letter.description.as_deref().map(clean_lines)),
-        ("status", Some(paint(&letter.status, of_status(&letter.status)))),
-        ("reason", Some(clean(&letter.reason))),
-        ("error", letter.error.as_deref().map(clean_lines)),
-        ("subscription", Some(clean(&letter.subscription))),
-        ("tags", Some(clean(&letter.tags)).filter(|tags| !tags.is_empty())),
-        ("group", letter.group_id.as_deref().map(clean)),
-        ("key", letter.key.as_deref().map(clean)),
-        ("attempts", Some(letter.attempts.to_string())),
-        ("failures", Some(get::failures(letter.retry_count, letter.max_retries))),
-        ("published", Some(when::shown_with_age(letter.created_at))),
-        ("given up", Some(when::shown_with_age(letter.failed_at))),
+fn format_dead_letter(dead_letter: &DeadLetterBody) -> String {
+    let values = [
+        ("event", Some(dead_letter.event_id.to_string())),
+        ("type", Some(sanitize(&dead_letter.event_type))),
+        ("title", dead_letter.title.as_deref().map(sanitize)),
+        ("description", dead_letter.description.as_deref().map(sanitize_lines)),
+        ("status", Some(paint(dead_letter.status.as_str(), status_style(dead_letter.status)))),
+        ("reason", Some(sanitize(&dead_letter.reason))),
+        ("error", dead_letter.error.as_deref().map(sanitize_lines)),
+        ("subscription", Some(sanitize(&dead_letter.subscription))),
+        ("tags", Some(sanitize(&dead_letter.tags)).filter(|tags| !tags.is_empty())),
+        ("group", dead_letter.options.group_id.as_deref().map(sanitize)),
+        ("key", dead_letter.options.key.as_deref().map(sanitize)),
+        ("attempts", Some(dead_letter.attempts.to_string())),
+        ("failures", Some(get::format_failures(dead_letter.retry_count, dead_letter.max_retries))),
+        ("published", Some(time::format_with_age(dead_letter.created_at))),
+        ("given up", Some(time::format_with_age(dead_letter.failed_at))),
     ];
-    format!("{}\n\n{}", fields(&facts), section("Payload", &get::payload(&letter.payload)))
+    format!("{}\n\n{}", format_fields(&values), format_section("Payload", &get::format_payload(&dead_letter.payload)))
 }

@@ -1,69 +1,58 @@
-//! What happened to an event, line by line.
+//! Formats the attempt history of an event.
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use windlass::Timestamp;
+use windlass_api::{Action, LogEntryBody};
 
 use crate::output::{
-    BAD, BUSY, Cell, FAINT, GOOD, Table, WARN, clean, clean_lines, left, pretty, right, section, text, width,
+    BAD, BUSY, Cell, FAINT, GOOD, Table, WARN, format_section, left, pretty_json, right, sanitize, sanitize_lines,
+    terminal_width, text,
 };
-use crate::when;
+use crate::time;
 
-#[derive(Deserialize)]
-pub struct LogEntry {
-    created_at: Timestamp,
-    action: String,
-    worker_id: Option<String>,
-    status_code: Option<i32>,
-    execution_time_ms: Option<u64>,
-    error_message: Option<String>,
-    /// What else the worker reported.
-    detail: Option<Box<RawValue>>,
-}
-
-/// A table and, below it, what was printed by those who kept it.
-pub fn shown(logs: &[LogEntry]) -> String {
+/// Formats a table and, below it, the output or details that workers reported.
+pub fn format_history(logs: &[LogEntryBody]) -> String {
     let columns = [left("WHEN"), left("WHAT"), text("WORKER"), right("CODE"), right("TOOK"), text("ERROR")];
     let mut table = Table::new(columns);
     for entry in logs {
         table.row([
-            when::shown(entry.created_at).into(),
-            Cell::styled(&entry.action, style_of(&entry.action)),
+            time::format_timestamp(entry.created_at).into(),
+            Cell::styled(entry.action.as_str(), action_style(entry.action)),
             entry.worker_id.as_deref().into(),
             entry.status_code.into(),
-            entry.execution_time_ms.map(when::took).into(),
+            entry.execution_time_ms.map(time::format_elapsed).into(),
             entry.error_message.as_deref().into(),
         ]);
     }
-    let details = logs.iter().filter_map(detail);
-    std::iter::once(table.render(width())).chain(details).collect::<Vec<_>>().join("\n\n")
+    let details = logs.iter().filter_map(format_detail);
+    std::iter::once(table.render(terminal_width())).chain(details).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What `windlass work` keeps of a command's output.
+/// The command output that `windlass work` stores with an attempt.
 #[derive(Deserialize)]
 struct Output {
     stdout: String,
     stderr: String,
 }
 
-/// Output as it was printed, anything else as JSON.
-fn detail(entry: &LogEntry) -> Option<String> {
+/// Formats command output as text, and any other detail as JSON.
+fn format_detail(entry: &LogEntryBody) -> Option<String> {
     let detail = entry.detail.as_ref()?;
-    let worker = clean(entry.worker_id.as_deref().unwrap_or("a worker"));
-    let (what, text) = match serde_json::from_str::<Output>(detail.get()) {
+    let worker = sanitize(entry.worker_id.as_deref().unwrap_or("a worker"));
+    let (title, text) = match serde_json::from_str::<Output>(detail.get()) {
         Ok(Output { stdout, stderr }) => ("Output", format!("{}\n{}", stdout.trim_end(), stderr.trim_end())),
-        Err(_) => ("Detail", pretty(detail.get())),
+        Err(_) => ("Detail", pretty_json(detail.get())),
     };
-    let text = clean_lines(text.trim_matches('\n'));
-    (!text.is_empty()).then(|| section(&format!("{what} of {worker}, {}", when::shown(entry.created_at)), &text))
+    let text = sanitize_lines(text.trim_matches('\n'));
+    (!text.is_empty())
+        .then(|| format_section(&format!("{title} of {worker}, {}", time::format_timestamp(entry.created_at)), &text))
 }
 
-fn style_of(action: &str) -> anstyle::Style {
+fn action_style(action: Action) -> anstyle::Style {
     match action {
-        "COMPLETED" => GOOD,
-        "FAILED" | "EXPIRED" => BAD,
-        "ABANDONED" | "COMPLETED_WITH_ERRORS" => WARN,
-        "PICKED" | "STARTED" => BUSY,
+        Action::Completed => GOOD,
+        Action::Failed | Action::Expired => BAD,
+        Action::Abandoned | Action::CompletedWithErrors => WARN,
+        Action::Picked | Action::Started => BUSY,
         _ => FAINT,
     }
 }
@@ -74,14 +63,14 @@ mod tests {
 
     fn detail_of(json: &str) -> Option<String> {
         let entry = format!(
-            r#"{{"created_at":"2026-01-31T12:00:00Z","action":"FAILED","worker_id":"host:1","detail":{json}}}"#
+            r#"{{"id":1,"event_id":1,"created_at":"2026-01-31T12:00:00Z","action":"FAILED","worker_id":"host:1","detail":{json}}}"#
         );
-        let shown = detail(&serde_json::from_str(&entry).unwrap())?;
+        let shown = format_detail(&serde_json::from_str(&entry).unwrap())?;
         Some(anstream::adapter::strip_str(&shown).to_string())
     }
 
     #[test]
-    fn output_is_shown_as_it_was_printed() {
+    fn command_output_is_shown_as_text() {
         let output = r#"{"exit_code":1,"stdout":"one\ntwo\n","stderr":"\u001b[31mno\n"}"#;
         let expected = "Output of host:1, 2026-01-31T12:00:00Z\none\ntwo\n\\u{1b}[31mno";
         assert_eq!(detail_of(output).as_deref(), Some(expected));

@@ -1,21 +1,20 @@
-//! `windlass get`: one event, and all that happened to it.
+//! `windlass get`: shows an event, its deliveries and its history.
 
 mod history;
 
 use clap::Args;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use windlass::Timestamp;
+use windlass_api::{DeliveryView, EventBody, Explanation};
 
-use self::history::LogEntry;
-use super::Common;
+use super::NamespaceArgs;
 use crate::Result;
-use crate::api::{Answer, Api, Refusal};
+use crate::api::{Api, ApiError, ApiResponse};
 use crate::output::{
-    BAD, Cell, Table, WARN, clean, clean_lines, fields, left, of_status, paint, pretty, print, print_json, right,
-    section, text, width,
+    BAD, Cell, Table, WARN, format_fields, format_section, left, paint, pretty_json, print, print_json, right,
+    sanitize, sanitize_lines, status_style, terminal_width, text,
 };
-use crate::when;
+use crate::time;
 
 /// Show an event: how it stands, why, and all that happened to it
 #[derive(Args)]
@@ -32,155 +31,109 @@ pub struct Get {
     #[arg(long, value_name = "NAME", default_value = "main")]
     subscription: String,
     #[command(flatten)]
-    common: Common,
-}
-
-/// What is shown of the answer.
-#[derive(Deserialize)]
-struct Event {
-    id: i64,
-    #[serde(rename = "type")]
-    event_type: String,
-    title: Option<String>,
-    description: Option<String>,
-    tags: String,
-    status: String,
-    payload: Box<RawValue>,
-    attempts: u32,
-    retry_count: u32,
-    max_retries: Option<u32>,
-    next_retry_at: Option<Timestamp>,
-    run_at: Option<Timestamp>,
-    expires_at: Option<Timestamp>,
-    worker_id: Option<String>,
-    lease_expires_at: Option<Timestamp>,
-    group_id: Option<String>,
-    key: Option<String>,
-    priority: Option<i64>,
-    producer: Option<String>,
-    scheduled_task_id: Option<String>,
-    metadata: Option<Box<RawValue>>,
-    error_message: Option<String>,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    #[serde(default)]
-    deliveries: Vec<Delivery>,
-    #[serde(default)]
-    logs: Vec<LogEntry>,
-}
-
-#[derive(Deserialize)]
-struct Delivery {
-    subscription: String,
-    status: String,
-    attempts: u32,
-    worker_id: Option<String>,
-    error_message: Option<String>,
-    updated_at: Timestamp,
-}
-
-/// Why it stands where it does.
-#[derive(Deserialize)]
-struct Explanation {
-    sentence: String,
-    advice: Option<String>,
+    common: NamespaceArgs,
 }
 
 impl Get {
     pub async fn run(self) -> Result {
-        let (answer, why) = self.common.target.with(async |api| self.ask(api).await).await?;
+        let (response, explanation) = self.common.target.with_api(async |api| self.request(api).await).await?;
         if self.common.json {
-            return print_json(&answer.text);
+            return print_json(&response.text);
         }
-        let why = why.map(|why| why.read::<Explanation>()).transpose()?;
-        print(&shown(&answer.read()?, why.as_ref()))
+        let explanation = explanation.map(|explanation| explanation.json::<Explanation>()).transpose()?;
+        print(&format_event(&response.json()?, explanation.as_ref()))
     }
 
-    async fn ask(&self, api: &Api) -> Result<(Answer, Option<Answer>)> {
-        let path = api.within(&format!("/events/{}", self.event_id));
+    async fn request(&self, api: &Api) -> Result<(ApiResponse, Option<ApiResponse>)> {
+        let path = api.namespace_path(&format!("/events/{}", self.event_id));
         let subscription = ("subscription", self.subscription.clone());
-        let answer = api.get(&path, &[("include_logs", "true".to_owned()), subscription.clone()]).await?;
+        let response = api.get(&path, &[("include_logs", "true".to_owned()), subscription.clone()]).await?;
         if self.common.json {
-            return Ok((answer, None));
+            return Ok((response, None));
         }
         match api.get(&format!("{path}/explain"), &[subscription]).await {
-            Ok(why) => Ok((answer, Some(why))),
-            // An older server.
-            Err(error) if error.downcast_ref().is_some_and(|refusal: &Refusal| refusal.code == "unknown_path") => {
-                Ok((answer, None))
+            Ok(explanation) => Ok((response, Some(explanation))),
+            // Older servers have no explanation.
+            Err(error) if error.downcast_ref().is_some_and(|api_error: &ApiError| api_error.code == "unknown_path") => {
+                Ok((response, None))
             }
             Err(error) => Err(error),
         }
     }
 }
 
-fn shown(event: &Event, why: Option<&Explanation>) -> String {
-    let mut text = fields(&facts(event, why));
+fn format_event(event: &EventBody, explanation: Option<&Explanation>) -> String {
+    let mut text = format_fields(&event_fields(event, explanation));
     if !event.deliveries.is_empty() {
-        let table = deliveries(&event.deliveries).render(width());
-        text.push_str(&format!("\n\n{}", section("Subscriptions", &table)));
+        let table = deliveries_table(&event.deliveries).render(terminal_width());
+        text.push_str(&format!("\n\n{}", format_section("Subscriptions", &table)));
     }
-    text.push_str(&format!("\n\n{}", section("Payload", &payload(&event.payload))));
-    if !event.logs.is_empty() {
-        text.push_str(&format!("\n\n{}", section("History", &history::shown(&event.logs))));
+    text.push_str(&format!("\n\n{}", format_section("Payload", &format_payload(&event.payload))));
+    if let Some(logs) = event.logs.as_deref().filter(|logs| !logs.is_empty()) {
+        text.push_str(&format!("\n\n{}", format_section("History", &history::format_history(logs))));
     }
     text
 }
 
-fn facts<'a>(event: &Event, why: Option<&Explanation>) -> Vec<(&'a str, Option<String>)> {
-    let line = |text: &Option<String>| text.as_deref().map(clean);
-    let instant = |at: Option<Timestamp>| at.map(when::shown_with_age);
-    let held = event.worker_id.is_some();
+fn event_fields<'a>(event: &EventBody, explanation: Option<&Explanation>) -> Vec<(&'a str, Option<String>)> {
+    let line = |text: &Option<String>| text.as_deref().map(sanitize);
+    let time = |at: Option<Timestamp>| at.map(time::format_with_age);
+    let (options, is_leased) = (&event.options, event.worker_id.is_some());
     vec![
         ("event", Some(event.id.to_string())),
-        ("type", Some(clean(&event.event_type))),
+        ("type", Some(sanitize(&event.event_type))),
         ("title", line(&event.title)),
-        ("description", event.description.as_deref().map(clean_lines)),
-        ("status", Some(paint(&event.status, of_status(&event.status)))),
-        ("why", why.map(|why| clean(&why.sentence))),
-        ("advice", why.and_then(|why| why.advice.as_deref()).map(|advice| paint(&clean(advice), WARN))),
-        ("error", event.error_message.as_deref().map(|error| paint(&clean_lines(error), BAD))),
+        ("description", event.description.as_deref().map(sanitize_lines)),
+        ("status", Some(paint(event.status.as_str(), status_style(event.status)))),
+        ("why", explanation.map(|explanation| sanitize(&explanation.sentence))),
+        (
+            "advice",
+            explanation
+                .and_then(|explanation| explanation.advice.as_deref())
+                .map(|advice| paint(&sanitize(advice), WARN)),
+        ),
+        ("error", event.error_message.as_deref().map(|error| paint(&sanitize_lines(error), BAD))),
         ("worker", line(&event.worker_id)),
-        ("lease ends", instant(event.lease_expires_at.filter(|_| held))),
-        ("tags", Some(clean(&event.tags)).filter(|tags| !tags.is_empty())),
-        ("group", line(&event.group_id)),
-        ("key", line(&event.key)),
-        ("priority", event.priority.map(|priority| priority.to_string())),
-        ("producer", line(&event.producer)),
-        ("schedule", line(&event.scheduled_task_id)),
-        ("metadata", event.metadata.as_ref().map(|metadata| clean(metadata.get()))),
+        ("lease ends", time(event.lease_expires_at.filter(|_| is_leased))),
+        ("tags", Some(sanitize(&event.tags)).filter(|tags| !tags.is_empty())),
+        ("group", line(&options.group_id)),
+        ("key", line(&options.key)),
+        ("priority", Some(options.priority).filter(|priority| *priority != 0).map(|priority| priority.to_string())),
+        ("producer", line(&options.producer)),
+        ("schedule", line(&options.scheduled_task_id)),
+        ("metadata", options.metadata.as_ref().map(|metadata| sanitize(metadata.get()))),
         ("attempts", Some(event.attempts.to_string())),
-        ("failures", Some(failures(event.retry_count, event.max_retries))),
-        ("next try", instant(event.next_retry_at)),
-        ("not before", instant(event.run_at)),
-        ("expires", instant(event.expires_at)),
-        ("published", Some(when::shown_with_age(event.created_at))),
-        ("changed", Some(when::shown_with_age(event.updated_at))),
+        ("failures", Some(format_failures(event.retry_count, event.max_retries))),
+        ("next try", time(event.next_retry_at)),
+        ("not before", time(options.run_at)),
+        ("expires", time(options.expires_at)),
+        ("published", Some(time::format_with_age(event.created_at))),
+        ("changed", Some(time::format_with_age(event.updated_at))),
     ]
 }
 
-/// How many failures were reported, and which would be the last: the first one always may be.
-pub fn failures(count: u32, max: Option<u32>) -> String {
+/// Formats the number of failures and the number that makes a dead letter, which is at least one.
+pub fn format_failures(count: u32, max: Option<u32>) -> String {
     match max {
         Some(max) => format!("{count} of {}", max.max(1)),
         None => count.to_string(),
     }
 }
 
-/// As it was sent, over several lines.
-pub fn payload(payload: &RawValue) -> String {
-    clean_lines(&pretty(payload.get()))
+/// Formats the payload over several lines.
+pub fn format_payload(payload: &RawValue) -> String {
+    sanitize_lines(&pretty_json(payload.get()))
 }
 
-fn deliveries(deliveries: &[Delivery]) -> Table<6> {
+fn deliveries_table(deliveries: &[DeliveryView]) -> Table<6> {
     let columns = [left("NAME"), left("STATUS"), right("TRIES"), left("CHANGED"), text("WORKER"), text("ERROR")];
     let mut table = Table::new(columns);
     for delivery in deliveries {
         table.row([
             Cell::new(&delivery.subscription),
-            Cell::styled(&delivery.status, of_status(&delivery.status)),
+            Cell::styled(delivery.status.as_str(), status_style(delivery.status)),
             delivery.attempts.into(),
-            when::shown(delivery.updated_at).into(),
+            time::format_timestamp(delivery.updated_at).into(),
             delivery.worker_id.as_deref().into(),
             delivery.error_message.as_deref().into(),
         ]);

@@ -1,17 +1,17 @@
-//! `windlass namespace`: namespaces and their policy.
+//! `windlass namespace`: lists, shows, creates, changes, pauses and resumes namespaces.
 
 mod view;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use windlass_api::NamespaceBody;
 
-use self::view::View;
-use super::{Anywhere, show};
+use super::{LocationArgs, print_response};
 use crate::Result;
-use crate::api::{Api, Refusal, Target, given, segment};
-use crate::exit::Usage;
-use crate::input::{json_argument, text_argument};
-use crate::output::{clean, width};
+use crate::api::{Api, ApiError, NamespaceTarget, encode_segment, present_params};
+use crate::exit::UsageError;
+use crate::input::{read_json_argument, read_text_argument};
+use crate::output::{sanitize, terminal_width};
 
 /// See and change namespaces and their policy; pause them
 #[derive(Args)]
@@ -49,16 +49,16 @@ Examples:
   windlass namespace show orders --json | jq '.policy | .max_retries = 9' | windlass namespace set orders --policy -")]
     Set(Put),
     /// Hand out nothing more; publishing goes on, and so does what workers hold
-    Pause(Turn),
+    Pause(SetPaused),
     /// Hand out events again
-    Resume(Turn),
+    Resume(SetPaused),
 }
 
 /// List the namespaces
 #[derive(Args)]
 struct List {
     #[command(flatten)]
-    at: Anywhere,
+    common: LocationArgs,
 }
 
 #[derive(Args)]
@@ -67,7 +67,7 @@ struct Named {
     #[arg(value_name = "NAME", default_value = "default")]
     name: String,
     #[command(flatten)]
-    at: Anywhere,
+    common: LocationArgs,
 }
 
 #[derive(Args)]
@@ -85,7 +85,7 @@ struct Put {
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
     #[command(flatten)]
-    at: Anywhere,
+    common: LocationArgs,
 }
 
 #[derive(Args)]
@@ -94,7 +94,7 @@ Examples:
   windlass namespace pause orders
   windlass namespace pause orders --type 'newsletter.*'
   windlass namespace resume orders")]
-struct Turn {
+struct SetPaused {
     /// The namespace
     #[arg(value_name = "NAME")]
     name: String,
@@ -102,7 +102,7 @@ struct Turn {
     #[arg(long = "type", short, value_name = "TYPE")]
     event_type: Option<String>,
     #[command(flatten)]
-    at: Anywhere,
+    common: LocationArgs,
 }
 
 impl Namespace {
@@ -112,25 +112,29 @@ impl Namespace {
             Action::Show(named) => named.run().await,
             Action::Create(put) => put.run(true).await,
             Action::Set(put) => put.run(false).await,
-            Action::Pause(turn) => turn.run("pause").await,
-            Action::Resume(turn) => turn.run("resume").await,
+            Action::Pause(pause) => pause.run("pause").await,
+            Action::Resume(resume) => resume.run("resume").await,
         }
     }
 }
 
 impl List {
     async fn run(self) -> Result {
-        let target = self.at.place.namespace("default");
-        let answer = target.with(async |api| api.get("/namespaces", &[]).await).await?;
-        show(self.at.json, &answer, |answer| Ok(view::table(answer)?.render(width())))
+        let target = self.common.location.namespace("default");
+        let response = target.with_api(async |api| api.get("/namespaces", &[]).await).await?;
+        print_response(self.common.json, &response, |response| {
+            Ok(view::format_table(response)?.render(terminal_width()))
+        })
     }
 }
 
 impl Named {
     async fn run(self) -> Result {
-        let target = self.at.place.namespace(self.name);
-        let answer = target.with(async |api| api.get(&api.within(""), &[]).await).await?;
-        show(self.at.json, &answer, |answer| view::shown(&answer.read::<View>()?))
+        let target = self.common.location.namespace(self.name);
+        let response = target.with_api(async |api| api.get(&api.namespace_path(""), &[]).await).await?;
+        print_response(self.common.json, &response, |response| {
+            view::format_namespace(&response.json::<NamespaceBody>()?)
+        })
     }
 }
 
@@ -138,82 +142,82 @@ impl Put {
     async fn run(self, new: bool) -> Result {
         let body = self.body()?;
         if !new && body.is_empty() {
-            return Err(Usage("say what to change: --preset, --policy or --metadata".to_owned()).into());
+            return Err(UsageError("say what to change: --preset, --policy or --metadata".to_owned()).into());
         }
-        let target = self.at.place.clone().namespace(&self.name);
-        let path = format!("/namespaces/{}", segment(&self.name));
-        let answer = with(&target, new, async |api| match (new, exists(api, &path).await?) {
+        let target = self.common.location.clone().namespace(&self.name);
+        let path = format!("/namespaces/{}", encode_segment(&self.name));
+        let response = with_api(&target, new, async |api| match (new, exists(api, &path).await?) {
             (true, true) => {
                 Err(format!("namespace '{}' exists already; `windlass namespace set` changes it", self.name).into())
             }
             (false, false) => Err(not_found(&self.name).into()),
             _ => api.put(&path, &[], &body).await,
         });
-        let answer = answer.await?;
+        let response = response.await?;
         let done = if new { "created" } else { "changed" };
-        show(self.at.json, &answer, |_| Ok(format!("Namespace {} was {done}.", clean(&self.name))))
+        print_response(self.common.json, &response, |_| Ok(format!("Namespace {} was {done}.", sanitize(&self.name))))
     }
 
     fn body(&self) -> Result<Map<String, Value>> {
         let mut body = Map::new();
         let mut policy: Option<Map<String, Value>> = None;
         if let Some(file) = &self.policy {
-            policy = Some(settings(file)?);
+            policy = Some(read_settings(file)?);
         }
         if let Some(preset) = &self.preset {
             policy.get_or_insert_default().insert("preset".to_owned(), json!(preset));
         }
         body.extend(policy.map(|policy| ("policy".to_owned(), Value::Object(policy))));
         if let Some(metadata) = &self.metadata {
-            let metadata = json_argument("--metadata", metadata)?;
+            let metadata = read_json_argument("--metadata", metadata)?;
             body.insert("metadata".to_owned(), serde_json::from_str(metadata.get())?);
         }
         Ok(body)
     }
 }
 
-/// The first namespace of a new database is worth making it.
-async fn with<T>(target: &Target, new: bool, work: impl AsyncFnOnce(&Api) -> Result<T>) -> Result<T> {
+/// Connects and runs `work`. Creating a namespace also creates a missing database.
+async fn with_api<T>(target: &NamespaceTarget, new: bool, work: impl AsyncFnOnce(&Api) -> Result<T>) -> Result<T> {
     let api = if new { target.connect_or_create().await? } else { target.connect().await? };
-    let done = work(&api).await;
+    let result = work(&api).await;
     api.close().await;
-    done
+    result
 }
 
 async fn exists(api: &Api, path: &str) -> Result<bool> {
     match api.get(path, &[]).await {
         Ok(_) => Ok(true),
-        Err(error) if error.downcast_ref().is_some_and(|refusal: &Refusal| refusal.code == NOT_FOUND) => Ok(false),
+        Err(error) if error.downcast_ref().is_some_and(|api_error: &ApiError| api_error.code == NOT_FOUND) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
 const NOT_FOUND: &str = "namespace_not_found";
 
-fn not_found(name: &str) -> Refusal {
-    Refusal { status: 404, code: NOT_FOUND.to_owned(), sentence: format!("namespace '{name}' does not exist") }
+fn not_found(name: &str) -> ApiError {
+    ApiError { status: 404, code: NOT_FOUND.to_owned(), message: format!("namespace '{name}' does not exist") }
 }
 
-/// The settings in a file.
-fn settings(file: &str) -> Result<Map<String, Value>> {
-    let whole = text_argument("--policy", &if file == "-" { file.to_owned() } else { format!("@{file}") })?;
-    serde_json::from_str(&whole)
-        .map_err(|error| Usage(format!("--policy: {file}: is not a JSON object: {error}")).into())
+/// Reads the policy settings from a file.
+fn read_settings(file: &str) -> Result<Map<String, Value>> {
+    let text = read_text_argument("--policy", &if file == "-" { file.to_owned() } else { format!("@{file}") })?;
+    serde_json::from_str(&text)
+        .map_err(|error| UsageError(format!("--policy: {file}: is not a JSON object: {error}")).into())
 }
 
-impl Turn {
+impl SetPaused {
     async fn run(self, verb: &str) -> Result {
-        let query = given([("type", self.event_type.clone())]);
-        let target = self.at.place.namespace(&self.name);
-        let answer = target.with(async |api| api.post(&api.within(&format!("/{verb}")), &query, &()).await).await?;
-        show(self.at.json, &answer, |answer| {
-            let what = match &self.event_type {
-                Some(event_type) => format!("Type {} in namespace {} was", clean(event_type), clean(&self.name)),
-                None => format!("Namespace {} was", clean(&self.name)),
+        let query = present_params([("type", self.event_type.clone())]);
+        let target = self.common.location.namespace(&self.name);
+        let response =
+            target.with_api(async |api| api.post(&api.namespace_path(&format!("/{verb}")), &query, &()).await).await?;
+        print_response(self.common.json, &response, |response| {
+            let subject = match &self.event_type {
+                Some(event_type) => format!("Type {} in namespace {} was", sanitize(event_type), sanitize(&self.name)),
+                None => format!("Namespace {} was", sanitize(&self.name)),
             };
-            let view: View = answer.read()?;
-            let still = view.still_paused().map(|still| format!(" {still}")).unwrap_or_default();
-            Ok(format!("{what} {verb}d.{still}"))
+            let still = view::still_paused(&response.json()?).map(|still| format!(" {still}")).unwrap_or_default();
+            Ok(format!("{subject} {verb}d.{still}"))
         })
     }
 }

@@ -1,4 +1,6 @@
-//! Publishing a file: batches, several at a time, and an exact account of what became of them.
+//! Publishes a file: sends several batches concurrently and records the outcome of every line.
+//!
+//! A thread reads [`Batch`]es, [`BulkPublisher`] sends them, and [`PublishSummary`] has the outcomes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,114 +10,115 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError, JoinSet};
+use windlass_api::PublishedBatchBody;
 
 use super::Publish;
-use super::lines::{Bad, Batch, Lines, Next};
-use super::tally::{Range, Tally};
+use super::batches::{Batch, BatchReader, InvalidLine, ReadItem};
+use super::summary::{LineRange, PublishSummary};
 use crate::Result;
-use crate::api::{Api, Refusal, Unreachable};
-use crate::exit::Usage;
+use crate::api::{Api, ApiError, Unreachable};
+use crate::exit::UsageError;
 use crate::interrupts::Interrupts;
-use crate::output::{clean, counted, print, tell};
+use crate::output::{pluralize, print, print_note, sanitize};
 
-/// So many batches are under way at once.
+/// Batches that are sent concurrently.
 const IN_FLIGHT_MAX: usize = 4;
-/// A batch that may be sent again is, so often, after a second and then after twice as long each time.
-const AGAIN_MAX: u32 = 5;
+/// Retries of a batch that is safe to send again. The delay starts at a second and doubles.
+const RETRIES_MAX: u32 = 5;
 
 pub async fn run(publish: &Publish, file: &Path) -> Result {
     let (reader, size) = open(file)?;
     let api = Arc::new(publish.target.connect_or_create().await?);
     let (sender, batches) = mpsc::channel(1);
     let from_line = publish.from_line;
-    // A thread and no task: nobody can take it off a read that waits.
-    std::thread::spawn(move || read(Lines::new(reader, from_line), &sender));
-    let mut bulk = Bulk {
+    // A thread, not a task: a blocking read cannot be canceled.
+    std::thread::spawn(move || read_batches(BatchReader::new(reader, from_line), &sender));
+    let mut publisher = BulkPublisher {
         api,
-        skip_bad: publish.skip_bad,
+        skips_invalid: publish.skip_bad,
         bar: progress(size),
-        tally: Tally::default(),
+        summary: PublishSummary::default(),
         in_flight: JoinSet::new(),
-        lines: HashMap::new(),
-        ordered: false,
-        stopped: None,
+        in_flight_lines: HashMap::new(),
+        is_ordered: false,
+        stop_reason: None,
         interrupts: Interrupts::listen()?,
         interrupted: false,
     };
-    bulk.send_all(batches).await;
-    bulk.bar.finish_and_clear();
-    bulk.close().await;
-    report(&bulk.tally, bulk.stopped, publish.json)
+    publisher.send_all(batches).await;
+    publisher.bar.finish_and_clear();
+    publisher.close().await;
+    report(&publisher.summary, publisher.stop_reason, publish.json)
 }
 
 fn open(file: &Path) -> Result<(Box<dyn BufRead + Send>, Option<u64>)> {
     if file.as_os_str() == "-" {
         return Ok((Box::new(BufReader::new(stdin())), None));
     }
-    let bad = |error| Usage(format!("{}: {error}", file.display()));
-    let opened = File::open(file).map_err(bad)?;
-    let metadata = opened.metadata().map_err(bad)?;
+    let unreadable = |error| UsageError(format!("{}: {error}", file.display()));
+    let opened = File::open(file).map_err(unreadable)?;
+    let metadata = opened.metadata().map_err(unreadable)?;
     Ok((Box::new(BufReader::with_capacity(1 << 20, opened)), metadata.is_file().then_some(metadata.len())))
 }
 
-type Read = std::io::Result<Next>;
+type ReadResult = std::io::Result<ReadItem>;
 
-/// Until the end, or until nobody wants any more.
-fn read(mut lines: Lines<Box<dyn BufRead + Send>>, batches: &mpsc::Sender<Read>) {
+/// Reads batches until the end of the file, or until the receiver is dropped.
+fn read_batches(mut reader: BatchReader<Box<dyn BufRead + Send>>, batches: &mpsc::Sender<ReadResult>) {
     loop {
-        let next = lines.next();
-        let is_last = matches!(next, Err(_) | Ok(Next::End));
+        let next = reader.next();
+        let is_last = matches!(next, Err(_) | Ok(ReadItem::End));
         if batches.blocking_send(next).is_err() || is_last {
             return;
         }
     }
 }
 
-/// What became of a batch, or of a part of it.
+/// The outcome of a batch or of a part of it.
 enum Outcome {
     Stored {
         batch: Batch,
         duplicates: u64,
     },
-    Bad(Bad),
+    Invalid(InvalidLine),
     /// Nothing of it was stored.
-    Refused {
+    Rejected {
         batch: Batch,
-        why: Stop,
+        reason: StopReason,
     },
-    /// Nobody knows.
+    /// It is not known whether it was stored.
     Unknown {
         batch: Batch,
-        why: Stop,
+        reason: StopReason,
     },
 }
 
-/// Why nothing more is sent.
-type Stop = Box<dyn std::error::Error + Send + Sync>;
+/// The error that stops the publishing.
+type StopReason = Box<dyn std::error::Error + Send + Sync>;
 
-struct Bulk {
+/// Sends batches and collects their outcomes.
+struct BulkPublisher {
     api: Arc<Api>,
-    skip_bad: bool,
+    skips_invalid: bool,
     bar: ProgressBar,
-    tally: Tally,
+    summary: PublishSummary,
     in_flight: JoinSet<Vec<Outcome>>,
-    /// Which lines each of those has.
-    lines: HashMap<Id, Range>,
-    /// One of a group is in flight, which nothing may overtake.
-    ordered: bool,
-    stopped: Option<Stop>,
+    /// The lines of each batch in flight.
+    in_flight_lines: HashMap<Id, LineRange>,
+    /// The batch in flight has events of groups, so no other batch may overtake it.
+    is_ordered: bool,
+    stop_reason: Option<StopReason>,
     interrupts: Interrupts,
-    /// By Ctrl-C.
+    /// Ctrl-C was pressed.
     interrupted: bool,
 }
 
-impl Bulk {
-    async fn send_all(&mut self, mut batches: mpsc::Receiver<Read>) {
-        while self.stopped.is_none() {
+impl BulkPublisher {
+    async fn send_all(&mut self, mut batches: mpsc::Receiver<ReadResult>) {
+        while self.stop_reason.is_none() {
             let next = tokio::select! {
                 () = self.interrupts.next() => {
                     self.interrupt();
@@ -124,57 +127,58 @@ impl Bulk {
                 next = batches.recv() => next,
             };
             match next {
-                Some(Ok(Next::Batch(batch))) => self.launch(batch).await,
-                Some(Ok(Next::Bad(batch, bad))) => self.pass_over(batch, bad).await,
+                Some(Ok(ReadItem::Batch(batch))) => self.launch(batch).await,
+                Some(Ok(ReadItem::Invalid(batch, line))) => self.handle_invalid(batch, line).await,
                 Some(Err(error)) => self.stop(error.into()),
-                Some(Ok(Next::End)) | None => break,
+                Some(Ok(ReadItem::End)) | None => break,
             }
         }
         while self.settle_one().await {}
     }
 
-    fn stop(&mut self, why: Stop) {
-        self.stopped.get_or_insert(why);
+    fn stop(&mut self, reason: StopReason) {
+        self.stop_reason.get_or_insert(reason);
     }
 
-    /// Nothing more is sent. What is in flight is waited for, until it is told a second time.
+    /// Handles Ctrl-C. The first one stops sending and waits for batches in flight, the second one aborts them.
     fn interrupt(&mut self) {
         if self.interrupted {
             self.in_flight.abort_all();
         } else if !self.in_flight.is_empty() {
-            self.bar.suspend(|| tell("Waiting for the answers to what was sent; a second Ctrl-C does not."));
+            self.bar.suspend(|| print_note("Waiting for the answers to what was sent; a second Ctrl-C does not."));
         }
         self.interrupted = true;
         self.stop("interrupted".into());
     }
 
-    async fn pass_over(&mut self, batch: Batch, bad: Bad) {
-        if self.skip_bad {
-            self.tally.bad(bad);
+    /// Skips an invalid line, or stops at it. The batch has the lines before it.
+    async fn handle_invalid(&mut self, batch: Batch, invalid: InvalidLine) {
+        if self.skips_invalid {
+            self.summary.record_invalid(invalid);
             return self.launch(batch).await;
         }
         let (first, _) = batch.range();
-        self.tally.refused((if first == 0 { bad.line } else { first }, bad.line));
-        self.stop(named(&bad));
+        self.summary.record_rejected((if first == 0 { invalid.line } else { first }, invalid.line));
+        self.stop(line_error(&invalid));
     }
 
-    /// Once there is room for it.
+    /// Sends a batch when the limits on batches in flight allow it.
     async fn launch(&mut self, batch: Batch) {
         if batch.lines.is_empty() {
             return;
         }
-        let most = if batch.ordered || self.ordered { 0 } else { IN_FLIGHT_MAX - 1 };
-        while self.in_flight.len() > most && self.settle_one().await {}
-        if self.stopped.is_some() {
-            return self.tally.refused(batch.range());
+        let others_max = if batch.is_ordered || self.is_ordered { 0 } else { IN_FLIGHT_MAX - 1 };
+        while self.in_flight.len() > others_max && self.settle_one().await {}
+        if self.stop_reason.is_some() {
+            return self.summary.record_rejected(batch.range());
         }
-        self.ordered = batch.ordered;
+        self.is_ordered = batch.is_ordered;
         let lines = batch.range();
-        let sending = self.in_flight.spawn(publish(self.api.clone(), batch, self.skip_bad));
-        self.lines.insert(sending.id(), lines);
+        let task = self.in_flight.spawn(publish(self.api.clone(), batch, self.skips_invalid));
+        self.in_flight_lines.insert(task.id(), lines);
     }
 
-    /// Waits for one that is in flight; `false`: there is none.
+    /// Waits for one batch in flight. Returns `false` if there is none.
     async fn settle_one(&mut self) -> bool {
         let settled = tokio::select! {
             settled = self.in_flight.join_next_with_id() => settled,
@@ -185,32 +189,32 @@ impl Bulk {
         };
         let Some(settled) = settled else { return false };
         let id = settled.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let lines = self.lines.remove(&id);
+        let lines = self.in_flight_lines.remove(&id);
         match settled {
-            Ok((_, outcomes)) => outcomes.into_iter().for_each(|outcome| self.note(outcome)),
+            Ok((_, outcomes)) => outcomes.into_iter().for_each(|outcome| self.record(outcome)),
             Err(error) => {
-                lines.into_iter().for_each(|lines| self.tally.unknown(lines));
+                lines.into_iter().for_each(|lines| self.summary.record_unknown(lines));
                 self.stop(error.into());
             }
         }
         true
     }
 
-    fn note(&mut self, outcome: Outcome) {
+    fn record(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Stored { batch, duplicates } => {
-                self.tally.stored(batch.range(), batch.lines.len() as u64 - duplicates, duplicates);
-                self.bar.set_position(self.bar.position().max(batch.read_to));
-                self.bar.set_message(self.tally.published.to_string());
+                self.summary.record_stored(batch.range(), batch.lines.len() as u64 - duplicates, duplicates);
+                self.bar.set_position(self.bar.position().max(batch.end_offset));
+                self.bar.set_message(self.summary.published.to_string());
             }
-            Outcome::Bad(bad) => self.tally.bad(bad),
-            Outcome::Refused { batch, why } => {
-                self.tally.refused(batch.range());
-                self.stopped.get_or_insert(why);
+            Outcome::Invalid(line) => self.summary.record_invalid(line),
+            Outcome::Rejected { batch, reason } => {
+                self.summary.record_rejected(batch.range());
+                self.stop(reason);
             }
-            Outcome::Unknown { batch, why } => {
-                self.tally.unknown(batch.range());
-                self.stopped.get_or_insert(why);
+            Outcome::Unknown { batch, reason } => {
+                self.summary.record_unknown(batch.range());
+                self.stop(reason);
             }
         }
     }
@@ -222,149 +226,142 @@ impl Bulk {
     }
 }
 
-fn named(bad: &Bad) -> Stop {
-    Usage(format!("line {}: {}", bad.line, clean(&bad.reason))).into()
+fn line_error(invalid: &InvalidLine) -> StopReason {
+    UsageError(format!("line {}: {}", invalid.line, sanitize(&invalid.reason))).into()
 }
 
-/// Sends a batch. One that is refused for a line of it goes without that line, if such are to be passed over.
-async fn publish(api: Arc<Api>, batch: Batch, skip_bad: bool) -> Vec<Outcome> {
+/// Sends a batch. If the API rejects a line and invalid lines are skipped, the rest is sent without that line. A batch
+/// that is too large is split.
+async fn publish(api: Arc<Api>, batch: Batch, skips_invalid: bool) -> Vec<Outcome> {
     let (mut outcomes, mut rest) = (Vec::new(), vec![batch]);
     while let Some(mut batch) = rest.pop() {
         match send(&api, &batch).await {
             Ok(duplicates) => outcomes.push(Outcome::Stored { batch, duplicates }),
-            Err(Failure::Unknown(why)) => {
-                outcomes.push(Outcome::Unknown { batch, why });
+            Err(Failure::Unknown(reason)) => {
+                outcomes.push(Outcome::Unknown { batch, reason });
                 break;
             }
-            Err(Failure::Refused(refusal)) => match fault(&refusal, batch.lines.len()) {
-                Fault::Line(place, reason) => {
-                    let bad = Bad { line: batch.lines[place].0, reason };
-                    if !skip_bad {
-                        outcomes.push(Outcome::Refused { batch, why: named(&bad) });
+            Err(Failure::Rejected(api_error)) => match rejection_cause(&api_error, batch.lines.len()) {
+                RejectionCause::Line(index, reason) => {
+                    let invalid = InvalidLine { line: batch.lines[index].0, reason };
+                    if !skips_invalid {
+                        outcomes.push(Outcome::Rejected { batch, reason: line_error(&invalid) });
                         break;
                     }
-                    let mut after = batch.split_off(place);
+                    let mut after = batch.split_off(index);
                     rest.extend([after.split_off(1), batch].into_iter().filter(|part| !part.lines.is_empty()));
-                    outcomes.push(Outcome::Bad(bad));
+                    outcomes.push(Outcome::Invalid(invalid));
                 }
-                Fault::Size => {
+                RejectionCause::Size => {
                     let after = batch.split_off(batch.lines.len() / 2);
                     rest.extend([after, batch]);
                 }
-                Fault::Other => {
-                    outcomes.push(Outcome::Refused { batch, why: refusal.into() });
+                RejectionCause::Other => {
+                    outcomes.push(Outcome::Rejected { batch, reason: api_error.into() });
                     break;
                 }
             },
         }
     }
-    let unsent = || Stop::from("not sent");
-    outcomes.extend(rest.into_iter().map(|batch| Outcome::Refused { batch, why: unsent() }));
+    let unsent = || StopReason::from("not sent");
+    outcomes.extend(rest.into_iter().map(|batch| Outcome::Rejected { batch, reason: unsent() }));
     outcomes
 }
 
 enum Failure {
     /// Nothing was stored.
-    Refused(Refusal),
-    /// Something may have been.
-    Unknown(Stop),
+    Rejected(ApiError),
+    /// It is not known whether the batch was stored.
+    Unknown(StopReason),
 }
 
-/// How many of them were there already.
+/// Sends a batch, with retries if that is safe. Returns the number of duplicates.
 async fn send(api: &Api, batch: &Batch) -> std::result::Result<u64, Failure> {
-    #[derive(Deserialize)]
-    struct Stored {
-        events: Vec<StoredEvent>,
-    }
-    #[derive(Deserialize)]
-    struct StoredEvent {
-        duplicate: bool,
-    }
-    let mut again = 0;
+    let mut retries = 0;
     loop {
-        let answer = api.post(&api.within("/events/batch"), &[], &batch.body()).await;
-        let failure = match answer.and_then(|answer| answer.read::<Stored>()) {
+        let response = api.post(&api.namespace_path("/events/batch"), &[], &batch.body()).await;
+        let failure = match response.and_then(|response| response.json::<PublishedBatchBody>()) {
             Ok(stored) => return Ok(stored.events.iter().filter(|event| event.duplicate).count() as u64),
-            Err(error) => failure(error),
+            Err(error) => classify_failure(error),
         };
-        let harmless = match &failure {
-            Failure::Refused(refusal) => refusal.status == 429,
-            Failure::Unknown(why) => batch.keyed && (why.is::<Unreachable>() || why.is::<Refusal>()),
+        let is_safe_to_retry = match &failure {
+            Failure::Rejected(api_error) => api_error.status == 429,
+            Failure::Unknown(error) => batch.all_keyed && (error.is::<Unreachable>() || error.is::<ApiError>()),
         };
-        if !harmless || again == AGAIN_MAX {
+        if !is_safe_to_retry || retries == RETRIES_MAX {
             return Err(failure);
         }
-        tokio::time::sleep(Duration::from_secs(1 << again)).await;
-        again += 1;
+        tokio::time::sleep(Duration::from_secs(1 << retries)).await;
+        retries += 1;
     }
 }
 
-fn failure(error: Stop) -> Failure {
-    match error.downcast::<Refusal>() {
-        Ok(refusal) if refusal.status < 500 => Failure::Refused(*refusal),
-        Ok(refusal) => Failure::Unknown(refusal),
+fn classify_failure(error: StopReason) -> Failure {
+    match error.downcast::<ApiError>() {
+        Ok(api_error) if api_error.status < 500 => Failure::Rejected(*api_error),
+        Ok(api_error) => Failure::Unknown(api_error),
         Err(error) => Failure::Unknown(error),
     }
 }
 
-/// What a batch was refused for.
+/// Why a batch was rejected.
 #[derive(Debug, PartialEq, Eq)]
-enum Fault {
-    /// The line in this place, and why.
+enum RejectionCause {
+    /// The line with this index in the batch is invalid, for this reason.
     Line(usize, String),
-    /// There is too much of it.
+    /// The batch is too large.
     Size,
     Other,
 }
 
-fn fault(refusal: &Refusal, lines: usize) -> Fault {
-    if !matches!(refusal.status, 400 | 413 | 422) {
-        return Fault::Other;
+fn rejection_cause(api_error: &ApiError, lines: usize) -> RejectionCause {
+    if !matches!(api_error.status, 400 | 413 | 422) {
+        return RejectionCause::Other;
     }
-    let said = refusal.to_string();
-    let place = said.split_once("events[").and_then(|(_, rest)| rest.split_once(']'));
-    let place = place.and_then(|(place, reason)| Some((place.parse().ok()?, reason)));
-    match place {
-        Some((place, reason)) if place < lines => {
-            // A line of the request is no line of the file.
+    let message = api_error.to_string();
+    let index = message.split_once("events[").and_then(|(_, rest)| rest.split_once(']'));
+    let index = index.and_then(|(index, reason)| Some((index.parse().ok()?, reason)));
+    match index {
+        Some((index, reason)) if index < lines => {
+            // Remove the line number within the request: it is not a line number of the file.
             let reason = reason.split(" at line ").next().unwrap_or(reason);
-            Fault::Line(place, reason.trim_start_matches([':', '.', ' ']).to_owned())
+            RejectionCause::Line(index, reason.trim_start_matches([':', '.', ' ']).to_owned())
         }
-        _ if lines == 1 => Fault::Line(0, said),
-        _ if refusal.status == 413 => Fault::Size,
-        _ => Fault::Other,
+        _ if lines == 1 => RejectionCause::Line(0, message),
+        _ if api_error.status == 413 => RejectionCause::Size,
+        _ => RejectionCause::Other,
     }
 }
 
-/// To stderr; where nobody reads it, the exit code still tells.
-fn say(what: &dyn std::fmt::Display) {
-    let _ = writeln!(stderr(), "{what}");
+/// Prints to stderr. Write errors are ignored: the exit code still reports the failure.
+fn print_error_line(line: &dyn std::fmt::Display) {
+    let _ = writeln!(stderr(), "{line}");
 }
 
-fn report(tally: &Tally, stopped: Option<Stop>, json: bool) -> Result {
+fn report(summary: &PublishSummary, stop_reason: Option<StopReason>, json: bool) -> Result {
     if json {
-        let mut told = tally.json();
-        told["stopped"] = json!(stopped.as_ref().map(ToString::to_string));
-        told["not_sent_from"] = json!(stopped.as_ref().map(|_| tally.not_sent_from()));
-        print(&told)?;
+        let mut body = summary.json();
+        body["stopped"] = json!(stop_reason.as_ref().map(ToString::to_string));
+        body["not_sent_from"] = json!(stop_reason.as_ref().map(|_| summary.not_sent_from()));
+        print(&body)?;
     }
-    for bad in &tally.bad_shown {
-        say(&named(bad));
+    for invalid in &summary.invalid_lines {
+        print_error_line(&line_error(invalid));
     }
-    if let Some(why) = stopped {
-        say(&tally.account());
-        return Err(why);
+    if let Some(reason) = stop_reason {
+        print_error_line(&summary.details());
+        return Err(reason);
     }
     if !json {
-        print(&tally.sentence())?;
+        print(&summary.headline())?;
     }
-    match tally.bad {
+    match summary.invalid {
         0 => Ok(()),
-        bad => Err(format!("{} passed over; all others are published", counted(bad, "bad line")).into()),
+        invalid => Err(format!("{} passed over; all others are published", pluralize(invalid, "bad line")).into()),
     }
 }
 
-/// For people only.
+/// A progress bar if stderr is a terminal: by bytes of the file, or a spinner for stdin.
 fn progress(size: Option<u64>) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -387,25 +384,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_the_line() {
-        let refusal = |status, said: &str| Refusal::new(status, said);
-        let named = |place, reason: &str| Fault::Line(place, reason.to_owned());
+    fn rejection_names_the_line() {
+        let api_error = |status, message: &str| ApiError::new(status, message);
+        let line = |index, reason: &str| RejectionCause::Line(index, reason.to_owned());
         let cases = [
-            (400, 9, "events[3]: title: is required", named(3, "title: is required")),
+            (400, 9, "events[3]: title: is required", line(3, "title: is required")),
             (
                 400,
                 9,
                 "the body is not as expected: events[1].titel: unknown field `titel` at line 1 column 7",
-                named(1, "titel: unknown field `titel`"),
+                line(1, "titel: unknown field `titel`"),
             ),
-            (413, 9, "events[0]: payload is 9 bytes", named(0, "payload is 9 bytes")),
-            (413, 9, "the request body is larger than 5 bytes", Fault::Size),
-            (413, 1, "the request body is larger than 5 bytes", named(0, "the request body is larger than 5 bytes")),
-            (400, 9, "events[9]: not ours", Fault::Other),
-            (404, 9, "namespace 'a' does not exist", Fault::Other),
+            (413, 9, "events[0]: payload is 9 bytes", line(0, "payload is 9 bytes")),
+            (413, 9, "the request body is larger than 5 bytes", RejectionCause::Size),
+            (413, 1, "the request body is larger than 5 bytes", line(0, "the request body is larger than 5 bytes")),
+            (400, 9, "events[9]: not ours", RejectionCause::Other),
+            (404, 9, "namespace 'a' does not exist", RejectionCause::Other),
         ];
-        for (status, lines, said, expected) in cases {
-            assert_eq!(fault(&refusal(status, said), lines), expected, "{said}");
+        for (status, lines, message, expected) in cases {
+            assert_eq!(rejection_cause(&api_error(status, message), lines), expected, "{message}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `windlass publish`: one event, or a file of them.
+//! `windlass publish`: publishes one event, or a file of events ([`bulk`]).
 
+mod batches;
 mod bulk;
-mod lines;
-mod tally;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,15 +10,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use windlass::Timestamp;
+use windlass_api::{EventBody, PublishRequest};
 
 use crate::Result;
-use crate::api::Target;
-use crate::exit::Usage;
-use crate::output::{print, print_json, tell};
-use crate::when::{instant, span};
+use crate::api::NamespaceTarget;
+use crate::exit::UsageError;
+use crate::output::{print, print_json, print_note};
+use crate::time::{parse_duration, parse_timestamp};
 
 /// Publish an event, or many from a file
 ///
@@ -27,12 +27,12 @@ use crate::when::{instant, span};
 #[command(after_help = EXAMPLES)]
 pub struct Publish {
     #[command(flatten)]
-    target: Target,
+    target: NamespaceTarget,
     /// What kind of event it is, as in order.paid
     #[arg(value_name = "TYPE", required_unless_present = "bulk", conflicts_with = "bulk")]
     event_type: Option<String>,
     #[command(flatten)]
-    event: Event,
+    event: EventOptions,
     /// Publish the events in this file of JSON lines, `-` for stdin: each line as `POST /events` takes it
     #[arg(long, value_name = "FILE", help_heading = BULK)]
     bulk: Option<PathBuf>,
@@ -67,9 +67,9 @@ the connection is lost it says for which lines nobody knows. Give each event a `
 publish the file once more, and what is there already is not stored a second time. Batches of events that all have
 a key are sent again by themselves.";
 
-/// What an event is published with.
+/// The options of a single event.
 #[derive(Args)]
-struct Event {
+struct EventOptions {
     /// Its contents, as JSON; `-` reads them from stdin. null if not given
     #[arg(long, value_name = "JSON", conflicts_with = "bulk")]
     payload: Option<String>,
@@ -95,23 +95,23 @@ struct Event {
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, conflicts_with = "bulk")]
     priority: i16,
     /// Not before this time has passed, as in 30s, 15m or 2h
-    #[arg(long, value_name = "SPAN", value_parser = span, conflicts_with = "bulk")]
+    #[arg(long, value_name = "SPAN", value_parser = parse_duration, conflicts_with = "bulk")]
     delay: Option<Duration>,
     /// Not before this instant, as in 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "WHEN", value_parser = instant, conflicts_with_all = ["delay", "bulk"])]
+    #[arg(long, value_name = "WHEN", value_parser = parse_timestamp, conflicts_with_all = ["delay", "bulk"])]
     run_at: Option<Timestamp>,
     /// If it has not been started this long after it could be, it never is
-    #[arg(long, value_name = "SPAN", value_parser = span, conflicts_with = "bulk")]
+    #[arg(long, value_name = "SPAN", value_parser = parse_duration, conflicts_with = "bulk")]
     expires_in: Option<Duration>,
     /// Instead of the policy's
     #[arg(long, value_name = "N", conflicts_with = "bulk")]
     max_retries: Option<u32>,
     /// Something that travels with the event; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = pair, conflicts_with = "bulk")]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair, conflicts_with = "bulk")]
     metadata: Vec<(String, String)>,
 }
 
-fn pair(text: &str) -> std::result::Result<(String, String), &'static str> {
+fn parse_pair(text: &str) -> std::result::Result<(String, String), &'static str> {
     let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("give it as NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -121,76 +121,51 @@ impl Publish {
         match (&self.bulk, &self.event_type) {
             (Some(file), _) => bulk::run(&self, file).await,
             (None, Some(event_type)) => self.publish_one(event_type).await,
-            (None, None) => Err(Usage("give the event's type, or --bulk".to_owned()).into()),
+            (None, None) => Err(UsageError("give the event's type, or --bulk".to_owned()).into()),
         }
     }
 
     async fn publish_one(&self, event_type: &str) -> Result {
-        let body = self.event.body(event_type)?;
+        let body = self.event.request(event_type)?;
         let api = self.target.connect_or_create().await?;
-        let answer = api.post(&api.within("/events"), &[], &body).await;
+        let response = api.post(&api.namespace_path("/events"), &[], &body).await;
         api.close().await;
-        let answer = answer?;
+        let response = response?;
         if self.json {
-            return print_json(&answer.text);
+            return print_json(&response.text);
         }
-        #[derive(Deserialize)]
-        struct Stored {
-            id: i64,
-        }
-        let Stored { id } = answer.read()?;
+        let EventBody { id, .. } = response.json()?;
         print(&id)?;
-        if answer.status == 200 {
-            tell(&format!("Event {id} has this key already; nothing was stored."));
+        if response.status == 200 {
+            print_note(&format!("Event {id} has this key already; nothing was stored."));
         }
         Ok(())
     }
 }
 
-/// As the API takes it.
-#[derive(Serialize)]
-struct Body<'a> {
-    #[serde(rename = "type")]
-    event_type: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    title: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<&'a str>,
-    tags: &'a [String],
-    payload: Option<Box<RawValue>>,
-    key: Option<&'a str>,
-    group_id: Option<&'a str>,
-    priority: i16,
-    delay_ms: Option<u64>,
-    run_at: Option<Timestamp>,
-    expires_in_ms: Option<u64>,
-    max_retries: Option<u32>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    metadata: BTreeMap<&'a str, String>,
-}
-
-impl Event {
-    fn body<'a>(&'a self, event_type: &'a str) -> Result<Body<'a>> {
+impl EventOptions {
+    fn request(&self, event_type: &str) -> Result<PublishRequest> {
         let mut metadata: BTreeMap<&str, String> = BTreeMap::new();
-        // Published from within a trace, as by a command that `windlass work` runs, it belongs to that.
+        // Continue the trace of the environment, which `windlass work` sets for its commands.
         for (variable, name) in [("TRACEPARENT", "traceparent"), ("TRACESTATE", "tracestate")] {
             metadata.extend(std::env::var(variable).ok().map(|value| (name, value)));
         }
         metadata.extend(self.metadata.iter().map(|(name, value)| (name.as_str(), value.clone())));
-        Ok(Body {
-            event_type,
-            title: self.title.as_deref(),
-            description: self.description.as_deref(),
-            tags: &self.tags,
+        Ok(PublishRequest {
+            event_type: Some(event_type.to_owned()),
+            title: self.title.clone(),
+            description: self.description.clone(),
+            tags: self.tags.clone().into(),
             payload: self.payload()?,
-            key: self.key.as_deref(),
-            group_id: self.group.as_deref(),
+            key: self.key.clone(),
+            group_id: self.group.clone(),
             priority: self.priority,
             delay_ms: self.delay.map(millis),
             run_at: self.run_at,
             expires_in_ms: self.expires_in.map(millis),
             max_retries: self.max_retries,
-            metadata,
+            metadata: if metadata.is_empty() { None } else { Some(to_raw_value(&metadata)?) },
+            ..PublishRequest::default()
         })
     }
 
@@ -201,21 +176,22 @@ impl Event {
             (None, Some(file)) if file.as_os_str() == "-" => {
                 ("--payload-file", std::io::read_to_string(std::io::stdin())?)
             }
-            (None, Some(file)) => ("--payload-file", read(file)?),
+            (None, Some(file)) => ("--payload-file", read_file(file)?),
             (None, None) => return Ok(None),
         };
-        let bad = |error| Usage(format!("{option}: is not JSON: {error}; a text needs quotes, as in '\"text\"'"));
-        Ok(Some(serde_json::from_str(text.trim()).map_err(bad)?))
+        let invalid =
+            |error| UsageError(format!("{option}: is not JSON: {error}; a text needs quotes, as in '\"text\"'"));
+        Ok(Some(serde_json::from_str(text.trim()).map_err(invalid)?))
     }
 }
 
-fn read(file: &PathBuf) -> Result<String> {
+fn read_file(file: &PathBuf) -> Result<String> {
     let mut text = String::new();
     let read = std::fs::File::open(file).and_then(|mut opened| opened.read_to_string(&mut text));
-    read.map_err(|error| Usage(format!("{}: {error}", file.display())))?;
+    read.map_err(|error| UsageError(format!("{}: {error}", file.display())))?;
     Ok(text)
 }
 
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

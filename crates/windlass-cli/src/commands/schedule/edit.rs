@@ -1,14 +1,15 @@
 //! `windlass schedule add` and `edit`.
 
 use clap::Args;
+use windlass_api::{ScheduleRequest, ScheduleView};
 
-use super::path_of;
-use super::settings::{Request, Settings};
-use super::view::View;
+use super::schedule_path;
+use super::settings::{ScheduleSettings, apply_settings, request_of};
+use super::view::next_tick;
 use crate::Result;
-use crate::api::Answer;
-use crate::commands::{Common, show};
-use crate::output::clean;
+use crate::api::ApiResponse;
+use crate::commands::{NamespaceArgs, print_response};
+use crate::output::sanitize;
 
 /// Add a schedule
 ///
@@ -29,12 +30,12 @@ pub struct Add {
     #[arg(long = "type", short, value_name = "TYPE")]
     event_type: String,
     #[command(flatten)]
-    settings: Settings,
+    settings: ScheduleSettings,
     /// It does not fire before it is resumed
     #[arg(long)]
     paused: bool,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 /// Change a schedule
@@ -59,42 +60,49 @@ pub struct Edit {
     #[arg(long = "type", short, value_name = "TYPE")]
     event_type: Option<String>,
     #[command(flatten)]
-    settings: Settings,
+    settings: ScheduleSettings,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 impl Add {
     pub async fn run(self) -> Result {
-        let mut request = Request::new(self.name, self.cron, self.event_type).with(self.settings)?;
-        request.active = !self.paused;
-        let ask = self.common.target.with(async |api| api.post(&api.within("/schedules"), &[], &request).await);
-        let answer = ask.await?;
-        show(self.common.json, &answer, |answer| told(answer, "added"))
+        let request = ScheduleRequest {
+            name: self.name,
+            cron: self.cron,
+            event_type: self.event_type,
+            active: Some(!self.paused),
+            ..ScheduleRequest::default()
+        };
+        let request = apply_settings(request, self.settings)?;
+        let call =
+            self.common.target.with_api(async |api| api.post(&api.namespace_path("/schedules"), &[], &request).await);
+        let response = call.await?;
+        print_response(self.common.json, &response, |response| format_result(response, "added"))
     }
 }
 
 impl Edit {
     pub async fn run(self) -> Result {
         let Edit { schedule, name, cron, event_type, settings, common } = self;
-        let ask = common.target.with(async |api| {
-            let path = path_of(api, &schedule).await?;
-            let mut request = Request::of(api.get(&path, &[]).await?.read::<View>()?).with(settings)?;
+        let call = common.target.with_api(async |api| {
+            let path = schedule_path(api, &schedule).await?;
+            let mut request = apply_settings(request_of(api.get(&path, &[]).await?.json()?), settings)?;
             request.name = name.unwrap_or(request.name);
             request.cron = cron.unwrap_or(request.cron);
             request.event_type = event_type.unwrap_or(request.event_type);
             api.put(&path, &[], &request).await
         });
-        let answer = ask.await?;
-        show(common.json, &answer, |answer| told(answer, "changed"))
+        let response = call.await?;
+        print_response(common.json, &response, |response| format_result(response, "changed"))
     }
 }
 
-fn told(answer: &Answer, done: &str) -> Result<String> {
-    let view: View = answer.read()?;
-    let next = match view.next() {
+fn format_result(response: &ApiResponse, done: &str) -> Result<String> {
+    let view: ScheduleView = response.json()?;
+    let next = match next_tick(&view) {
         Some(next) => format!(" Its next tick is at {next}."),
         None => " It does not fire before it is resumed.".to_owned(),
     };
-    Ok(format!("Schedule {} was {done}.{next}", clean(&view.name)))
+    Ok(format!("Schedule {} was {done}.{next}", sanitize(&view.name)))
 }

@@ -1,14 +1,14 @@
 //! `windlass schedule list`.
 
 use clap::Args;
-use serde::Deserialize;
+use windlass_api::{ScheduleView, SchedulesBody};
 
-use super::view::View;
+use super::view::{next_tick, runner, status};
 use crate::Result;
-use crate::api::given;
-use crate::commands::{Common, show};
-use crate::output::{Cell, FAINT, Table, counted, left, paint, text, width};
-use crate::when;
+use crate::api::present_params;
+use crate::commands::{NamespaceArgs, print_response};
+use crate::output::{Cell, FAINT, Table, left, paint, pluralize, terminal_width, text};
+use crate::time;
 
 /// List schedules, by name
 #[derive(Args)]
@@ -34,41 +34,36 @@ pub struct List {
     #[arg(long, value_name = "N", default_value_t = 0)]
     offset: u64,
     #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Deserialize)]
-struct Body {
-    schedules: Vec<View>,
-    total: u64,
+    common: NamespaceArgs,
 }
 
 impl List {
     pub async fn run(self) -> Result {
-        let query = given([
+        let query = present_params([
             ("active", (self.active || self.paused).then(|| self.active.to_string())),
             ("type", self.event_type),
             ("limit", Some(self.limit.to_string())),
             ("offset", Some(self.offset.to_string())),
         ]);
-        let answer = self.common.target.with(async |api| api.get(&api.within("/schedules"), &query).await).await?;
-        show(self.common.json, &answer, |answer| {
-            let Body { schedules, total } = answer.read()?;
+        let response =
+            self.common.target.with_api(async |api| api.get(&api.namespace_path("/schedules"), &query).await).await?;
+        print_response(self.common.json, &response, |response| {
+            let SchedulesBody { schedules, total, .. } = response.json()?;
             if schedules.is_empty() {
                 return Ok("No schedule matches; `windlass schedule add` makes one.".to_owned());
             }
             let next = self.offset + schedules.len() as u64;
-            let mut text = table(&schedules).render(width());
+            let mut text = table(&schedules).render(terminal_width());
             if next < total {
-                let all = counted(total, "schedule");
-                text += &format!("\n{}", paint(&format!("{all} in all; go on with --offset {next}"), FAINT));
+                let count = pluralize(total, "schedule");
+                text += &format!("\n{}", paint(&format!("{count} in all; go on with --offset {next}"), FAINT));
             }
             Ok(text)
         })
     }
 }
 
-fn table(schedules: &[View]) -> Table<8> {
+fn table(schedules: &[ScheduleView]) -> Table<8> {
     let columns = [
         left("NAME"),
         left("STATUS"),
@@ -76,22 +71,22 @@ fn table(schedules: &[View]) -> Table<8> {
         left("TIME ZONE"),
         text("TYPE"),
         left("NEXT"),
-        left("LAST").spare(),
-        left("RUN BY").spare(),
+        left("LAST").optional(),
+        left("RUN BY").optional(),
     ];
     let mut table = Table::new(columns);
     for view in schedules {
-        let (status, style) = view.status();
+        let (status, style) = status(view);
         table.row([
             Cell::new(&view.name),
             Cell::styled(status, style),
             Cell::new(&view.cron),
             Cell::new(&view.timezone),
             Cell::new(&view.event_type),
-            view.next().into(),
-            view.last_at.map(when::shown).into(),
-            // Windlass, usually.
-            Some(view.runner.as_str()).filter(|runner| *runner != "windlass").into(),
+            next_tick(view).into(),
+            view.last_at.map(time::format_timestamp).into(),
+            // Show the runner only if it is not Windlass itself.
+            Some(runner(view)).filter(|runner| *runner != "windlass").into(),
         ]);
     }
     table

@@ -1,4 +1,6 @@
-//! `windlass schedule`: cron rules that publish events.
+//! `windlass schedule`: manages cron rules that publish events.
+//!
+//! Each larger subcommand has a file of its own; pause, resume, run and remove are here.
 
 mod edit;
 mod list;
@@ -8,17 +10,17 @@ mod show;
 mod view;
 
 use clap::{Args, Subcommand};
-use serde::Deserialize;
 use serde_json::json;
+use windlass_api::{EventBody, SchedulesBody};
 
 use self::edit::{Add, Edit};
 use self::list::List;
 use self::preview::Preview;
 use self::show::Show;
-use super::{Common, show as show_answer};
+use super::{NamespaceArgs, print_response};
 use crate::Result;
-use crate::api::{Api, Refusal, segment};
-use crate::output::{clean, confirm, print, print_json};
+use crate::api::{Api, ApiError, encode_segment};
+use crate::output::{confirm, print, print_json, sanitize};
 
 /// See and change schedules: cron rules that publish events
 #[derive(Args)]
@@ -55,7 +57,7 @@ struct Named {
     #[arg(value_name = "SCHEDULE")]
     schedule: String,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 /// Remove a schedule; its events stay
@@ -68,7 +70,7 @@ struct Remove {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 impl Schedule {
@@ -78,9 +80,9 @@ impl Schedule {
             Action::Show(show) => show.run().await,
             Action::Add(add) => add.run().await,
             Action::Edit(edit) => edit.run().await,
-            Action::Pause(named) => named.turn("pause").await,
-            Action::Resume(named) => named.turn("resume").await,
-            Action::Run(named) => named.publish().await,
+            Action::Pause(named) => named.set_paused("pause").await,
+            Action::Resume(named) => named.set_paused("resume").await,
+            Action::Run(named) => named.run_now().await,
             Action::Remove(remove) => remove.run().await,
             Action::Preview(preview) => preview.run().await,
         }
@@ -88,45 +90,42 @@ impl Schedule {
 }
 
 impl Named {
-    async fn turn(self, verb: &str) -> Result {
-        let answer = self.common.target.with(async |api| {
-            let path = path_of(api, &self.schedule).await?;
+    async fn set_paused(self, verb: &str) -> Result {
+        let response = self.common.target.with_api(async |api| {
+            let path = schedule_path(api, &self.schedule).await?;
             api.post(&format!("{path}/{verb}"), &[], &()).await
         });
-        let answer = answer.await?;
-        show_answer(self.common.json, &answer, |answer| {
-            let view: view::View = answer.read()?;
-            let next = view.next().map(|next| format!(" Its next tick is at {next}.")).unwrap_or_default();
-            Ok(format!("Schedule {} was {verb}d.{next}", clean(&self.schedule)))
+        let response = response.await?;
+        print_response(self.common.json, &response, |response| {
+            let next = view::next_tick(&response.json()?)
+                .map(|next| format!(" Its next tick is at {next}."))
+                .unwrap_or_default();
+            Ok(format!("Schedule {} was {verb}d.{next}", sanitize(&self.schedule)))
         })
     }
 
-    async fn publish(self) -> Result {
-        #[derive(Deserialize)]
-        struct Event {
-            id: i64,
-        }
-        let answer = self.common.target.with(async |api| {
-            let path = path_of(api, &self.schedule).await?;
+    async fn run_now(self) -> Result {
+        let response = self.common.target.with_api(async |api| {
+            let path = schedule_path(api, &self.schedule).await?;
             api.post(&format!("{path}/run"), &[], &()).await
         });
-        let answer = answer.await?;
-        show_answer(self.common.json, &answer, |answer| {
-            let Event { id } = answer.read()?;
-            Ok(format!("Schedule {} published event {id}.", clean(&self.schedule)))
+        let response = response.await?;
+        print_response(self.common.json, &response, |response| {
+            let EventBody { id, .. } = response.json()?;
+            Ok(format!("Schedule {} published event {id}.", sanitize(&self.schedule)))
         })
     }
 }
 
 impl Remove {
     async fn run(self) -> Result {
-        let name = clean(&self.schedule);
+        let name = sanitize(&self.schedule);
         let work = async |api: &Api| {
-            let path = path_of(api, &self.schedule).await?;
+            let path = schedule_path(api, &self.schedule).await?;
             confirm(&format!("remove schedule {name}"), self.yes)?;
             api.delete(&path, &[]).await
         };
-        self.common.target.with(work).await?;
+        self.common.target.with_api(work).await?;
         match self.common.json {
             true => print_json(&json!({ "removed": self.schedule }).to_string()),
             false => print(&format!("Schedule {name} was removed.")),
@@ -134,33 +133,25 @@ impl Remove {
     }
 }
 
-/// The path of a schedule, which people know by its name.
-async fn path_of(api: &Api, schedule: &str) -> Result<String> {
-    #[derive(Deserialize)]
-    struct Body {
-        schedules: Vec<Found>,
-    }
-    #[derive(Deserialize)]
-    struct Found {
-        id: String,
-    }
-    let answer =
-        api.get(&api.within("/schedules"), &[("name", schedule.to_owned()), ("limit", "1".to_owned())]).await?;
-    let found = answer.read::<Body>()?.schedules.into_iter().next();
+/// Returns the path of a schedule, given by name or id.
+async fn schedule_path(api: &Api, schedule: &str) -> Result<String> {
+    let response =
+        api.get(&api.namespace_path("/schedules"), &[("name", schedule.to_owned()), ("limit", "1".to_owned())]).await?;
+    let found = response.json::<SchedulesBody>()?.schedules.into_iter().next();
     let id = match found {
-        Some(Found { id }) => id,
-        None if is_id(schedule) => schedule.to_owned(),
+        Some(found) => found.id,
+        None if is_uuid(schedule) => schedule.to_owned(),
         None => return Err(not_found(api, schedule).into()),
     };
-    Ok(api.within(&format!("/schedules/{}", segment(&id))))
+    Ok(api.namespace_path(&format!("/schedules/{}", encode_segment(&id))))
 }
 
-/// A UUID.
-fn is_id(text: &str) -> bool {
+/// Whether the text looks like a UUID.
+fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-fn not_found(api: &Api, schedule: &str) -> Refusal {
-    let sentence = format!("schedule '{schedule}' does not exist in namespace '{}'", api.namespace());
-    Refusal { status: 404, code: "schedule_not_found".to_owned(), sentence }
+fn not_found(api: &Api, schedule: &str) -> ApiError {
+    let message = format!("schedule '{schedule}' does not exist in namespace '{}'", api.namespace());
+    ApiError { status: 404, code: "schedule_not_found".to_owned(), message }
 }

@@ -1,13 +1,13 @@
 //! `windlass schedule preview`.
 
 use clap::Args;
-use serde::Deserialize;
 use windlass::Timestamp;
+use windlass_api::PreviewBody;
 
 use crate::Result;
-use crate::api::given;
-use crate::commands::{Common, show};
-use crate::when;
+use crate::api::present_params;
+use crate::commands::{NamespaceArgs, print_response};
+use crate::time;
 
 /// Show when a rule would tick, without making a schedule of it
 #[derive(Args)]
@@ -23,32 +23,29 @@ pub struct Preview {
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
     /// From then on: a day or an instant; from now on if not given
-    #[arg(long, value_name = "WHEN", value_parser = when::instant)]
+    #[arg(long, value_name = "WHEN", value_parser = time::parse_timestamp)]
     from: Option<Timestamp>,
     /// How many
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     count: u32,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
 impl Preview {
     pub async fn run(self) -> Result {
-        #[derive(Deserialize)]
-        struct Body {
-            ticks: Vec<Timestamp>,
-        }
-        let query = given([
+        let query = present_params([
             ("cron", Some(self.cron)),
             ("timezone", self.timezone),
-            ("from", self.from.map(when::exact)),
+            ("from", self.from.map(time::to_rfc3339)),
             ("count", Some(self.count.to_string())),
         ]);
-        let ask = self.common.target.with(async |api| api.get(&api.within("/schedules/preview"), &query).await);
-        let answer = ask.await?;
-        show(self.common.json, &answer, |answer| {
-            let ticks = answer.read::<Body>()?.ticks;
-            let lines: Vec<String> = ticks.into_iter().map(when::shown_with_age).collect();
+        let call =
+            self.common.target.with_api(async |api| api.get(&api.namespace_path("/schedules/preview"), &query).await);
+        let response = call.await?;
+        print_response(self.common.json, &response, |response| {
+            let ticks = response.json::<PreviewBody>()?.ticks;
+            let lines: Vec<String> = ticks.into_iter().map(time::format_with_age).collect();
             Ok(if lines.is_empty() { "It never ticks.".to_owned() } else { lines.join("\n") })
         })
     }

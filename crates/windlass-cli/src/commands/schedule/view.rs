@@ -1,45 +1,24 @@
-//! A schedule, as the API shows it.
+//! The parts of a schedule's text form that several subcommands share.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use windlass::Timestamp;
+use windlass::ScheduleRunner;
+use windlass_api::ScheduleView;
 
 use crate::output::{GOOD, WARN};
-use crate::when;
+use crate::time;
 
-#[derive(Deserialize)]
-pub struct View {
-    pub id: String,
-    pub name: String,
-    pub cron: String,
-    pub timezone: String,
-    #[serde(rename = "type")]
-    pub event_type: String,
-    pub title: Option<String>,
-    pub description: Option<String>,
-    pub tags: String,
-    pub payload: Box<RawValue>,
-    pub group_id: Option<String>,
-    pub priority: i16,
-    pub max_retries: Option<u32>,
-    pub metadata: Option<Box<RawValue>>,
-    pub expires_in_ms: Option<u64>,
-    pub missed: String,
-    pub runner: String,
-    pub active: bool,
-    pub next_runs: Vec<Timestamp>,
-    pub last_at: Option<Timestamp>,
-    pub last_event_id: Option<i64>,
-    pub created_at: Timestamp,
+pub fn status(view: &ScheduleView) -> (&'static str, anstyle::Style) {
+    if view.active { ("active", GOOD) } else { ("paused", WARN) }
 }
 
-impl View {
-    pub fn status(&self) -> (&'static str, anstyle::Style) {
-        if self.active { ("active", GOOD) } else { ("paused", WARN) }
-    }
+/// Returns the next tick, formatted.
+pub fn next_tick(view: &ScheduleView) -> Option<String> {
+    view.next_runs.first().copied().map(time::format_timestamp)
+}
 
-    /// Its next tick.
-    pub fn next(&self) -> Option<String> {
-        self.next_runs.first().copied().map(when::shown)
+/// Returns the name of the process that fires the schedule.
+pub fn runner(view: &ScheduleView) -> &'static str {
+    match view.runner {
+        ScheduleRunner::Windlass => "windlass",
+        ScheduleRunner::PgCron => "pg_cron",
     }
 }

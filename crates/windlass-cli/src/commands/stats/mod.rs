@@ -1,18 +1,20 @@
-//! `windlass stats`: how much there is of what.
+//! `windlass stats`: counts deliveries by subscription, type and status.
 
 mod chart;
 
 use std::collections::BTreeMap;
 
 use clap::Args;
-use serde::Deserialize;
 use windlass::Timestamp;
+use windlass_api::{StatRow, StatsBody, Status};
 
-use super::Common;
+use super::NamespaceArgs;
 use crate::Result;
-use crate::api::{Answer, Api, given};
-use crate::output::{BAD, Cell, HEADING, Table, WARN, clean, of_status, paint, print, print_json, right, text, width};
-use crate::when;
+use crate::api::{Api, ApiResponse, present_params};
+use crate::output::{
+    Cell, HEADING, Table, WARN, paint, print, print_json, right, sanitize, status_style, terminal_width, text,
+};
+use crate::time;
 
 /// Count events by type and status
 ///
@@ -26,129 +28,111 @@ Examples:
 pub struct Stats {
     /// Count what ended since then: how long ago, as in 15m, a day, as in 2026-01-31, or an instant; an hour ago if
     /// not given
-    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    #[arg(long, value_name = "WHEN", value_parser = time::parse_time_or_age)]
     since: Option<Timestamp>,
     #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Deserialize)]
-struct Body {
-    namespace: String,
-    since: Timestamp,
-    paused: bool,
-    stats: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    subscription: String,
-    #[serde(rename = "type")]
-    event_type: String,
-    status: String,
-    count: u64,
-    oldest_at: Option<Timestamp>,
+    common: NamespaceArgs,
 }
 
 impl Stats {
     pub async fn run(self) -> Result {
-        let (stats, samples) = self.common.target.with(async |api| self.ask(api).await).await?;
+        let (stats, samples) = self.common.target.with_api(async |api| self.request(api).await).await?;
         let Some(samples) = samples else { return print_json(&stats.text) };
-        let body: Body = stats.read()?;
+        let body: StatsBody = stats.json()?;
         print(&heading(&body))?;
         match body.stats.is_empty() {
             true => print(&"There is nothing to count.")?,
-            false => print(&table(&body.stats).render(width()))?,
+            false => print(&table(&body.stats).render(terminal_width()))?,
         }
-        match chart::of(&samples)? {
+        match chart::render(&samples)? {
             Some(chart) => print(&format!("\n{chart}")),
             None => Ok(()),
         }
     }
 
-    async fn ask(&self, api: &Api) -> Result<(Answer, Option<Answer>)> {
-        let stats = api.get(&api.within("/stats"), &given([("since", self.since.map(when::exact))])).await?;
+    async fn request(&self, api: &Api) -> Result<(ApiResponse, Option<ApiResponse>)> {
+        let stats = api
+            .get(&api.namespace_path("/stats"), &present_params([("since", self.since.map(time::to_rfc3339))]))
+            .await?;
         if self.common.json {
             return Ok((stats, None));
         }
-        let samples = api.get(&api.within("/samples"), &chart::query()).await?;
+        let samples = api.get(&api.namespace_path("/samples"), &chart::query()).await?;
         Ok((stats, Some(samples)))
     }
 }
 
-fn heading(body: &Body) -> String {
-    let ended = format!("what ended since {}", when::shown_with_age(body.since));
+fn heading(body: &StatsBody) -> String {
+    let ended = format!("what ended since {}", time::format_with_age(body.since));
     let paused =
         if body.paused { format!("  {}", paint("PAUSED: nothing is handed out", WARN)) } else { String::new() };
-    format!("{}, with {ended}{paused}\n", paint(&format!("Namespace {}", clean(&body.namespace)), HEADING))
+    format!("{}, with {ended}{paused}\n", paint(&format!("Namespace {}", sanitize(&body.namespace)), HEADING))
 }
 
-/// In the order of the columns.
-const STATUSES: [&str; 7] =
-    ["PENDING", "PROCESSING", "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED", "EXPIRED", "CANCELLED"];
-/// Those that are shown also where there are none.
-const USUAL: [&str; 4] = ["PENDING", "PROCESSING", "COMPLETED", "FAILED"];
+/// Statuses that are shown even with a count of zero.
+const ALWAYS_SHOWN: [Status; 4] = [Status::Pending, Status::Processing, Status::Completed, Status::Failed];
 
-/// What stands in a line.
+/// The counts of one line.
 #[derive(Default)]
 struct Line {
-    counts: [u64; STATUSES.len()],
-    /// Since when the one that waits longest does.
-    waiting_since: Option<Timestamp>,
+    /// In the order of [`Status::ALL`], as are the columns.
+    counts: [u64; Status::ALL.len()],
+    /// When the oldest pending delivery became ready.
+    oldest_ready_at: Option<Timestamp>,
 }
 
 impl Line {
-    fn add(&mut self, row: &Row) {
-        if let Some(place) = STATUSES.iter().position(|status| *status == row.status) {
-            self.counts[place] += row.count;
+    fn add(&mut self, row: &StatRow) {
+        if let Some(index) = Status::ALL.iter().position(|status| *status == row.status) {
+            self.counts[index] += row.count;
         }
-        if row.status == "PENDING" {
-            self.waiting_since = [self.waiting_since, row.oldest_at].into_iter().flatten().min();
+        if row.status == Status::Pending {
+            self.oldest_ready_at = [self.oldest_ready_at, row.oldest_at].into_iter().flatten().min();
         }
     }
 
     fn cells(&self, subscription: Option<&str>, event_type: &str) -> [Cell; 10] {
-        let cells = STATUSES.iter().zip(self.counts).map(|(status, count)| cell(status, count));
-        let waiting = self.waiting_since.map(when::ago).into();
-        let mut cells = [subscription.into(), event_type.into()].into_iter().chain(cells).chain([waiting]);
+        let cells = Status::ALL.into_iter().zip(self.counts).map(|(status, count)| cell(status, count));
+        let oldest = self.oldest_ready_at.map(time::format_age).into();
+        let mut cells = [subscription.into(), event_type.into()].into_iter().chain(cells).chain([oldest]);
         std::array::from_fn(|_| cells.next().unwrap_or_default())
     }
 }
 
-fn cell(status: &str, count: u64) -> Cell {
+fn cell(status: Status, count: u64) -> Cell {
     match count {
-        0 if USUAL.contains(&status) => "0".into(),
+        0 if ALWAYS_SHOWN.contains(&status) => "0".into(),
         0 => Cell::default(),
-        _ => Cell::styled(count.to_string(), if status == "FAILED" { BAD } else { of_status(status) }),
+        _ => Cell::styled(count.to_string(), status_style(status)),
     }
 }
 
-fn table(rows: &[Row]) -> Table<10> {
+fn table(rows: &[StatRow]) -> Table<10> {
     let mut lines: BTreeMap<(&str, &str), Line> = BTreeMap::new();
     let mut total = Line::default();
     for row in rows {
         lines.entry((&row.subscription, &row.event_type)).or_default().add(row);
         total.add(row);
     }
-    // Whose deliveries they are is no news where there is but one subscription.
-    let several = lines.keys().any(|(subscription, _)| *subscription != "main");
+    // Show the subscription column only if there is another subscription than `main`.
+    let shows_subscription = lines.keys().any(|(subscription, _)| *subscription != "main");
     let mut table = Table::new([
         text("FOR"),
         text("TYPE"),
         right("PENDING"),
         right("PROCESSING"),
         right("COMPLETED"),
-        right("WITH ERRORS").spare(),
+        right("WITH ERRORS").optional(),
         right("FAILED"),
         right("EXPIRED"),
-        right("CANCELLED").spare(),
+        right("CANCELLED").optional(),
         right("OLDEST READY"),
     ]);
     for ((subscription, event_type), line) in &lines {
-        table.row(line.cells(several.then_some(subscription), event_type));
+        table.row(line.cells(shows_subscription.then_some(subscription), event_type));
     }
     if lines.len() > 1 {
-        table.row(total.cells(several.then_some(""), "total"));
+        table.row(total.cells(shows_subscription.then_some(""), "total"));
     }
     table
 }

@@ -1,18 +1,18 @@
-//! `windlass tail`: what happens, as it happens.
+//! `windlass tail`: prints activities as they happen.
 
 mod line;
 
 use std::time::Duration;
 
 use clap::Args;
-use serde::Deserialize;
 use windlass::{Status, Timestamp};
+use windlass_api::ByeMessage;
 
-use super::{Common, status};
+use super::{NamespaceArgs, parse_status};
 use crate::Result;
-use crate::api::{Api, Refusal, Stream, StreamEvent, Unreachable, given, joined};
-use crate::output::{print, print_json, tell, width};
-use crate::when;
+use crate::api::{Api, ApiError, EventStream, ServerSentEvent, Unreachable, comma_separated, present_params};
+use crate::output::{print, print_json, print_note, terminal_width};
+use crate::time;
 
 /// Follow what happens to events, as it happens
 ///
@@ -32,121 +32,118 @@ pub struct Tail {
     #[arg(long = "tag", value_name = "TAG", value_delimiter = ',')]
     tags: Vec<String>,
     /// Only what led to this status, as in failed; several with commas
-    #[arg(long, short, value_name = "STATUS", value_delimiter = ',', value_parser = status)]
+    #[arg(long, short, value_name = "STATUS", value_delimiter = ',', value_parser = parse_status)]
     status: Vec<Status>,
     /// Only of this subscription; of all of them if not given
     #[arg(long, value_name = "NAME")]
     subscription: Option<String>,
     #[command(flatten)]
-    common: Common,
+    common: NamespaceArgs,
 }
 
-/// Between two tries to reach a server again: at first, and at most.
-const WAIT_MIN: Duration = Duration::from_millis(500);
-const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Delay between attempts to reconnect. It doubles from the minimum up to the maximum.
+const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(500);
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(30);
 
 impl Tail {
     pub async fn run(self) -> Result {
         let api = self.common.target.connect().await?;
-        let followed = tokio::select! {
-            followed = self.follow(&api) => followed,
+        let result = tokio::select! {
+            result = self.follow(&api) => result,
             interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Into::into),
         };
         api.close().await;
-        followed
+        result
     }
 
-    /// The first time nothing is tried again: whoever has just typed the command reads what is wrong.
+    /// Follows the stream and reconnects when it breaks. The first connection is not retried, so that the user sees the
+    /// error.
     async fn follow(&self, api: &Api) -> Result {
         let mut stream = self.open(api).await?;
         if !self.common.json {
-            tell(&format!(
+            print_note(&format!(
                 "Following namespace {} of {}; Ctrl-C ends it.",
                 api.namespace(),
-                self.common.target.shown()
+                self.common.target.display_name()
             ));
         }
         loop {
-            let why = self.read(&mut stream).await?;
-            let lost_at = when::now();
-            tell(&format!("{why}; trying to get back to it"));
+            let reason = self.read(&mut stream).await?;
+            let lost_at = time::now();
+            print_note(&format!("{reason}; trying to get back to it"));
             stream = self.reopen(api).await?;
-            tell(&missed(lost_at));
+            print_note(&missed_note(lost_at));
         }
     }
 
-    async fn open(&self, api: &Api) -> Result<Stream> {
+    async fn open(&self, api: &Api) -> Result<EventStream> {
         let statuses: Vec<String> = self.status.iter().map(Status::to_string).collect();
-        let query = given([
-            ("types", joined(&self.types)),
-            ("tags", joined(&self.tags)),
-            ("status", joined(&statuses)),
+        let query = present_params([
+            ("types", comma_separated(&self.types)),
+            ("tags", comma_separated(&self.tags)),
+            ("status", comma_separated(&statuses)),
             ("subscription", self.subscription.clone()),
         ]);
-        api.stream(&api.within("/events/stream"), &query).await
+        api.stream(&api.namespace_path("/events/stream"), &query).await
     }
 
-    async fn reopen(&self, api: &Api) -> Result<Stream> {
-        let mut wait = WAIT_MIN;
+    async fn reopen(&self, api: &Api) -> Result<EventStream> {
+        let mut delay = RECONNECT_DELAY_MIN;
         loop {
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(delay).await;
             match self.open(api).await {
-                Err(error) if may_pass(&*error) => wait = (wait * 2).min(WAIT_MAX),
+                Err(error) if is_temporary(&*error) => delay = (delay * 2).min(RECONNECT_DELAY_MAX),
                 opened => return opened,
             }
         }
     }
 
-    /// Until the other side ends: why it did.
-    async fn read(&self, stream: &mut Stream) -> Result<String> {
+    /// Prints events until the stream ends. Returns the reason.
+    async fn read(&self, stream: &mut EventStream) -> Result<String> {
         loop {
             match stream.next().await {
-                Ok(Some(event)) if event.name == "bye" => return goodbye(&event),
+                Ok(Some(event)) if event.name == "bye" => return closing_reason(&event),
                 Ok(Some(event)) => self.show(&event)?,
                 Ok(None) => return Ok("the server ended the stream".to_owned()),
-                Err(error) if may_pass(&*error) => return Ok(error.to_string()),
+                Err(error) if is_temporary(&*error) => return Ok(error.to_string()),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn show(&self, event: &StreamEvent) -> Result {
+    fn show(&self, event: &ServerSentEvent) -> Result {
         if self.common.json {
             return print_json(&event.data);
         }
         match event.name.as_str() {
-            "activity" => print(&line::shown(&serde_json::from_str(&event.data)?, width())),
-            "missed" => print(&line::missed(&serde_json::from_str(&event.data)?)),
-            // Told by a newer server.
+            "activity" => print(&line::format_activity(&serde_json::from_str(&event.data)?, terminal_width())),
+            "missed" => print(&line::format_missed(&serde_json::from_str(&event.data)?)),
+            // Skip event names of newer servers.
             _ => Ok(()),
         }
     }
 }
 
-/// A server that stops may come back; one that no longer knows the token will not.
-fn goodbye(event: &StreamEvent) -> Result<String> {
-    #[derive(Deserialize)]
-    struct Bye {
-        reason: String,
-    }
-    let Bye { reason } = serde_json::from_str(&event.data)?;
-    match reason.as_str() {
+/// Returns why the server closed the stream. A rejected token is an error; a stopped server may come back.
+fn closing_reason(event: &ServerSentEvent) -> Result<String> {
+    let ByeMessage { reason } = serde_json::from_str(&event.data)?;
+    match &*reason {
         "wrong_token" => {
-            let sentence = "the server no longer accepts the token".to_owned();
-            Err(Refusal { status: 401, code: reason, sentence }.into())
+            let message = "the server no longer accepts the token".to_owned();
+            Err(ApiError { status: 401, code: reason.into_owned(), message }.into())
         }
         _ => Ok("the server stops".to_owned()),
     }
 }
 
-/// Whether it is worth trying again.
-fn may_pass(error: &(dyn std::error::Error + 'static)) -> bool {
-    let later = |refusal: &Refusal| matches!(refusal.status, 429 | 502..=504);
-    error.is::<Unreachable>() || error.downcast_ref().is_some_and(later)
+/// Whether the error is temporary, so that a retry may succeed.
+fn is_temporary(error: &(dyn std::error::Error + 'static)) -> bool {
+    let is_retryable = |api_error: &ApiError| matches!(api_error.status, 429 | 502..=504);
+    error.is::<Unreachable>() || error.downcast_ref().is_some_and(is_retryable)
 }
 
-fn missed(since: Timestamp) -> String {
-    let (since, now) = (when::shown(since), when::shown(when::now()));
+fn missed_note(since: Timestamp) -> String {
+    let (since, now) = (time::format_timestamp(since), time::format_timestamp(time::now()));
     format!(
         "Connected again. What happened from {since} to {now} was missed: `windlass list --since {since}` finds it."
     )

@@ -1,4 +1,4 @@
-//! What keys do, and what somebody at the screen has chosen: pure.
+//! Handles keys and holds the state of the screen: sort order, position, help and pause.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -6,58 +6,58 @@ use super::view::{Row, View};
 
 /// What the rows are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sort {
+pub enum SortOrder {
     #[default]
-    Waiting,
+    Pending,
     Dead,
     Oldest,
     Rate,
     Name,
 }
 
-impl Sort {
+impl SortOrder {
     pub const fn name(self) -> &'static str {
         match self {
-            Sort::Waiting => "waiting",
-            Sort::Dead => "dead",
-            Sort::Oldest => "oldest",
-            Sort::Rate => "rate",
-            Sort::Name => "type",
+            SortOrder::Pending => "waiting",
+            SortOrder::Dead => "dead",
+            SortOrder::Oldest => "oldest",
+            SortOrder::Rate => "rate",
+            SortOrder::Name => "type",
         }
     }
 
-    fn next(self) -> Sort {
+    fn next(self) -> SortOrder {
         match self {
-            Sort::Waiting => Sort::Dead,
-            Sort::Dead => Sort::Oldest,
-            Sort::Oldest => Sort::Rate,
-            Sort::Rate => Sort::Name,
-            Sort::Name => Sort::Waiting,
+            SortOrder::Pending => SortOrder::Dead,
+            SortOrder::Dead => SortOrder::Oldest,
+            SortOrder::Oldest => SortOrder::Rate,
+            SortOrder::Rate => SortOrder::Name,
+            SortOrder::Name => SortOrder::Pending,
         }
     }
 }
 
-/// What is to happen.
+/// The effect of a key outside of the screen's own state.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Then {
-    GoOn,
+pub enum KeyEffect {
+    Continue,
     Quit,
-    /// Look at this one.
-    Namespace(String),
+    /// Switch to this namespace.
+    SwitchNamespace(String),
 }
 
 #[derive(Default)]
-pub struct Screen {
-    pub sort: Sort,
+pub struct ScreenState {
+    pub sort: SortOrder,
     pub reversed: bool,
     /// The first row that is shown.
-    pub first: usize,
-    pub help: bool,
-    /// What is shown while nothing moves.
+    pub first_row: usize,
+    pub shows_help: bool,
+    /// The view that is shown while the screen is paused.
     paused: Option<View>,
 }
 
-impl Screen {
+impl ScreenState {
     pub fn is_paused(&self) -> bool {
         self.paused.is_some()
     }
@@ -66,21 +66,21 @@ impl Screen {
         self.paused.as_ref().unwrap_or(newest)
     }
 
-    /// There may be fewer rows than there were.
-    pub fn show(&mut self, view: &View) {
-        self.first = self.first.min(view.rows.len().saturating_sub(1));
+    /// Keeps the first row within a view that may have fewer rows.
+    pub fn clamp_to(&mut self, view: &View) {
+        self.first_row = self.first_row.min(view.rows.len().saturating_sub(1));
     }
 
-    /// The rows, as they are sorted now.
+    /// Returns the rows in the current sort order.
     pub fn sorted<'a>(&self, rows: &'a [Row]) -> Vec<&'a Row> {
         let mut sorted: Vec<&Row> = rows.iter().collect();
-        // They are by name already, which decides where all else is equal.
+        // The sort is stable and the rows are sorted by name, so the name decides between equal rows.
         match self.sort {
-            Sort::Waiting => sorted.sort_by_key(|row| std::cmp::Reverse((row.waiting, row.running))),
-            Sort::Dead => sorted.sort_by_key(|row| std::cmp::Reverse(row.dead)),
-            Sort::Oldest => sorted.sort_by_key(|row| (row.oldest_at.is_none(), row.oldest_at)),
-            Sort::Rate => sorted.sort_by(|a, b| b.rates.completed.total_cmp(&a.rates.completed)),
-            Sort::Name => {}
+            SortOrder::Pending => sorted.sort_by_key(|row| std::cmp::Reverse((row.pending, row.processing))),
+            SortOrder::Dead => sorted.sort_by_key(|row| std::cmp::Reverse(row.dead)),
+            SortOrder::Oldest => sorted.sort_by_key(|row| (row.oldest_at.is_none(), row.oldest_at)),
+            SortOrder::Rate => sorted.sort_by(|a, b| b.rates.completed.total_cmp(&a.rates.completed)),
+            SortOrder::Name => {}
         }
         if self.reversed {
             sorted.reverse();
@@ -88,62 +88,62 @@ impl Screen {
         sorted
     }
 
-    pub fn press(&mut self, key: KeyEvent, view: &View) -> Then {
+    pub fn handle_key(&mut self, key: KeyEvent, view: &View) -> KeyEffect {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Then::Quit } else { Then::GoOn };
+            return if key.code == KeyCode::Char('c') { KeyEffect::Quit } else { KeyEffect::Continue };
         }
         match key.code {
-            KeyCode::Char('q') => return Then::Quit,
-            KeyCode::Esc if self.help => self.help = false,
-            KeyCode::Esc => return Then::Quit,
-            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('q') => return KeyEffect::Quit,
+            KeyCode::Esc if self.shows_help => self.shows_help = false,
+            KeyCode::Esc => return KeyEffect::Quit,
+            KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
             KeyCode::Char('p' | ' ') => self.paused = if self.is_paused() { None } else { Some(view.clone()) },
-            KeyCode::Char('s') => (self.sort, self.first) = (self.sort.next(), 0),
-            KeyCode::Char('r') => (self.reversed, self.first) = (!self.reversed, 0),
-            KeyCode::Down | KeyCode::Char('j') => self.first = (self.first + 1).min(last(view)),
-            KeyCode::Up | KeyCode::Char('k') => self.first = self.first.saturating_sub(1),
-            KeyCode::PageDown => self.first = (self.first + PAGE).min(last(view)),
-            KeyCode::PageUp => self.first = self.first.saturating_sub(PAGE),
-            KeyCode::Home | KeyCode::Char('g') => self.first = 0,
-            KeyCode::End | KeyCode::Char('G') => self.first = last(view),
-            KeyCode::Char('n') => return self.other_namespace(view, 1),
-            KeyCode::Char('N') => return self.other_namespace(view, -1),
+            KeyCode::Char('s') => (self.sort, self.first_row) = (self.sort.next(), 0),
+            KeyCode::Char('r') => (self.reversed, self.first_row) = (!self.reversed, 0),
+            KeyCode::Down | KeyCode::Char('j') => self.first_row = (self.first_row + 1).min(last_row(view)),
+            KeyCode::Up | KeyCode::Char('k') => self.first_row = self.first_row.saturating_sub(1),
+            KeyCode::PageDown => self.first_row = (self.first_row + PAGE_ROWS).min(last_row(view)),
+            KeyCode::PageUp => self.first_row = self.first_row.saturating_sub(PAGE_ROWS),
+            KeyCode::Home | KeyCode::Char('g') => self.first_row = 0,
+            KeyCode::End | KeyCode::Char('G') => self.first_row = last_row(view),
+            KeyCode::Char('n') => return self.switch_namespace(view, 1),
+            KeyCode::Char('N') => return self.switch_namespace(view, -1),
             _ => {}
         }
-        Then::GoOn
+        KeyEffect::Continue
     }
 
-    fn other_namespace(&mut self, view: &View, step: isize) -> Then {
+    fn switch_namespace(&mut self, view: &View, step: isize) -> KeyEffect {
         let names = &view.namespaces;
-        let Some(place) = names.iter().position(|name| *name == view.namespace) else { return Then::GoOn };
-        let place = (place as isize + step).rem_euclid(names.len() as isize) as usize;
-        (self.first, self.paused) = (0, None);
-        Then::Namespace(names[place].clone())
+        let Some(index) = names.iter().position(|name| *name == view.namespace) else { return KeyEffect::Continue };
+        let index = (index as isize + step).rem_euclid(names.len() as isize) as usize;
+        (self.first_row, self.paused) = (0, None);
+        KeyEffect::SwitchNamespace(names[index].clone())
     }
 }
 
-const PAGE: usize = 10;
+const PAGE_ROWS: usize = 10;
 
-fn last(view: &View) -> usize {
+fn last_row(view: &View) -> usize {
     view.rows.len().saturating_sub(1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::view::tests::busy;
+    use super::super::view::tests::sample_view;
     use super::*;
 
-    fn order(screen: &Screen, view: &View) -> Vec<String> {
+    fn order(screen: &ScreenState, view: &View) -> Vec<String> {
         screen.sorted(&view.rows).iter().map(|row| format!("{}/{}", row.event_type, row.subscription)).collect()
     }
 
     #[test]
-    fn rows_are_sorted_as_asked_for() {
-        let (mut screen, view) = (Screen::default(), busy());
+    fn sort_key_cycles_through_the_orders() {
+        let (mut screen, view) = (ScreenState::default(), sample_view());
         let mut seen = Vec::new();
         for _ in 0..5 {
             seen.push((screen.sort.name(), order(&screen, &view)[0].clone()));
-            screen.press(KeyCode::Char('s').into(), &view);
+            screen.handle_key(KeyCode::Char('s').into(), &view);
         }
         let expected = [
             ("waiting", "order.paid/main"),
@@ -153,45 +153,45 @@ mod tests {
             ("type", "mail.send/main"),
         ];
         assert_eq!(seen, expected.map(|(sort, row)| (sort, row.to_owned())));
-        assert_eq!(screen.sort, Sort::Waiting);
-        screen.press(KeyCode::Char('r').into(), &view);
+        assert_eq!(screen.sort, SortOrder::Pending);
+        screen.handle_key(KeyCode::Char('r').into(), &view);
         assert_eq!(order(&screen, &view).last().map(String::as_str), Some("order.paid/main"));
     }
 
     #[test]
-    fn keys_move_within_what_is_there() {
-        let (mut screen, view) = (Screen::default(), busy());
+    fn scrolling_stays_within_the_rows() {
+        let (mut screen, view) = (ScreenState::default(), sample_view());
         for _ in 0..10 {
-            screen.press(KeyCode::Down.into(), &view);
+            screen.handle_key(KeyCode::Down.into(), &view);
         }
-        assert_eq!(screen.first, 2);
-        screen.press(KeyCode::Home.into(), &view);
-        screen.press(KeyCode::Up.into(), &view);
-        assert_eq!(screen.first, 0);
-        screen.first = 2;
-        screen.show(&View::default());
-        assert_eq!(screen.first, 0);
+        assert_eq!(screen.first_row, 2);
+        screen.handle_key(KeyCode::Home.into(), &view);
+        screen.handle_key(KeyCode::Up.into(), &view);
+        assert_eq!(screen.first_row, 0);
+        screen.first_row = 2;
+        screen.clamp_to(&View::default());
+        assert_eq!(screen.first_row, 0);
     }
 
     #[test]
-    fn namespaces_come_round() {
-        let (mut screen, mut view) = (Screen::default(), busy());
-        assert_eq!(screen.press(KeyCode::Char('n').into(), &view), Then::Namespace("shop".into()));
+    fn namespaces_are_switched_in_a_cycle() {
+        let (mut screen, mut view) = (ScreenState::default(), sample_view());
+        assert_eq!(screen.handle_key(KeyCode::Char('n').into(), &view), KeyEffect::SwitchNamespace("shop".into()));
         view.namespace = "shop".into();
-        assert_eq!(screen.press(KeyCode::Char('n').into(), &view), Then::Namespace("default".into()));
-        assert_eq!(screen.press(KeyCode::Char('N').into(), &view), Then::Namespace("default".into()));
-        assert_eq!(screen.press(KeyCode::Char('n').into(), &View::default()), Then::GoOn);
+        assert_eq!(screen.handle_key(KeyCode::Char('n').into(), &view), KeyEffect::SwitchNamespace("default".into()));
+        assert_eq!(screen.handle_key(KeyCode::Char('N').into(), &view), KeyEffect::SwitchNamespace("default".into()));
+        assert_eq!(screen.handle_key(KeyCode::Char('n').into(), &View::default()), KeyEffect::Continue);
     }
 
     #[test]
-    fn a_pause_keeps_what_was_seen() {
-        let (mut screen, view) = (Screen::default(), busy());
-        screen.press(KeyCode::Char('p').into(), &view);
+    fn paused_screen_keeps_its_view() {
+        let (mut screen, view) = (ScreenState::default(), sample_view());
+        screen.handle_key(KeyCode::Char('p').into(), &view);
         assert_eq!(screen.view(&View::default()).rows.len(), 3);
-        screen.press(KeyCode::Char('p').into(), &view);
+        screen.handle_key(KeyCode::Char('p').into(), &view);
         assert!(screen.view(&View::default()).rows.is_empty());
-        assert_eq!(screen.press(KeyCode::Char('q').into(), &view), Then::Quit);
+        assert_eq!(screen.handle_key(KeyCode::Char('q').into(), &view), KeyEffect::Quit);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(screen.press(interrupt, &view), Then::Quit);
+        assert_eq!(screen.handle_key(interrupt, &view), KeyEffect::Quit);
     }
 }

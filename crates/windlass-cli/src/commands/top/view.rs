@@ -1,49 +1,49 @@
-//! What is shown, made of the API's answers: pure.
+//! Builds the view that is drawn from the responses of the API.
 
 use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
-use serde::Deserialize;
-use windlass::Timestamp;
+use windlass::{MAIN, Timestamp};
+use windlass_api::{DeadLetterBody, NodeStatus, NodeView, Quantiles, Sample, StatRow, Status, WorkerView};
 
-/// So many minutes are charted.
-pub const MINUTES: usize = 60;
+/// Minutes in the charts.
+pub const CHART_MINUTES: usize = 60;
 
-/// How things stand.
+/// All data of a frame.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     pub namespace: String,
-    /// All there are.
+    /// All namespaces of the database.
     pub namespaces: Vec<String>,
     pub paused: bool,
-    /// By type and subscription.
+    /// Sorted by type and subscription.
     pub rows: Vec<Row>,
-    /// Of all types together.
+    /// The rates of all types together.
     pub rates: Rates,
     pub chart: Chart,
     pub working: Vec<Working>,
-    pub dead_letters: Vec<DeadLetter>,
-    /// When it was looked at; `None`: not yet.
-    pub at: Option<Timestamp>,
-    /// Why it is not newer, and since when that is known.
-    pub away: Option<(String, Timestamp)>,
+    pub dead_letters: Vec<DeadLetterBody>,
+    /// When the data was fetched. `None` before the first fetch.
+    pub fetched_at: Option<Timestamp>,
+    /// The error of the last fetch, if it failed, and when it occurred.
+    pub error: Option<(String, Timestamp)>,
 }
 
-/// One type, as one subscription has it.
+/// The deliveries of one type and subscription.
 #[derive(Debug, Clone, Default)]
 pub struct Row {
     pub event_type: String,
     pub subscription: String,
-    pub waiting: u64,
-    pub running: u64,
+    pub pending: u64,
+    pub processing: u64,
     pub dead: u64,
-    /// Since when the first of those waiting could be taken.
+    /// When the oldest pending delivery became ready.
     pub oldest_at: Option<Timestamp>,
-    /// Of the type, whatever the subscription.
+    /// The rates of the type, for all subscriptions.
     pub rates: Rates,
 }
 
-/// How much happens in a second, and how long it takes.
+/// Counts per second, and latencies.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rates {
     pub published: f64,
@@ -53,134 +53,61 @@ pub struct Rates {
     pub run_p95_ms: Option<f64>,
 }
 
-/// What happened, minute by minute, the latest last.
+/// Counts per minute, the latest last.
 #[derive(Debug, Clone, Default)]
 pub struct Chart {
     pub published: Vec<u64>,
     pub completed: Vec<u64>,
-    /// Given up, or put back after a failure.
+    /// Dead letters, and failures that are retried.
     pub failed: Vec<u64>,
     pub depth: Vec<u64>,
 }
 
-/// A node, or a worker that is none.
+/// A node, or a worker that is not a node.
 #[derive(Debug, Clone)]
 pub struct Working {
     pub name: String,
-    /// alive or stale.
-    pub status: String,
+    pub is_stale: bool,
     pub seen_at: Timestamp,
     pub held: u64,
     pub description: Option<String>,
 }
 
-/// Of `/nodes`.
-#[derive(Deserialize)]
-pub struct Node {
-    pub node_id: String,
-    pub status: String,
-    pub last_heartbeat: Timestamp,
-    pub description: Option<String>,
-}
-
-/// Of `/workers`.
-#[derive(Deserialize)]
-pub struct Worker {
-    pub worker_id: String,
-    pub held: u64,
-    pub last_seen_at: Timestamp,
-    pub stale: bool,
-}
-
-/// Nodes that have not stopped, and workers that are no nodes; whoever was heard of last comes first.
-pub fn working(nodes: Vec<Node>, workers: Vec<Worker>) -> Vec<Working> {
+/// Merges running nodes and workers that are not nodes. The most recently seen comes first.
+pub fn merge_nodes_and_workers(nodes: Vec<NodeView>, workers: Vec<WorkerView>) -> Vec<Working> {
     let held = |name: &str| workers.iter().find(|worker| worker.worker_id == name).map_or(0, |worker| worker.held);
-    let node = |node: &Node| Working {
+    let node = |node: &NodeView| Working {
         name: node.node_id.clone(),
-        status: node.status.clone(),
+        is_stale: node.status == NodeStatus::Stale,
         seen_at: node.last_heartbeat,
         held: held(&node.node_id),
         description: node.description.clone(),
     };
-    let is_node = |worker: &&Worker| nodes.iter().any(|node| node.node_id == worker.worker_id);
-    let worker = |worker: &Worker| Working {
+    let is_node = |worker: &&WorkerView| nodes.iter().any(|node| node.node_id == worker.worker_id);
+    let worker = |worker: &WorkerView| Working {
         name: worker.worker_id.clone(),
-        status: if worker.stale { "stale" } else { "alive" }.to_owned(),
+        is_stale: worker.stale,
         seen_at: worker.last_seen_at,
         held: worker.held,
         description: None,
     };
     let others = workers.iter().filter(|worker| !is_node(worker)).map(worker);
     let mut working: Vec<Working> =
-        nodes.iter().filter(|node| node.status != "stopped").map(node).chain(others).collect();
+        nodes.iter().filter(|node| node.status != NodeStatus::Stopped).map(node).chain(others).collect();
     working.sort_by_key(|working| std::cmp::Reverse(working.seen_at));
     working
 }
 
-#[derive(Debug, Clone, Deserialize)]
-pub struct DeadLetter {
-    pub event_id: i64,
-    #[serde(rename = "type")]
-    pub event_type: String,
-    pub subscription: String,
-    pub reason: String,
-    pub error: Option<String>,
-    pub failed_at: Timestamp,
-}
-
-/// The answer of `/stats`.
-#[derive(Deserialize)]
-pub struct Stats {
-    pub paused: bool,
-    pub stats: Vec<Stat>,
-}
-
-#[derive(Deserialize)]
-pub struct Stat {
-    pub subscription: String,
-    #[serde(rename = "type")]
-    pub event_type: String,
-    pub status: String,
-    pub count: u64,
-    pub oldest_at: Option<Timestamp>,
-}
-
-/// The answer of `/samples`.
-#[derive(Deserialize)]
-pub struct Samples {
-    pub samples: Vec<Sample>,
-}
-
-#[derive(Deserialize)]
-pub struct Sample {
-    pub at: Timestamp,
-    #[serde(rename = "type")]
-    pub event_type: Option<String>,
-    pub published: u64,
-    pub completed: u64,
-    pub failed: u64,
-    pub retried: u64,
-    pub expired: u64,
-    pub depth: Option<u64>,
-    pub wait_ms: Option<Quantiles>,
-    pub run_ms: Option<Quantiles>,
-}
-
-#[derive(Deserialize, Clone, Copy)]
-pub struct Quantiles {
-    pub p95: f64,
-}
-
-/// Rows by type and subscription; a type that only had something happen to it has a row, too.
-pub fn rows(stats: &[Stat], rates: &BTreeMap<String, Rates>) -> Vec<Row> {
+/// Builds the rows, sorted by type and subscription. A type without deliveries but with recent activity has a row, too.
+pub fn build_rows(stats: &[StatRow], rates: &BTreeMap<String, Rates>) -> Vec<Row> {
     let mut rows: BTreeMap<(String, String), Row> = BTreeMap::new();
     for stat in stats {
         let row = rows.entry((stat.event_type.clone(), stat.subscription.clone())).or_default();
-        match stat.status.as_str() {
-            "PENDING" => (row.waiting, row.oldest_at) = (stat.count, stat.oldest_at),
-            "PROCESSING" => row.running = stat.count,
-            "FAILED" | "EXPIRED" => row.dead += stat.count,
-            _ => {}
+        match stat.status {
+            Status::Pending => (row.pending, row.oldest_at) = (stat.count, stat.oldest_at),
+            Status::Processing => row.processing = stat.count,
+            Status::Failed | Status::Expired => row.dead += stat.count,
+            Status::Completed | Status::CompletedWithErrors | Status::Cancelled => {}
         }
     }
     for event_type in rates.keys().filter(|event_type| !stats.iter().any(|stat| stat.event_type == **event_type)) {
@@ -193,20 +120,18 @@ pub fn rows(stats: &[Stat], rates: &BTreeMap<String, Rates>) -> Vec<Row> {
     rows.into_iter().map(row).collect()
 }
 
-const MAIN: &str = "main";
-
-/// The rates of the last two minutes, by type: the one that has just begun has little to tell.
+/// Computes rates by type over the previous and the current minute, because the current minute alone has few samples.
 pub fn rates_by_type(samples: &[Sample], now: Timestamp) -> BTreeMap<String, Rates> {
     let mut by_type: BTreeMap<&str, Vec<&Sample>> = BTreeMap::new();
     for sample in samples {
         by_type.entry(sample.event_type.as_deref().unwrap_or_default()).or_default().push(sample);
     }
-    by_type.into_iter().map(|(name, samples)| (name.to_owned(), rates(&samples, now))).collect()
+    by_type.into_iter().map(|(name, samples)| (name.to_owned(), compute_rates(&samples, now))).collect()
 }
 
-/// The rates of these samples, of which the earliest is of the minute before this one.
-pub fn rates(samples: &[&Sample], now: Timestamp) -> Rates {
-    let from = minute_before(now);
+/// Computes rates over the previous and the current minute.
+pub fn compute_rates(samples: &[&Sample], now: Timestamp) -> Rates {
+    let from = previous_minute(now);
     let recent: Vec<&&Sample> = samples.iter().filter(|sample| sample.at >= from).collect();
     let seconds = (now - from).num_milliseconds().max(1_000) as f64 / 1_000.0;
     let sum = |of: fn(&Sample) -> u64| recent.iter().map(|sample| of(sample)).sum::<u64>() as f64 / seconds;
@@ -222,12 +147,12 @@ pub fn rates(samples: &[&Sample], now: Timestamp) -> Rates {
     }
 }
 
-/// The beginning of the minute before this one.
-pub fn minute_before(now: Timestamp) -> Timestamp {
-    minute_of(now) - TimeDelta::minutes(1)
+/// Returns the start of the previous minute.
+pub fn previous_minute(now: Timestamp) -> Timestamp {
+    start_of_minute(now) - TimeDelta::minutes(1)
 }
 
-fn minute_of(at: Timestamp) -> Timestamp {
+fn start_of_minute(at: Timestamp) -> Timestamp {
     at - TimeDelta::microseconds(at.timestamp_micros().rem_euclid(60_000_000))
 }
 
@@ -235,26 +160,30 @@ fn failed(sample: &Sample) -> u64 {
     sample.failed + sample.retried + sample.expired
 }
 
-pub fn chart(samples: &[Sample], now: Timestamp) -> Chart {
+pub fn build_chart(samples: &[Sample], now: Timestamp) -> Chart {
     let mut chart = Chart {
-        published: vec![0; MINUTES],
-        completed: vec![0; MINUTES],
-        failed: vec![0; MINUTES],
-        depth: vec![0; MINUTES],
+        published: vec![0; CHART_MINUTES],
+        completed: vec![0; CHART_MINUTES],
+        failed: vec![0; CHART_MINUTES],
+        depth: vec![0; CHART_MINUTES],
     };
     for sample in samples {
-        let back = (minute_of(now) - sample.at).num_minutes();
-        let Some(place) = usize::try_from(back).ok().and_then(|back| (MINUTES - 1).checked_sub(back)) else { continue };
-        chart.published[place] = sample.published;
-        chart.completed[place] = sample.completed;
-        chart.failed[place] = failed(sample);
-        chart.depth[place] = sample.depth.unwrap_or(0);
+        let back = (start_of_minute(now) - sample.at).num_minutes();
+        let Some(index) = usize::try_from(back).ok().and_then(|back| (CHART_MINUTES - 1).checked_sub(back)) else {
+            continue;
+        };
+        chart.published[index] = sample.published;
+        chart.completed[index] = sample.completed;
+        chart.failed[index] = failed(sample);
+        chart.depth[index] = sample.depth.unwrap_or(0);
     }
     chart
 }
 
 #[cfg(test)]
 pub mod tests {
+    use windlass_api::EventOptions;
+
     use super::*;
 
     pub const NOW: &str = "2026-11-16T10:30:30Z";
@@ -263,11 +192,11 @@ pub mod tests {
         text.parse().unwrap()
     }
 
-    fn stat(event_type: &str, subscription: &str, status: &str, count: u64, oldest_at: Option<&str>) -> Stat {
-        Stat {
+    fn stat(event_type: &str, subscription: &str, status: Status, count: u64, oldest_at: Option<&str>) -> StatRow {
+        StatRow {
             subscription: subscription.into(),
             event_type: event_type.into(),
-            status: status.into(),
+            status,
             count,
             oldest_at: oldest_at.map(at),
         }
@@ -276,26 +205,29 @@ pub mod tests {
     fn sample(minute: &str, event_type: Option<&str>, published: u64, completed: u64, retried: u64) -> Sample {
         Sample {
             at: at(&format!("2026-11-16T{minute}:00Z")),
+            span_ms: 60_000,
             event_type: event_type.map(str::to_owned),
             published,
             completed,
             failed: 0,
             retried,
             expired: 0,
+            cancelled: 0,
             depth: Some(published),
-            wait_ms: Some(Quantiles { p95: 12.0 }),
+            oldest_ms: None,
+            wait_ms: Some(Quantiles { count: published, p50: 12.0, p95: 12.0, p99: 12.0 }),
             run_ms: None,
         }
     }
 
-    /// A queue with something of everything.
-    pub fn busy() -> View {
+    /// A view with all kinds of content.
+    pub fn sample_view() -> View {
         let stats = [
-            stat("order.paid", "main", "PENDING", 1_204, Some("2026-11-16T10:26:30Z")),
-            stat("order.paid", "main", "PROCESSING", 8, None),
-            stat("order.paid", "billing", "PENDING", 17, Some("2026-11-16T08:00:00Z")),
-            stat("mail.send", "main", "FAILED", 3, None),
-            stat("mail.send", "main", "EXPIRED", 2, None),
+            stat("order.paid", "main", Status::Pending, 1_204, Some("2026-11-16T10:26:30Z")),
+            stat("order.paid", "main", Status::Processing, 8, None),
+            stat("order.paid", "billing", Status::Pending, 17, Some("2026-11-16T08:00:00Z")),
+            stat("mail.send", "main", Status::Failed, 3, None),
+            stat("mail.send", "main", Status::Expired, 2, None),
         ];
         let by_type = [
             sample("10:29", Some("order.paid"), 900, 870, 9),
@@ -309,57 +241,75 @@ pub mod tests {
             })
             .collect();
         let now = at(NOW);
-        let node = |node_id: &str, status: &str, last: &str| Node {
+        let node = |node_id: &str, status, last: &str| NodeView {
             node_id: node_id.into(),
-            status: status.into(),
-            last_heartbeat: at(last),
+            display_name: None,
             description: Some("runs ship.sh, up to 8 at once".into()),
+            metadata: Box::default(),
+            event_types: Vec::new(),
+            registered_at: at(last),
+            last_heartbeat: at(last),
+            stopped_at: None,
+            status,
         };
-        let worker = |worker_id: &str, held| Worker {
+        let worker = |worker_id: &str, held| WorkerView {
             worker_id: worker_id.into(),
             held,
+            oldest_picked_at: None,
             last_seen_at: at("2026-11-16T10:29:30Z"),
             stale: false,
         };
-        let letter = |event_id, error: Option<&str>| DeadLetter {
+        let dead_letter = |event_id, error: Option<&str>| DeadLetterBody {
             event_id,
             event_type: "mail.send".into(),
+            title: None,
+            description: None,
+            tags: String::new(),
+            payload: Box::default(),
             subscription: "main".into(),
+            status: Status::Failed,
             reason: "Max retries exceeded".into(),
             error: error.map(str::to_owned),
+            attempts: 3,
+            retry_count: 3,
+            max_retries: Some(3),
             failed_at: at("2026-11-16T10:28:00Z"),
+            created_at: at("2026-11-16T10:27:00Z"),
+            options: EventOptions::default(),
         };
         View {
             namespace: "default".into(),
             namespaces: vec!["default".into(), "shop".into()],
             paused: false,
-            rows: rows(&stats, &rates_by_type(&by_type, now)),
-            rates: rates(&all.iter().collect::<Vec<_>>(), now),
-            chart: chart(&all, now),
-            working: working(
+            rows: build_rows(&stats, &rates_by_type(&by_type, now)),
+            rates: compute_rates(&all.iter().collect::<Vec<_>>(), now),
+            chart: build_chart(&all, now),
+            working: merge_nodes_and_workers(
                 vec![
-                    node("web-1:4711", "alive", "2026-11-16T10:30:10Z"),
-                    node("web-2:12", "stale", "2026-11-16T10:00:00Z"),
-                    node("gone:1", "stopped", "2026-11-16T10:30:00Z"),
+                    node("web-1:4711", NodeStatus::Alive, "2026-11-16T10:30:10Z"),
+                    node("web-2:12", NodeStatus::Stale, "2026-11-16T10:00:00Z"),
+                    node("gone:1", NodeStatus::Stopped, "2026-11-16T10:30:00Z"),
                 ],
                 vec![worker("web-1:4711", 8), worker("script:9", 0)],
             ),
             dead_letters: vec![
-                letter(1_001, Some("exit code 1: \u{1b}[31m554 no such user\nsecond line")),
-                letter(999, None),
+                dead_letter(1_001, Some("exit code 1: \u{1b}[31m554 no such user\nsecond line")),
+                dead_letter(999, None),
             ],
-            at: Some(now),
-            away: None,
+            fetched_at: Some(now),
+            error: None,
         }
     }
 
     #[test]
-    fn counts_and_rates_come_together_by_type_and_subscription() {
-        let view = busy();
+    fn rows_join_counts_and_rates_by_type() {
+        let view = sample_view();
         let shown: Vec<_> = view
             .rows
             .iter()
-            .map(|row| format!("{} {} {} {} {}", row.event_type, row.subscription, row.waiting, row.running, row.dead))
+            .map(|row| {
+                format!("{} {} {} {} {}", row.event_type, row.subscription, row.pending, row.processing, row.dead)
+            })
             .collect();
         assert_eq!(shown, ["mail.send main 0 0 5", "order.paid billing 17 0 0", "order.paid main 1204 8 0"]);
         let rates = view.rows[2].rates;
@@ -368,16 +318,16 @@ pub mod tests {
     }
 
     #[test]
-    fn a_type_that_is_done_with_is_shown_while_it_moves() {
+    fn finished_type_with_recent_activity_has_a_row() {
         let samples = [sample("10:30", Some("quick"), 3, 3, 0)];
-        let rows = rows(&[], &rates_by_type(&samples, at(NOW)));
+        let rows = build_rows(&[], &rates_by_type(&samples, at(NOW)));
         assert_eq!((rows.len(), rows[0].event_type.as_str(), rows[0].subscription.as_str()), (1, "quick", "main"));
     }
 
     #[test]
-    fn minutes_in_which_nothing_happened_are_empty() {
+    fn minutes_without_samples_are_zero() {
         let samples = [sample("10:30", None, 3, 2, 1), sample("09:31", None, 9, 0, 0), sample("09:30", None, 7, 7, 7)];
-        let chart = chart(&samples, at(NOW));
+        let chart = build_chart(&samples, at(NOW));
         assert_eq!((chart.published[59], chart.published[0], chart.published[30]), (3, 9, 0));
         assert_eq!((chart.failed[59], chart.failed.iter().sum::<u64>()), (1, 1));
     }

@@ -1,88 +1,89 @@
-//! One event, from the claim to its report.
+//! Processes a claimed run of events: runs the command for each and reports the outcome.
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
 use tokio::time::Instant;
+use windlass_api::{ClaimedEventBody, FinishItem, FinishOutcome};
 
 use super::Worker;
-use super::claim::Taken;
-use super::hold::Hold;
-use super::verdict::{Ended, Ran, Verdict};
+use super::lease::LeaseRenewer;
+use super::outcome::{AttemptReport, CommandEnd, CommandResult};
 
 impl Worker {
-    /// Consecutive events of a group, in order. The first one that is not done ends the run: the queue releases the others
-    /// with it.
-    pub async fn attempt_all(self: Arc<Worker>, run: Vec<Taken>, asked_at: Instant) {
+    /// Processes consecutive events of a group in order. The first event that does not complete ends the run; the queue
+    /// then releases the later ones.
+    pub async fn process_run(self: Arc<Worker>, run: Vec<ClaimedEventBody>, claim_sent_at: Instant) {
         for (n, event) in run.iter().enumerate() {
-            if n > 0 && !self.stop.goes_on() {
-                self.report(event.id, self.item(event, json!({ "outcome": "release" }))).await;
+            if n > 0 && !self.shutdown.is_running() {
+                self.report(self.report_item(event, FinishItem::new(event.id, FinishOutcome::Release))).await;
                 return;
             }
-            if !self.attempt(event, asked_at).await {
+            if !self.process_event(event, claim_sent_at).await {
                 return;
             }
         }
     }
 
-    /// Whether the event is done, and that is on record.
-    async fn attempt(self: &Arc<Worker>, event: &Taken, asked_at: Instant) -> bool {
-        let hold = Hold::begin(self, event, asked_at);
-        if !self.say_start(event).await {
-            tracing::warn!(event_id = event.id, event_type = event.event_type, "the lease was lost at once");
+    /// Processes one event. Returns whether it is completed and the outcome is recorded.
+    async fn process_event(self: &Arc<Worker>, event: &ClaimedEventBody, claim_sent_at: Instant) -> bool {
+        let renewer = LeaseRenewer::start(self, event, claim_sent_at);
+        if !self.report_start(event).await {
+            tracing::warn!(
+                event_id = event.id,
+                event_type = event.event_type,
+                "the lease was lost before the command started"
+            );
             return false;
         }
-        let begun = Instant::now();
-        let ran = self.run(event, &hold).await;
-        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if let Ended::NotStarted(why) = &ran.ended {
-            // The event is not to blame.
-            self.stop.break_off(why.clone());
+        let started_at = Instant::now();
+        let result = self.run_command(event, &renewer).await;
+        let took_ms = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let CommandEnd::NotStarted(reason) = &result.end {
+            // The event did not cause this, so every other event would fail as well.
+            self.shutdown.fail(reason.clone());
         }
-        let Some(Verdict { word, mut item }) = ran.verdict(self.options.snooze) else {
+        let Some(AttemptReport { label, mut item }) = result.report(event.id, self.options.snooze) else {
             tracing::warn!(
                 event_id = event.id,
                 event_type = event.event_type,
                 took_ms,
-                "the lease was lost; the command was ended, and its end does not count"
+                "the lease was lost; the command was ended and its outcome is ignored"
             );
             return false;
         };
-        if item["outcome"] != "release" {
-            item["execution_time_ms"] = json!(took_ms);
+        if item.outcome != FinishOutcome::Release {
+            item.execution_time_ms = Some(took_ms);
         }
-        let is_done = item["outcome"] == "complete";
-        if !self.report(event.id, self.item(event, item)).await {
+        let is_completed = item.outcome == FinishOutcome::Complete;
+        if !self.report(self.report_item(event, item)).await {
             return false;
         }
-        tell(event, word, took_ms, &ran);
-        is_done
+        log_outcome(event, label, took_ms, &result);
+        is_completed
     }
 
-    fn item(&self, event: &Taken, mut item: Value) -> Value {
-        item["event_id"] = json!(event.id);
-        item["lease"] = json!(event.lease);
-        item["subscription"] = json!(self.options.subscription);
-        item
+    fn report_item(&self, event: &ClaimedEventBody, item: FinishItem) -> FinishItem {
+        let (lease, subscription) = (Some(event.lease.clone()), Some(self.options.subscription.clone()));
+        FinishItem { lease, subscription, ..item }
     }
 }
 
-/// One line for each event.
-fn tell(event: &Taken, outcome: &str, took_ms: u64, ran: &Ran) {
+/// Logs one line per event.
+fn log_outcome(event: &ClaimedEventBody, outcome: &str, took_ms: u64, result: &CommandResult) {
     let (event_id, event_type, attempt) = (event.id, &event.event_type, event.attempt);
-    match &ran.ended {
-        Ended::Exited(status) if status.success() => {
+    match &result.end {
+        CommandEnd::Exited(status) if status.success() => {
             tracing::info!(event_id, event_type, attempt, took_ms, "{outcome}");
         }
-        Ended::Exited(_) | Ended::TimedOut(_) => {
-            let error = ran.stderr.last_line().unwrap_or_default();
-            let exit_code = match &ran.ended {
-                Ended::Exited(status) => status.code(),
+        CommandEnd::Exited(_) | CommandEnd::TimedOut(_) => {
+            let error = result.stderr.last_line().unwrap_or_default();
+            let exit_code = match &result.end {
+                CommandEnd::Exited(status) => status.code(),
                 _ => None,
             };
             tracing::warn!(event_id, event_type, attempt, took_ms, exit_code, error, "{outcome}");
         }
-        Ended::TooLarge(error) => tracing::warn!(event_id, event_type, attempt, error, "{outcome}"),
+        CommandEnd::EventTooLarge(error) => tracing::warn!(event_id, event_type, attempt, error, "{outcome}"),
         _ => tracing::info!(event_id, event_type, attempt, took_ms, "{outcome}"),
     }
 }

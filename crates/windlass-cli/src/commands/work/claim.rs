@@ -1,93 +1,69 @@
-//! Taking events: one loop, as many as there are free places.
+//! Claims events in one loop, as many as there are free slots, and starts an attempt for each run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde_json::json;
-use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use windlass_api::{ClaimRequest, ClaimedBody, ClaimedEventBody};
 
-use super::{ANSWER_MAX, Worker};
+use super::{RESPONSE_TIMEOUT, Worker};
 use crate::Result;
-use crate::api::{Refusal, Unreachable};
+use crate::api::{ApiError, Unreachable};
 
-/// How long a claim waits for events to come.
-const WAIT: Duration = Duration::from_secs(30);
-/// The most that one claim may ask for.
+/// How long a claim request waits for events.
+const CLAIM_WAIT: Duration = Duration::from_secs(30);
+/// The most events that one claim requests.
 const CLAIM_MAX: usize = 100;
 
-/// An event that is ours.
-#[derive(Deserialize)]
-pub struct Taken {
-    pub id: i64,
-    #[serde(rename = "type")]
-    pub event_type: String,
-    pub title: Option<String>,
-    pub description: Option<String>,
-    pub tags: String,
-    pub payload: Box<RawValue>,
-    pub attempt: u32,
-    pub retry_count: u32,
-    pub max_retries: Option<u32>,
-    pub lease: String,
-    pub created_at: String,
-    pub group_id: Option<String>,
-    pub key: Option<String>,
-    #[serde(default)]
-    pub priority: i16,
-    pub metadata: Option<Box<RawValue>>,
-}
-
 impl Worker {
-    /// Until it is told to stop, or has done what it was asked for; then until what runs has ended.
-    pub async fn take_and_run(self: Arc<Worker>) -> Result {
+    /// Claims events until the shutdown begins or the requested work is done. Then waits for the running attempts.
+    pub async fn claim_and_run(self: Arc<Worker>) -> Result {
         let mut running = JoinSet::new();
-        let places = Arc::new(Semaphore::new(self.options.concurrency as usize));
-        let taking = self.take_all(&places, &mut running).await;
-        if let Err(error) = &taking {
-            tracing::error!(%error, running = running.len(), "nothing more is taken");
+        let slots = Arc::new(Semaphore::new(self.options.concurrency as usize));
+        let result = self.claim_all(&slots, &mut running).await;
+        if let Err(error) = &result {
+            tracing::error!(%error, running = running.len(), "claiming no more events");
         }
         while running.join_next().await.is_some() {}
-        taking.and_then(|()| match self.stop.broken() {
-            Some(why) => Err(why.into()),
+        result.and_then(|()| match self.shutdown.failure() {
+            Some(reason) => Err(reason.into()),
             None => Ok(()),
         })
     }
 
-    async fn take_all(self: &Arc<Worker>, places: &Arc<Semaphore>, running: &mut JoinSet<()>) -> Result {
-        let (mut pause, mut left) = (Pause::default(), self.options.max);
-        while left != Some(0) && self.stop.goes_on() {
-            let Some(free) = self.room(places, left).await else { break };
-            let asked_at = Instant::now();
-            let taken = tokio::select! {
-                taken = self.claim(free) => taken,
-                () = self.stop.begun() => break,
+    async fn claim_all(self: &Arc<Worker>, slots: &Arc<Semaphore>, running: &mut JoinSet<()>) -> Result {
+        let (mut backoff, mut remaining) = (Backoff::default(), self.options.max);
+        while remaining != Some(0) && self.shutdown.is_running() {
+            let Some(max) = self.claim_max(slots, remaining).await else { break };
+            let claim_sent_at = Instant::now();
+            let claimed = tokio::select! {
+                claimed = self.claim(max) => claimed,
+                () = self.shutdown.wait_for_draining() => break,
             };
-            let taken = match taken {
-                Ok(taken) => taken,
-                Err(error) if is_passing(&*error) => {
-                    pause.wait(self, &*error).await;
+            let events = match claimed {
+                Ok(events) => events,
+                Err(error) if is_temporary(&*error) => {
+                    backoff.wait(self, &*error).await;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            pause = Pause::default();
-            left = left.map(|left| left.saturating_sub(taken.len() as u64));
-            if taken.is_empty() && self.options.until_empty {
-                // What runs may publish, or come back.
+            backoff = Backoff::default();
+            remaining = remaining.map(|remaining| remaining.saturating_sub(events.len() as u64));
+            if events.is_empty() && self.options.until_empty {
+                // A running attempt may publish events, or its event may become pending again.
                 if running.join_next().await.is_none() {
                     break;
                 }
             }
-            for run in runs(taken) {
-                let place = places.clone().acquire_owned().await?;
+            for run in split_into_runs(events) {
+                let slot = slots.clone().acquire_owned().await?;
                 let worker = self.clone();
                 running.spawn(async move {
-                    worker.attempt_all(run, asked_at).await;
-                    drop(place);
+                    worker.process_run(run, claim_sent_at).await;
+                    drop(slot);
                 });
             }
             while running.try_join_next().is_some() {}
@@ -95,44 +71,44 @@ impl Worker {
         Ok(())
     }
 
-    /// How many may be taken, once there is a place; `None`: it is told to stop.
-    async fn room(&self, places: &Semaphore, left: Option<u64>) -> Option<usize> {
+    /// Waits for a free slot and returns how many events to claim. Returns `None` when the shutdown begins.
+    async fn claim_max(&self, slots: &Semaphore, remaining: Option<u64>) -> Option<usize> {
         tokio::select! {
-            place = places.acquire() => drop(place.ok()?),
-            () = self.stop.begun() => return None,
+            slot = slots.acquire() => drop(slot.ok()?),
+            () = self.shutdown.wait_for_draining() => return None,
         }
-        let left = left.map_or(CLAIM_MAX, |left| usize::try_from(left).unwrap_or(CLAIM_MAX));
-        Some(places.available_permits().min(left).clamp(1, CLAIM_MAX))
+        let remaining = remaining.map_or(CLAIM_MAX, |remaining| usize::try_from(remaining).unwrap_or(CLAIM_MAX));
+        Some(slots.available_permits().min(remaining).clamp(1, CLAIM_MAX))
     }
 
-    async fn claim(&self, max: usize) -> Result<Vec<Taken>> {
-        #[derive(Deserialize)]
-        struct Claimed {
-            events: Vec<Taken>,
-        }
-        let wait_ms = if self.options.until_empty { 0 } else { WAIT.as_millis() as u64 };
-        // A run counts as one event of a claim, but not of --max.
+    async fn claim(&self, max: usize) -> Result<Vec<ClaimedEventBody>> {
+        let wait_ms = if self.options.until_empty { 0 } else { CLAIM_WAIT.as_millis() as u64 };
+        // A claim counts a run as one event, but --max counts its events.
         let group_run = if self.options.max.is_some() { 1 } else { self.options.group_run };
-        let mut body = json!({
-            "worker_id": self.worker_id, "subscription": self.options.subscription, "max": max, "group_run": group_run,
-            "wait_ms": wait_ms, "lease_ms": self.options.lease.as_millis() as u64,
-        });
-        for (name, list) in [("types", &self.options.types), ("tags", &self.options.tags)] {
-            if !list.is_empty() {
-                body[name] = json!(list);
-            }
-        }
-        let Claimed { events } = self.ask("/events/claim", &body, WAIT + ANSWER_MAX).await?.read()?;
+        let names = |names: &Vec<String>| (!names.is_empty()).then(|| names.clone().into());
+        let body = ClaimRequest {
+            worker_id: self.worker_id.clone(),
+            tags: names(&self.options.tags),
+            types: names(&self.options.types),
+            subscription: Some(self.options.subscription.clone()),
+            max: Some(max),
+            group_run: Some(group_run as usize),
+            wait_ms: Some(wait_ms),
+            lease_ms: Some(self.options.lease.as_millis() as u64),
+        };
+        let ClaimedBody { events } = self.post("/events/claim", &body, CLAIM_WAIT + RESPONSE_TIMEOUT).await?.json()?;
         Ok(events)
     }
 }
 
-/// The events of each group together. They come one after the other.
-fn runs(taken: Vec<Taken>) -> Vec<Vec<Taken>> {
-    let mut runs: Vec<Vec<Taken>> = Vec::with_capacity(taken.len());
-    for event in taken {
-        let of_group = |run: &&mut Vec<Taken>| event.group_id.is_some() && run[0].group_id == event.group_id;
-        match runs.last_mut().filter(of_group) {
+/// Groups consecutive events of the same group. A claim returns the events of a run one after the other.
+fn split_into_runs(events: Vec<ClaimedEventBody>) -> Vec<Vec<ClaimedEventBody>> {
+    let mut runs: Vec<Vec<ClaimedEventBody>> = Vec::with_capacity(events.len());
+    for event in events {
+        let is_same_group = |run: &&mut Vec<ClaimedEventBody>| {
+            event.options.group_id.is_some() && run[0].options.group_id == event.options.group_id
+        };
+        match runs.last_mut().filter(is_same_group) {
             Some(run) => run.push(event),
             None => runs.push(vec![event]),
         }
@@ -140,46 +116,46 @@ fn runs(taken: Vec<Taken>) -> Vec<Vec<Taken>> {
     runs
 }
 
-/// Whether it may be better later: nobody answers, or is not able to.
-pub fn is_passing(error: &(dyn std::error::Error + 'static)) -> bool {
-    match error.downcast_ref::<Refusal>() {
-        Some(refusal) => refusal.status == 429 || refusal.status >= 500,
+/// Whether the error is temporary: the server is unreachable or overloaded, or fails internally.
+pub fn is_temporary(error: &(dyn std::error::Error + 'static)) -> bool {
+    match error.downcast_ref::<ApiError>() {
+        Some(api_error) => api_error.status == 429 || api_error.status >= 500,
         None => error.is::<Unreachable>(),
     }
 }
 
-/// Between tries, each longer than the one before.
-pub struct Pause {
-    next: Duration,
+/// Growing delays between retries.
+pub struct Backoff {
+    delay: Duration,
     max: Duration,
 }
 
-impl Default for Pause {
-    /// The database may be restarting.
-    fn default() -> Pause {
-        Pause { next: Duration::from_secs(2), max: Duration::from_secs(30) }
+impl Default for Backoff {
+    /// For claims: the database may be restarting.
+    fn default() -> Backoff {
+        Backoff { delay: Duration::from_secs(2), max: Duration::from_secs(30) }
     }
 }
 
-impl Pause {
-    /// Something waits to be written down.
-    pub fn short() -> Pause {
-        Pause { next: Duration::from_millis(200), max: Duration::from_secs(5) }
+impl Backoff {
+    /// For reports, and for starting a command.
+    pub fn short() -> Backoff {
+        Backoff { delay: Duration::from_millis(200), max: Duration::from_secs(5) }
     }
 
-    /// Workers that failed together do not come back together.
-    pub fn next(&mut self) -> Duration {
-        let pause = self.next.mul_f64(0.75 + 0.5 * fastrand::f64());
-        self.next = (self.next * 2).min(self.max);
-        pause
+    /// Returns the next delay. Its jitter keeps workers that failed together from retrying together.
+    pub fn next_delay(&mut self) -> Duration {
+        let jittered = self.delay.mul_f64(0.75 + 0.5 * fastrand::f64());
+        self.delay = (self.delay * 2).min(self.max);
+        jittered
     }
 
     async fn wait(&mut self, worker: &Worker, error: &(dyn std::error::Error + 'static)) {
-        let pause = self.next();
-        tracing::warn!(%error, again_in = ?pause, "could not take events");
+        let delay = self.next_delay();
+        tracing::warn!(%error, again_in = ?delay, "could not claim events");
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = worker.stop.begun() => {}
+            () = tokio::time::sleep(delay) => {}
+            () = worker.shutdown.wait_for_draining() => {}
         }
     }
 }
@@ -189,20 +165,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_pass_is_waited_out() {
-        for (status, passes) in [(503, true), (500, true), (429, true), (401, false), (404, false), (400, false)] {
-            assert_eq!(is_passing(&Refusal::new(status, "no")), passes, "{status}");
+    fn temporary_errors_are_retried() {
+        for (status, expected) in [(503, true), (500, true), (429, true), (401, false), (404, false), (400, false)] {
+            assert_eq!(is_temporary(&ApiError::new(status, "no")), expected, "{status}");
         }
-        assert!(is_passing(&Unreachable("away".into())));
-        assert!(!is_passing(&std::io::Error::other("disk")));
+        assert!(is_temporary(&Unreachable("away".into())));
+        assert!(!is_temporary(&std::io::Error::other("disk")));
     }
 
     #[test]
-    fn pauses_grow_up_to_a_bound() {
-        let mut pause = Pause::default();
-        let pauses: Vec<f64> = (0..6).map(|_| pause.next().as_secs_f64()).collect();
-        for (pause, about) in pauses.iter().zip([2.0, 4.0, 8.0, 16.0, 30.0, 30.0]) {
-            assert!((about * 0.75..=about * 1.25).contains(pause), "{pauses:?}");
+    fn backoff_delays_grow_up_to_the_maximum() {
+        let mut backoff = Backoff::default();
+        let delays: Vec<f64> = (0..6).map(|_| backoff.next_delay().as_secs_f64()).collect();
+        for (delay, expected) in delays.iter().zip([2.0, 4.0, 8.0, 16.0, 30.0, 30.0]) {
+            assert!((expected * 0.75..=expected * 1.25).contains(delay), "{delays:?}");
         }
     }
 }

@@ -1,16 +1,17 @@
-//! What a command is told of its event, in its environment: pure.
+//! The environment variables that describe an event to its command.
 
+use chrono::SecondsFormat;
 use serde::Deserialize;
+use windlass_api::ClaimedEventBody;
 
 use super::Worker;
-use super::claim::Taken;
 
-/// A variable, and its value if it is to be set.
+/// A variable and its value. `None` removes the variable.
 pub type Variable = (&'static str, Option<String>);
 
-/// All that commands may count on; what the event does not have is taken out, whatever our own environment says.
-pub fn variables(worker: &Worker, event: &Taken) -> Vec<Variable> {
-    let mut variables = of_event(event);
+/// Returns all variables of an event. A variable without a value is removed, even if the worker itself inherited it.
+pub fn variables(worker: &Worker, event: &ClaimedEventBody) -> Vec<Variable> {
+    let mut variables = event_variables(event);
     variables.extend([
         ("WINDLASS_NAMESPACE", Some(worker.namespace.clone())),
         ("WINDLASS_SUBSCRIPTION", Some(worker.options.subscription.clone())),
@@ -19,19 +20,20 @@ pub fn variables(worker: &Worker, event: &Taken) -> Vec<Variable> {
     variables
 }
 
-fn of_event(event: &Taken) -> Vec<Variable> {
-    let metadata = event.metadata.as_ref().map(|metadata| metadata.get());
-    let trace: Trace = metadata.and_then(|metadata| serde_json::from_str(metadata).ok()).unwrap_or_default();
+fn event_variables(event: &ClaimedEventBody) -> Vec<Variable> {
+    let options = &event.options;
+    let metadata = options.metadata.as_ref().map(|metadata| metadata.get());
+    let trace: TraceContext = metadata.and_then(|metadata| serde_json::from_str(metadata).ok()).unwrap_or_default();
     vec![
         ("WINDLASS_EVENT_ID", Some(event.id.to_string())),
         ("WINDLASS_EVENT_TYPE", Some(event.event_type.clone())),
         ("WINDLASS_EVENT_TITLE", event.title.clone()),
         ("WINDLASS_EVENT_DESCRIPTION", event.description.clone()),
         ("WINDLASS_EVENT_TAGS", Some(event.tags.clone()).filter(|tags| !tags.is_empty())),
-        ("WINDLASS_EVENT_KEY", event.key.clone()),
-        ("WINDLASS_EVENT_GROUP", event.group_id.clone()),
-        ("WINDLASS_EVENT_PRIORITY", Some(event.priority.to_string())),
-        ("WINDLASS_EVENT_CREATED_AT", Some(event.created_at.clone())),
+        ("WINDLASS_EVENT_KEY", options.key.clone()),
+        ("WINDLASS_EVENT_GROUP", options.group_id.clone()),
+        ("WINDLASS_EVENT_PRIORITY", Some(options.priority.to_string())),
+        ("WINDLASS_EVENT_CREATED_AT", Some(event.created_at.to_rfc3339_opts(SecondsFormat::AutoSi, true))),
         ("WINDLASS_EVENT_METADATA", metadata.map(str::to_owned)),
         ("WINDLASS_ATTEMPT", Some(event.attempt.to_string())),
         ("WINDLASS_RETRY_COUNT", Some(event.retry_count.to_string())),
@@ -40,14 +42,14 @@ fn of_event(event: &Taken) -> Vec<Variable> {
         ("TRACESTATE", trace.tracestate),
     ]
     .into_iter()
-    // No variable can hold this.
+    // Environment variables cannot contain NUL.
     .map(|(name, value)| (name, value.map(|value| value.replace('\0', "\u{fffd}"))))
     .collect()
 }
 
-/// Of who published it.
+/// The trace context of the publisher.
 #[derive(Default, Deserialize)]
-struct Trace {
+struct TraceContext {
     traceparent: Option<String>,
     tracestate: Option<String>,
 }
@@ -57,14 +59,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_told_what_the_event_has() {
-        let event: Taken = serde_json::from_value(serde_json::json!({
-            "id": 7, "type": "order.paid", "title": "Ü\0", "description": null, "tags": "", "payload": null,
-            "attempt": 2, "retry_count": 1, "max_retries": null, "lease": "0", "created_at": "2026-01-01T00:00:00Z",
+    fn variables_describe_the_event() {
+        let event: ClaimedEventBody = serde_json::from_value(serde_json::json!({
+            "id": 7, "type": "order.paid", "title": "Ü\0", "description": null, "tags": "",
+            "status": "PROCESSING", "payload": null, "attempt": 2, "retry_count": 1, "max_retries": null, "lease": "0",
+            "lease_expires_at": "2026-01-01T00:01:00Z", "created_at": "2026-01-01T00:00:00Z",
             "metadata": { "traceparent": "00-a-b-01", "other": 1 },
         }))
         .unwrap();
-        let variables = of_event(&event);
+        let variables = event_variables(&event);
         let value = |name: &str| variables.iter().find(|(found, _)| *found == name).unwrap().1.clone();
         assert_eq!(value("WINDLASS_EVENT_ID").as_deref(), Some("7"));
         assert_eq!(value("WINDLASS_EVENT_TITLE").as_deref(), Some("Ü\u{fffd}"));

@@ -1,16 +1,19 @@
-//! `windlass work`: runs a command for each event.
+//! `windlass work`: claims events and runs a command for each.
+//!
+//! [`claim`] claims events and starts their attempts, [`attempt`] takes an event from its lease to its report, and
+//! [`process`] runs the command. The decision from exit code to outcome is in [`outcome`].
 
 mod attempt;
 mod claim;
 mod environment;
-mod hold;
-mod kept;
+mod lease;
+mod outcome;
+mod output_tail;
+mod printer;
+mod process;
 mod register;
 mod report;
-mod run;
-mod show;
-mod stop;
-mod verdict;
+mod shutdown;
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -19,14 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::Value;
+use serde::Serialize;
 
-use self::show::Shown;
-use self::stop::Stop;
+use self::printer::OutputPrinter;
+use self::shutdown::Shutdown;
 use crate::Result;
-use crate::api::{Answer, Api, Target, Unreachable};
-use crate::exit::Usage;
-use crate::when::span;
+use crate::api::{Api, ApiResponse, NamespaceTarget, Unreachable};
+use crate::exit::UsageError;
+use crate::time::parse_duration;
 
 /// Run a command for each event
 ///
@@ -37,17 +40,17 @@ use crate::when::span;
 #[command(after_help = AFTER_HELP)]
 pub struct Work {
     #[command(flatten)]
-    target: Target,
+    target: NamespaceTarget,
     #[command(flatten)]
-    options: Options,
+    options: WorkOptions,
     /// The command and its arguments
     #[arg(value_name = "COMMAND", last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// How to work.
+/// Options of the worker.
 #[derive(Args)]
-struct Options {
+struct WorkOptions {
     /// Only events of these types, exact or by prefix ending in `*`; several with commas
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
@@ -65,16 +68,16 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     group_run: u32,
     /// How long a command may take; then it is ended, and has failed. No bound if not given
-    #[arg(long, value_name = "SPAN", value_parser = span)]
+    #[arg(long, value_name = "SPAN", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// For how long an event stays ours when nothing is heard of us. It is renewed while the command runs
-    #[arg(long, value_name = "SPAN", value_parser = lease, default_value = "60s")]
+    #[arg(long, value_name = "SPAN", value_parser = parse_lease, default_value = "60s")]
     lease: Duration,
     /// How long commands may go on once we are told to stop
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "30s")]
+    #[arg(long, value_name = "SPAN", value_parser = parse_duration, default_value = "30s")]
     grace: Duration,
     /// For how long an event is put back when its command exits with 75
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "60s")]
+    #[arg(long, value_name = "SPAN", value_parser = parse_duration, default_value = "60s")]
     snooze: Duration,
     /// Stop after so many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -118,85 +121,85 @@ reach it before, and whatever it started ends with it.
 While the server or database is away commands go on; what came of them is reported when it is back. Exit code 0 after
 a stop, also where commands failed.";
 
-/// A shorter one could not be renewed in time on a busy machine.
+/// A shorter lease could not be renewed in time on a busy machine.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
-fn lease(text: &str) -> std::result::Result<Duration, &'static str> {
-    span(text).and_then(|lease| if lease < LEASE_MIN { Err("must be at least 1s") } else { Ok(lease) })
+fn parse_lease(text: &str) -> std::result::Result<Duration, &'static str> {
+    parse_duration(text).and_then(|lease| if lease < LEASE_MIN { Err("must be at least 1s") } else { Ok(lease) })
 }
 
-/// How often upkeep is looked for, as nodes do.
-const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+/// Interval between two checks for due maintenance tasks, the same as on nodes.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A server that is gone without a word is not waited for any longer: it is tried again instead.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// After this time without a response, a request is retried.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What all parts of it share.
+/// The state that all parts of the command share.
 struct Worker {
     api: Api,
     namespace: String,
     worker_id: String,
-    options: Options,
+    options: WorkOptions,
     program: PathBuf,
     args: Vec<OsString>,
-    stop: Stop,
-    shown: Shown,
+    shutdown: Shutdown,
+    printer: OutputPrinter,
 }
 
 impl Work {
     pub async fn run(self) -> Result {
         let Work { target, options, mut command } = self;
-        let program = find(&command.remove(0))?;
+        let program = find_program(&command.remove(0))?;
         let worker_id = options.worker_id.clone().unwrap_or_else(register::host_and_pid);
         let api = target.connect().await?;
-        let stop = Stop::on_signals(options.grace)?;
-        let (namespace, shown) = (target.namespace.clone(), Shown::new(options.quiet));
-        let worker = Arc::new(Worker { api, namespace, worker_id, options, program, args: command, stop, shown });
+        let shutdown = Shutdown::on_signals(options.grace)?;
+        let (namespace, printer) = (target.namespace.clone(), OutputPrinter::new(options.quiet));
+        let worker = Arc::new(Worker { api, namespace, worker_id, options, program, args: command, shutdown, printer });
         worker.register().await?;
-        let upkeep = worker.api.queue().cloned().map(|queue| {
-            // Without a server, nobody else might see to it.
-            tokio::spawn(async move { queue.maintain_all(UPKEEP_EVERY).await })
+        let maintenance = worker.api.queue().cloned().map(|queue| {
+            // On a database, no server may be running that does the maintenance.
+            tokio::spawn(async move { queue.maintain_all(MAINTENANCE_INTERVAL).await })
         });
-        let beating = tokio::spawn(worker.clone().keep_registered());
-        let worked = worker.clone().take_and_run().await;
-        beating.abort();
-        worker.say_good_bye().await;
-        if let Some(upkeep) = upkeep {
-            upkeep.abort();
+        let heartbeats = tokio::spawn(worker.clone().send_heartbeats());
+        let result = worker.clone().claim_and_run().await;
+        heartbeats.abort();
+        worker.unregister().await;
+        if let Some(maintenance) = maintenance {
+            maintenance.abort();
         }
         if let Some(queue) = worker.api.queue() {
             queue.close().await;
         }
-        worker.shown.flush();
-        worked
+        worker.printer.flush();
+        result
     }
 }
 
 impl Worker {
     /// Posts to a path of the namespace.
-    async fn ask(&self, path: &str, body: &Value, answer_max: Duration) -> Result<Answer> {
-        within(answer_max, self.api.post(&self.api.within(path), &[], body)).await
+    async fn post(&self, path: &str, body: &impl Serialize, timeout: Duration) -> Result<ApiResponse> {
+        with_timeout(timeout, self.api.post(&self.api.namespace_path(path), &[], body)).await
     }
 }
 
-async fn within<T>(max: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
-    let silent = |_| Unreachable(format!("there was no answer within {} s", max.as_secs()));
-    tokio::time::timeout(max, asked).await.map_err(silent)?
+async fn with_timeout<T>(timeout: Duration, request: impl Future<Output = Result<T>>) -> Result<T> {
+    let timed_out = |_| Unreachable(format!("there was no answer within {} s", timeout.as_secs()));
+    tokio::time::timeout(timeout, request).await.map_err(timed_out)?
 }
 
-/// The program that is meant, before anything is taken for it.
-fn find(name: &OsString) -> Result<PathBuf> {
+/// Finds the program in PATH or at its path, so that a missing program is an error before the first claim.
+fn find_program(name: &OsString) -> Result<PathBuf> {
     let named = Path::new(name);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places: Vec<PathBuf> = match named.components().count() {
+    let candidates: Vec<PathBuf> = match named.components().count() {
         1 => std::env::split_paths(&path).map(|folder| folder.join(named)).collect(),
         _ => vec![named.to_owned()],
     };
     let shown = named.display();
-    if let Some(found) = places.iter().find(|place| is_program(place)) {
+    if let Some(found) = candidates.iter().find(|path| is_executable(path)) {
         return Ok(found.clone());
     }
-    Err(Usage(match places.iter().any(|place| place.is_file()) {
+    Err(UsageError(match candidates.iter().any(|path| path.is_file()) {
         true => format!("'{shown}' may not be executed; try `chmod +x`, or name the program that runs it, as in `sh`"),
         false if named.components().count() == 1 => format!("there is no program '{shown}' in PATH"),
         false => format!("there is no program '{shown}'"),
@@ -204,8 +207,8 @@ fn find(name: &OsString) -> Result<PathBuf> {
     .into())
 }
 
-fn is_program(place: &Path) -> bool {
-    place.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]
@@ -213,23 +216,23 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nobody_is_waited_for_forever() {
-        let error = within::<()>(Duration::ZERO, std::future::pending()).await.unwrap_err();
-        assert!(claim::is_passing(&*error), "{error}");
-        assert_eq!(within(ANSWER_MAX, async { Ok(7) }).await.unwrap(), 7);
+    async fn missing_response_is_a_temporary_error() {
+        let error = with_timeout::<()>(Duration::ZERO, std::future::pending()).await.unwrap_err();
+        assert!(claim::is_temporary(&*error), "{error}");
+        assert_eq!(with_timeout(RESPONSE_TIMEOUT, async { Ok(7) }).await.unwrap(), 7);
     }
 
     #[test]
-    fn a_program_is_found_before_anything_is_taken() {
-        assert!(find(&"sh".into()).unwrap().is_absolute());
+    fn missing_or_non_executable_program_is_an_error() {
+        assert!(find_program(&"sh".into()).unwrap().is_absolute());
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("script");
-        let error = |name: &Path| find(&name.into()).unwrap_err().to_string();
+        let error = |name: &Path| find_program(&name.into()).unwrap_err().to_string();
         assert_eq!(error(&script), format!("there is no program '{}'", script.display()));
         assert_eq!(error(Path::new("no-such-program")), "there is no program 'no-such-program' in PATH");
         std::fs::write(&script, "#!/bin/sh\n").unwrap();
         assert!(error(&script).contains("may not be executed; try `chmod +x`"));
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(find(&script.clone().into()).unwrap(), script);
+        assert_eq!(find_program(&script.clone().into()).unwrap(), script);
     }
 }

@@ -1,113 +1,98 @@
-//! Reporting how an attempt ended, until it is on record.
+//! Reports the outcome of an attempt and retries until the queue has recorded it.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use windlass_api::{BoundedList, FinishItem, FinishOutcome, FinishRequest, FinishedBody};
 
-use super::claim::{Pause, is_passing};
-use super::{ANSWER_MAX, Worker};
+use super::claim::{Backoff, is_temporary};
+use super::{RESPONSE_TIMEOUT, Worker};
 use crate::Result;
-use crate::api::{Refusal, Unreachable};
+use crate::api::{ApiError, Unreachable};
 
-/// Once everything shall end, a report is tried so often.
-const LAST_TRIES: u32 = 4;
+/// Number of retries of a report once the shutdown terminates commands.
+const SHUTDOWN_RETRIES_MAX: u32 = 4;
 
-/// What the queue made of a report.
-enum Answer {
-    OnRecord,
-    /// Somebody else may have the event, or it is gone.
+/// The queue's reaction to a report.
+enum ReportResult {
+    Recorded,
+    /// The lease is lost, or the event does not exist anymore.
     Lost,
-    /// It is not acceptable as it is, and why.
-    Refused(String),
+    /// The report is invalid, for this reason.
+    Rejected(String),
 }
 
 impl Worker {
-    /// Whether it is on record. What was done shall not be done again for a server that is away, so it is tried for as
-    /// long as it takes.
-    pub async fn report(&self, event_id: i64, mut item: Value) -> bool {
-        let (mut pause, mut tries, mut whole) = (Pause::short(), 0, true);
+    /// Reports an outcome and returns whether it is recorded. An unreachable server is retried without a limit, so that
+    /// finished work is not repeated.
+    pub async fn report(&self, mut item: FinishItem) -> bool {
+        let event_id = item.event_id;
+        let (mut backoff, mut retries, mut has_details) = (Backoff::short(), 0, true);
         loop {
-            match self.send(&item).await {
-                Ok(Answer::OnRecord) => return true,
-                Ok(Answer::Lost) if item["outcome"] == "release" => return false,
-                Ok(Answer::Lost) => {
-                    tracing::warn!(event_id, "the lease was lost before the end was reported; it does not count");
+            match self.send_report(&item).await {
+                Ok(ReportResult::Recorded) => return true,
+                Ok(ReportResult::Lost) if item.outcome == FinishOutcome::Release => return false,
+                Ok(ReportResult::Lost) => {
+                    tracing::warn!(
+                        event_id,
+                        "the lease was lost before the outcome was reported; the outcome is ignored"
+                    );
                     return false;
                 }
-                // What cannot be stored of it is left out: its outcome counts.
-                Ok(Answer::Refused(why)) if whole => {
-                    tracing::warn!(event_id, why, "the report is refused; only its outcome is kept");
-                    (item, whole) = (bare(&item), false);
+                // Send the outcome without the details, which may be what the queue rejects.
+                Ok(ReportResult::Rejected(reason)) if has_details => {
+                    tracing::warn!(event_id, reason, "the report was rejected; reporting the outcome without details");
+                    (item, has_details) = (without_details(item), false);
                     continue;
                 }
-                Ok(Answer::Refused(why)) => {
-                    tracing::error!(event_id, why, "the report is refused; the lease runs out");
+                Ok(ReportResult::Rejected(reason)) => {
+                    tracing::error!(event_id, reason, "the report was rejected; the lease will expire");
                     return false;
                 }
-                Err(error) if is_passing(&*error) => {
-                    tracing::warn!(%error, event_id, "could not report the end of an event; trying again");
+                Err(error) if is_temporary(&*error) => {
+                    tracing::warn!(%error, event_id, "could not report the outcome; trying again");
                 }
                 Err(error) => {
-                    tracing::error!(%error, event_id, "could not report the end of an event; its lease runs out");
+                    tracing::error!(%error, event_id, "could not report the outcome; the lease will expire");
                     return false;
                 }
             }
-            tries += u32::from(self.stop.is_now());
-            if tries > LAST_TRIES {
-                tracing::error!(event_id, "the end of an event is not on record; its lease runs out");
+            retries += u32::from(self.shutdown.is_terminating());
+            if retries > SHUTDOWN_RETRIES_MAX {
+                tracing::error!(event_id, "the outcome is not recorded; the lease will expire");
                 return false;
             }
-            tokio::time::sleep(pause.next()).await;
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
-    async fn send(&self, item: &Value) -> Result<Answer> {
-        #[derive(Deserialize)]
-        struct Answered {
-            results: Vec<ItemResult>,
-        }
-        #[derive(Deserialize)]
-        struct ItemResult {
-            status: u16,
-            failure: Option<Failure>,
-        }
-        #[derive(Deserialize)]
-        struct Failure {
-            code: String,
-            error: String,
-        }
-        let body = json!({ "items": [item] });
-        let answered: Answered = match self.ask("/events/finish", &body, ANSWER_MAX).await {
-            Ok(answer) => answer.read()?,
-            Err(error) => return unacceptable(error).map(Answer::Refused),
+    async fn send_report(&self, item: &FinishItem) -> Result<ReportResult> {
+        let items = BoundedList(vec![item.clone()]);
+        let body = FinishRequest { worker_id: None, subscription: None, items };
+        let finished: FinishedBody = match self.post("/events/finish", &body, RESPONSE_TIMEOUT).await {
+            Ok(response) => response.json()?,
+            Err(error) => return rejection_reason(error).map(ReportResult::Rejected),
         };
-        let result = answered.results.into_iter().next().ok_or("the answer has no result")?;
+        let result = finished.results.into_iter().next().ok_or("the answer has no result")?;
         Ok(match result.failure {
-            None => Answer::OnRecord,
-            // The failure that uses up the retries is on record, too.
-            Some(failure) if failure.code == "max_retries_exceeded" => Answer::OnRecord,
-            Some(_) if matches!(result.status, 404 | 409) => Answer::Lost,
+            None => ReportResult::Recorded,
+            // The failure that exhausts the retries is recorded as well.
+            Some(failure) if failure.code == "max_retries_exceeded" => ReportResult::Recorded,
+            Some(_) if matches!(result.status, 404 | 409) => ReportResult::Lost,
             Some(failure) if result.status >= 500 => return Err(Unreachable(failure.error).into()),
-            Some(failure) => Answer::Refused(failure.error),
+            Some(failure) => ReportResult::Rejected(failure.error),
         })
     }
 }
 
-/// Why a report is refused for what is in it; any other error as it is.
-fn unacceptable(error: Box<dyn std::error::Error + Send + Sync>) -> Result<String> {
-    match error.downcast_ref::<Refusal>() {
-        Some(refusal) if matches!(refusal.status, 400 | 413 | 422) => Ok(refusal.to_string()),
+/// Returns the reason if the queue rejected the content of the report. Returns any other error unchanged.
+fn rejection_reason(error: Box<dyn std::error::Error + Send + Sync>) -> Result<String> {
+    match error.downcast_ref::<ApiError>() {
+        Some(api_error) if matches!(api_error.status, 400 | 413 | 422) => Ok(api_error.to_string()),
         _ => Err(error),
     }
 }
 
-fn bare(item: &Value) -> Value {
-    let mut bare = json!({});
-    for field in ["event_id", "outcome", "lease", "subscription", "retry", "delay_ms"] {
-        if let Some(value) = item.get(field) {
-            bare[field] = value.clone();
-        }
-    }
-    bare
+fn without_details(item: FinishItem) -> FinishItem {
+    let FinishItem { event_id, outcome, lease, subscription, retry, delay_ms, .. } = item;
+    FinishItem { lease, subscription, retry, delay_ms, ..FinishItem::new(event_id, outcome) }
 }
 
 #[cfg(test)]
@@ -115,12 +100,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_that_is_refused_for_its_contents_goes_without_them() {
-        for (status, for_its_contents) in [(413, true), (400, true), (401, false), (404, false), (503, false)] {
-            assert_eq!(unacceptable(Refusal::new(status, "no").into()).is_ok(), for_its_contents, "{status}");
+    fn rejected_report_is_sent_without_details() {
+        for (status, is_rejected) in [(413, true), (400, true), (401, false), (404, false), (503, false)] {
+            assert_eq!(rejection_reason(ApiError::new(status, "no").into()).is_ok(), is_rejected, "{status}");
         }
-        assert!(unacceptable(Unreachable("away".into()).into()).is_err());
-        let item = json!({ "event_id": 1, "outcome": "fail", "lease": "7", "retry": false, "detail": {}, "error_message": "e" });
-        assert_eq!(bare(&item), json!({ "event_id": 1, "outcome": "fail", "lease": "7", "retry": false }));
+        assert!(rejection_reason(Unreachable("away".into()).into()).is_err());
+        let item = r#"{"event_id":1,"outcome":"fail","lease":"7","error_message":"e","detail":{},"retry":false}"#;
+        let reduced = serde_json::to_string(&without_details(serde_json::from_str(item).unwrap())).unwrap();
+        assert_eq!(reduced, r#"{"event_id":1,"outcome":"fail","lease":"7","retry":false}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! The example clients: against a real server, and against one that does not answer as it should.
+//! The example clients, against a real server and against a server that fails.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,41 +6,42 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use windlass_testkit::{sqlite_url, wait_until};
 
 use super::console::root;
-use crate::windlass::{Server, run, sqlite_url};
+use crate::windlass::{Server, run};
 
-/// Makes `python::name` and `javascript::name` out of each function.
+/// Defines the tests `python::name` and `javascript::name` for each function.
 macro_rules! in_each_language {
     ($(fn $name:ident($client:ident) $body:block)*) => {
         $(fn $name($client: Client) $body)*
 
         mod python {
-            $(#[test] fn $name() { super::$name(super::Client { language: "python3", ending: "py" }) })*
+            $(#[test] fn $name() { super::$name(super::Client { language: "python3", extension: "py" }) })*
         }
 
         mod javascript {
-            $(#[test] fn $name() { super::$name(super::Client { language: "node", ending: "mjs" }) })*
+            $(#[test] fn $name() { super::$name(super::Client { language: "node", extension: "mjs" }) })*
         }
     };
 }
 
 struct Client {
     language: &'static str,
-    ending: &'static str,
+    extension: &'static str,
 }
 
 impl Client {
-    /// The example of this name, for the server at this address.
+    /// Returns the command of an example, for the server at this address.
     fn command(&self, name: &str, address: &str, token: &str, args: &[&str]) -> Command {
         let mut command = Command::new(self.language);
-        command.arg(root().join("docs/clients").join(format!("{name}.{}", self.ending))).args(args);
+        command.arg(root().join("docs/clients").join(format!("{name}.{}", self.extension))).args(args);
         command.env("WINDLASS_SERVER", format!("http://{address}")).env("WINDLASS_TOKEN", token);
         command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null());
         command
     }
 
-    /// Publishes with the example; returns the event's id.
+    /// Publishes with the example. Returns the event's id.
     fn publish(&self, server: &Server, args: &[&str]) -> i64 {
         let token = server.token.as_deref().unwrap_or_default();
         let Output { status, stdout, stderr } =
@@ -65,8 +66,8 @@ impl Worker {
         assert!(kill.unwrap().success());
     }
 
-    /// Waits for its end: exit code and what it printed.
-    fn end(mut self) -> (Option<i32>, String) {
+    /// Waits for the process to end. Returns exit code and stdout.
+    fn wait(mut self) -> (Option<i32>, String) {
         let mut printed = String::new();
         self.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
         (self.0.wait().unwrap().code(), printed)
@@ -75,26 +76,21 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Ignore errors: the process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Asks for the event until it has this status.
-fn until_status(server: &Server, id: i64, status: &str) -> Value {
-    let began = Instant::now();
-    loop {
+/// Polls the event until it has this status.
+fn wait_for_status(server: &Server, id: i64, status: &str) -> Value {
+    wait_until(&format!("event {id} to be {status}"), || {
         let shown = server.json("GET", &format!("/events/{id}?include_logs=true"), "", 200);
-        if shown["status"] == status {
-            return shown;
-        }
-        assert!(began.elapsed() < Duration::from_secs(30), "{shown}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        (shown["status"] == status).then_some(shown)
+    })
 }
 
-/// A request, as a server sees it.
+/// A request that a client has sent.
 struct Request {
     head: String,
     body: String,
@@ -119,7 +115,7 @@ impl Request {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 
-    fn answer(mut self, status: &str, body: &str) {
+    fn respond(mut self, status: &str, body: &str) {
         let length = body.len();
         write!(self.connection, "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")
             .unwrap();
@@ -129,7 +125,7 @@ impl Request {
 const OVERLOADED: &str = "503 Service Unavailable\r\nretry-after: 1";
 
 in_each_language! {
-    fn what_is_published_is_worked_on(client) {
+    fn published_events_are_processed(client) {
         let folder = tempfile::tempdir().unwrap();
         let url = sqlite_url(folder.path());
         let (_, created, _) = run(&["token", "create", "--scope", "admin", "--json", "--database", &url]);
@@ -139,26 +135,26 @@ in_each_language! {
         let policy = r#"{"policy":{"max_retries":2,"backoff":{"kind":"none"}}}"#;
         server.json("PUT", "/namespaces/default", policy, 200);
 
-        let stranger = client.command("publish", server.address(), "", &["greeting", "t"]).output().unwrap();
-        assert_eq!(stranger.status.code(), Some(1));
-        assert!(String::from_utf8_lossy(&stranger.stderr).contains("no_token"), "{stranger:?}");
+        let unauthorized = client.command("publish", server.address(), "", &["greeting", "t"]).output().unwrap();
+        assert_eq!(unauthorized.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&unauthorized.stderr).contains("no_token"), "{unauthorized:?}");
 
         let good = client.publish(&server, &["greeting", "Say hello", r#"{"to": "world"}"#, "hello-1"]);
         assert_eq!(client.publish(&server, &["greeting", "Say hello", r#"{"to": "world"}"#, "hello-1"]), good);
         let bad = client.publish(&server, &["greeting", "Say hello to nobody"]);
         let worker = client.start_worker(server.address(), &token);
-        until_status(&server, good, "COMPLETED");
-        let shown = until_status(&server, bad, "FAILED");
+        wait_for_status(&server, good, "COMPLETED");
+        let shown = wait_for_status(&server, bad, "FAILED");
         let actions: Vec<&str> = shown["logs"].as_array().unwrap().iter().map(|log| log["action"].as_str().unwrap()).collect();
         assert_eq!(actions, ["PICKED", "FAILED", "PICKED", "FAILED"]);
 
         worker.terminate();
-        let (code, printed) = worker.end();
+        let (code, printed) = worker.wait();
         assert_eq!(code, Some(0), "{printed}");
         assert!(printed.contains("Hello, world!"), "{printed}");
     }
 
-    fn a_publish_is_sent_again_with_its_key(client) {
+    fn publish_is_retried_with_the_same_key(client) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let mut command = client.command("publish", &address, "t", &["greeting", "Say hello"]);
@@ -167,34 +163,34 @@ in_each_language! {
         let first = Request::next(&listener);
         let key = first.header("idempotency-key").unwrap().to_owned();
         assert_eq!((first.header("authorization"), key.len()), (Some("bearer t"), 36));
-        // The answer gets lost.
+        // Close the connection without a response.
         drop(first);
         let second = Request::next(&listener);
         assert_eq!(second.header("idempotency-key"), Some(key.as_str()));
-        second.answer(OVERLOADED, "{}");
-        let turned_away = Instant::now();
+        second.respond(OVERLOADED, "{}");
+        let rejected_at = Instant::now();
         let third = Request::next(&listener);
-        assert!(turned_away.elapsed() >= Duration::from_secs(1), "{:?}", turned_away.elapsed());
+        assert!(rejected_at.elapsed() >= Duration::from_secs(1), "{:?}", rejected_at.elapsed());
         assert_eq!(third.header("idempotency-key"), Some(key.as_str()));
-        third.answer("201 Created", r#"{"id":7,"status":"PENDING"}"#);
+        third.respond("201 Created", r#"{"id":7,"status":"PENDING"}"#);
         let output = publisher.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "event 7 is PENDING\n", "{output:?}");
     }
 
-    fn a_worker_that_is_stopped_still_reports(client) {
+    fn stopped_worker_still_reports(client) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let worker = client.start_worker(&listener.local_addr().unwrap().to_string(), "t");
-        let asked = Request::next(&listener);
-        assert!(asked.head.starts_with("get /events/subscribe?tags=greeting&worker_id="), "{}", asked.head);
-        asked.answer("200 OK", r#"{"id":7,"payload":{"to":"world"},"lease":"00c0ffee00c0ffee"}"#);
+        let claim = Request::next(&listener);
+        assert!(claim.head.starts_with("get /events/subscribe?tags=greeting&worker_id="), "{}", claim.head);
+        claim.respond("200 OK", r#"{"id":7,"payload":{"to":"world"},"lease":"00c0ffee00c0ffee"}"#);
         let report = Request::next(&listener);
         worker.terminate();
-        report.answer(OVERLOADED, "{}");
+        report.respond(OVERLOADED, "{}");
         let report = Request::next(&listener);
         assert!(report.head.starts_with("post /events/7/complete "), "{}", report.head);
         assert!(report.body.contains("00c0ffee00c0ffee"), "{}", report.body);
-        report.answer("200 OK", r#"{"action":"COMPLETED"}"#);
-        // It asks for nothing more: nobody would answer.
-        assert_eq!(worker.end(), (Some(0), "Hello, world!\nevent 7: COMPLETED\n".to_owned()));
+        report.respond("200 OK", r#"{"action":"COMPLETED"}"#);
+        // It sends no further claim: the listener would not respond.
+        assert_eq!(worker.wait(), (Some(0), "Hello, world!\nevent 7: COMPLETED\n".to_owned()));
     }
 }

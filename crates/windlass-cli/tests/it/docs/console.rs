@@ -1,4 +1,4 @@
-//! A document's console blocks: each command is run, and must print what is shown below it.
+//! Runs the commands in a document's console blocks and compares their output with the document.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,19 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Deserializer, Value};
 use tempfile::TempDir;
+use windlass_testkit::sqlite_url;
 
-use super::volatile::{normalised, repeated};
-use super::wrap::wrapped;
-use crate::windlass::{Server, sqlite_url};
+use super::volatile::{normalized, repeatable_values};
+use super::wrap::wrap_json;
+use crate::windlass::Server;
 
-/// How documents name the server and its database.
+/// The server address and database URL in documents.
 const ADDRESS: &str = "127.0.0.1:7700";
 const DATABASE: &str = "sqlite://windlass.db";
-/// `curl --max-time` ends so.
+/// Exit code of `curl --max-time`.
 const TIMED_OUT: i32 = 28;
 
-/// Set, it makes the documents show what was printed.
+/// If this environment variable is set, changed output is written into the documents.
 const UPDATE: &str = "WINDLASS_UPDATE_DOCS";
 
 pub struct Document {
@@ -26,16 +27,16 @@ pub struct Document {
     lines: Vec<String>,
 }
 
-/// A command and what the document shows below it.
+/// A command and the output below it in the document.
 pub struct Step {
-    /// Where it stands, from 1.
+    /// Line number, from 1.
     line: usize,
     pub command: String,
     shown: Range<usize>,
 }
 
 impl Document {
-    /// The document of this name, from the root of the repository.
+    /// Reads a document. The name is relative to the root of the repository.
     pub fn open(name: &'static str) -> Document {
         let path = root().join(name);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -70,28 +71,32 @@ impl Document {
         steps
     }
 
-    /// Runs everything, from the first command to the last, on a server of its own.
-    pub fn try_out(mut self) {
+    /// Runs all commands in order on a new server and compares their output with the document.
+    pub fn verify(mut self) {
         let steps = self.steps();
         assert!(!steps.is_empty(), "{}: no console block", self.name);
-        let (mut story, mut printed, mut wrong) = (Story::begin(), Vec::new(), String::new());
+        let (mut session, mut printed, mut differences) = (Session::start(), Vec::new(), String::new());
         for step in &steps {
             let shown = self.lines[step.shown.clone()].join("\n");
-            let got = story.run(step, &shown).unwrap_or_else(|error| panic!("{}:{}: {error}", self.name, step.line));
-            if !same(&shown, &got) {
+            let output =
+                session.run(step, &shown).unwrap_or_else(|error| panic!("{}:{}: {error}", self.name, step.line));
+            if !is_same_output(&shown, &output) {
                 let (name, line, command) = (self.name, step.line, &step.command);
-                wrong += &format!("\n{name}:{line}: {command}\n--- expected\n{shown}\n--- got\n{got}\n");
+                differences += &format!("\n{name}:{line}: {command}\n--- expected\n{shown}\n--- got\n{output}\n");
             }
-            printed.push(wrapped(&got));
+            printed.push(wrap_json(&output));
         }
-        // Where nothing is wrong, nothing is written: new instants alone are no news.
-        if !wrong.is_empty() && std::env::var_os(UPDATE).is_some() {
+        // Do not write a document in which only timestamps would change.
+        if !differences.is_empty() && std::env::var_os(UPDATE).is_some() {
             return self.update(&steps, &printed);
         }
-        assert!(wrong.is_empty(), "{wrong}\nIf that is what it should print, {UPDATE}=1 writes it into the document.");
+        assert!(
+            differences.is_empty(),
+            "{differences}\nIf this output is correct, {UPDATE}=1 writes it into the document."
+        );
     }
 
-    /// From the end, so that the lines before keep their numbers.
+    /// Writes the output into the document, from the end, so that earlier line numbers stay valid.
     fn update(&mut self, steps: &[Step], printed: &[String]) {
         for (step, printed) in steps.iter().zip(printed).rev() {
             self.lines.splice(step.shown.clone(), printed.lines().map(str::to_owned));
@@ -105,61 +110,61 @@ pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// A fresh server, and what the commands before left behind.
-struct Story {
+/// A server, and the state that earlier commands have left.
+struct Session {
     server: Server,
     folder: TempDir,
     variables: Vec<(String, String)>,
-    /// Values that differ from run to run: as shown, and as they are this time.
-    known: Vec<(String, String)>,
+    /// Values that differ between runs: as in the document, and as in this run.
+    substitutions: Vec<(String, String)>,
 }
 
-impl Story {
-    fn begin() -> Story {
+impl Session {
+    fn start() -> Session {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(root().join("docs"), folder.path().join("docs")).unwrap();
         let server = Server::start(&sqlite_url(folder.path()));
-        Story { server, folder, variables: Vec::new(), known: Vec::new() }
+        Session { server, folder, variables: Vec::new(), substitutions: Vec::new() }
     }
 
-    /// Runs the command with the values of this time, and returns what it prints with those that are shown.
+    /// Runs the command with the values of this run. Returns its output with the values of the document.
     fn run(&mut self, step: &Step, shown: &str) -> Result<String, String> {
         let mut command = step.command.replace(ADDRESS, self.server.address());
-        for (shown, real) in &self.known {
+        for (shown, real) in &self.substitutions {
             command = command.replace(shown, real);
         }
-        let mut got = if command == "windlass serve" {
-            self.server.hello.clone()
+        let mut output = if command == "windlass serve" {
+            self.server.banner.clone()
         } else if let Some((name, value)) = command.strip_prefix("export ").and_then(|rest| rest.split_once('=')) {
             self.variables.push((name.to_owned(), value.to_owned()));
             String::new()
         } else {
-            self.shell(&command)?
+            self.run_in_shell(&command)?
         };
-        got = got.replace(self.server.address(), ADDRESS).replace(&sqlite_url(self.folder.path()), DATABASE);
-        got = got.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").trim_end().to_owned();
-        self.learn(shown, &got);
-        for (shown, real) in &self.known {
-            got = got.replace(real, shown);
+        output = output.replace(self.server.address(), ADDRESS).replace(&sqlite_url(self.folder.path()), DATABASE);
+        output = output.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").trim_end().to_owned();
+        self.add_substitutions(shown, &output);
+        for (shown, real) in &self.substitutions {
+            output = output.replace(real, shown);
         }
-        Ok(got)
+        Ok(output)
     }
 
-    /// The n-th lease that is shown stands for the n-th that was printed; so with tokens and their ids.
-    fn learn(&mut self, shown: &str, got: &str) {
-        let (mut shown, got) = (repeated(shown), repeated(got));
-        for (kind, real) in got {
+    /// Maps the n-th lease, token or id in the document to the n-th one in the output.
+    fn add_substitutions(&mut self, shown: &str, output: &str) {
+        let (mut shown, output) = (repeatable_values(shown), repeatable_values(output));
+        for (kind, real) in output {
             let Some(at) = shown.iter().position(|(other, _)| *other == kind) else { continue };
             let (_, shown) = shown.remove(at);
-            if !self.known.iter().any(|(known, _)| known == shown) {
-                self.known.push((shown.to_owned(), real.to_owned()));
+            if !self.substitutions.iter().any(|(other, _)| other == shown) {
+                self.substitutions.push((shown.to_owned(), real.to_owned()));
             }
         }
-        // A token has its id in it.
-        self.known.sort_by_key(|(shown, _)| std::cmp::Reverse(shown.len()));
+        // Replace tokens before token ids, because a token contains its id.
+        self.substitutions.sort_by_key(|(shown, _)| std::cmp::Reverse(shown.len()));
     }
 
-    fn shell(&self, command: &str) -> Result<String, String> {
+    fn run_in_shell(&self, command: &str) -> Result<String, String> {
         let binary = Path::new(env!("CARGO_BIN_EXE_windlass")).parent().unwrap();
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = [binary.to_owned()].into_iter().chain(std::env::split_paths(&path));
@@ -177,15 +182,15 @@ impl Story {
     }
 }
 
-/// JSON by its meaning, all else line by line; the values that differ from run to run by their form.
-fn same(shown: &str, got: &str) -> bool {
-    let (shown, got) = (normalised(shown), normalised(got));
-    let ((shown_json, shown), (got_json, got)) = (leading_json(&shown), leading_json(&got));
-    shown_json == got_json && shown.trim() == got.trim()
+/// Compares JSON by value and other text by lines, after values that differ between runs are masked.
+fn is_same_output(shown: &str, output: &str) -> bool {
+    let (shown, output) = (normalized(shown), normalized(output));
+    let ((shown_json, shown), (got_json, output)) = (split_leading_json(&shown), split_leading_json(&output));
+    shown_json == got_json && shown.trim() == output.trim()
 }
 
-/// The JSON that a text begins with, and the rest.
-fn leading_json(text: &str) -> (Option<Value>, &str) {
+/// Splits a text into the JSON that it begins with, and the rest.
+fn split_leading_json(text: &str) -> (Option<Value>, &str) {
     let mut values = Deserializer::from_str(text).into_iter::<Value>();
     match values.next() {
         Some(Ok(value)) if value.is_object() || value.is_array() => (Some(value), &text[values.byte_offset()..]),
@@ -194,12 +199,12 @@ fn leading_json(text: &str) -> (Option<Value>, &str) {
 }
 
 #[test]
-fn json_is_the_same_by_its_meaning_and_text_by_its_lines() {
-    assert!(same(
+fn json_is_compared_by_value_and_text_by_lines() {
+    assert!(is_same_output(
         "{\"a\":1,\n \"at\":\"2025-12-24T10:30:00Z\"}\n200",
         "{\"at\":\"2026-01-01T00:00:00.5Z\",\"a\":1}\n200"
     ));
-    assert!(!same("{\"a\":1}", "{\"a\":2}"));
-    assert!(!same("{\"a\":1}\n200", "{\"a\":1}\n201"));
-    assert!(!same("one\ntwo", "one\nthree") && same("", ""));
+    assert!(!is_same_output("{\"a\":1}", "{\"a\":2}"));
+    assert!(!is_same_output("{\"a\":1}\n200", "{\"a\":1}\n201"));
+    assert!(!is_same_output("one\ntwo", "one\nthree") && is_same_output("", ""));
 }

@@ -1,12 +1,12 @@
-//! What the commands print that look at things: the same from a database of each kind, and from a server.
+//! Snapshots of the commands that only read: the same on both databases and through a server.
 
 use serde_json::Value;
 
-use crate::bed::{Bed, Seed};
+use crate::fixture::{CliFixture, Seed};
 
-on_each_reach! { events state configuration }
+snapshot_on_each_target! { events state configuration }
 
-/// Event 3 waits behind 1, which a worker holds; 5 failed for good; 6 is to be tried again; 7 is done.
+/// Event 3 waits behind 1, which is processing; 5 is a dead letter; 6 waits for its retry; 7 is completed.
 const SEED: Seed = &[
     ("POST", "/subscriptions", r#"{"subscription":"audit","types":"order.*","policy":{"max_retries":9}}"#),
     (
@@ -46,8 +46,9 @@ const SEED: Seed = &[
     ("POST", "/pause?type=newsletter.*", ""),
 ];
 
-fn events(mut bed: Bed) {
-    bed.seed(SEED)
+fn events(mut fixture: CliFixture) {
+    fixture
+        .seed(SEED)
         .run("list")
         .run("list --json")
         .run("list --status pending --type 'mail.*,order.*' --limit 2")
@@ -69,15 +70,16 @@ fn events(mut bed: Bed) {
         .run("dead-letters show 1")
         .run("get 1 --subscription nobody")
         .run("list --status gone")
-        .check("look_events");
-    if let Some(answer) = bed.asked("/events/1?include_logs=true") {
-        let printed: Value = serde_json::from_str(&bed.raw("get 1 --json").1).unwrap();
-        assert_eq!(printed, answer);
+        .assert_snapshot("inspect_events");
+    if let Some(response) = fixture.server_response("/events/1?include_logs=true") {
+        let printed: Value = serde_json::from_str(&fixture.output_of("get 1 --json").1).unwrap();
+        assert_eq!(printed, response);
     }
 }
 
-fn state(mut bed: Bed) {
-    bed.seed(SEED)
+fn state(mut fixture: CliFixture) {
+    fixture
+        .seed(SEED)
         .run("stats")
         .run("stats --json --since 2020-01-01")
         .run("stuck --older-than 0s")
@@ -88,11 +90,12 @@ fn state(mut bed: Bed) {
         .run("node list")
         .run("node list --json")
         .run("stats --namespace nowhere")
-        .check("look_state");
+        .assert_snapshot("inspect_state");
 }
 
-fn configuration(mut bed: Bed) {
-    bed.seed(SEED)
+fn configuration(mut fixture: CliFixture) {
+    fixture
+        .seed(SEED)
         .run("namespace list")
         .run("namespace list --json")
         .run("namespace show")
@@ -104,5 +107,5 @@ fn configuration(mut bed: Bed) {
         .run("schedule list")
         .run("schedule preview '0 2 * * *' --timezone Europe/Berlin --from 2026-03-28 --count 3 --json")
         .run("schedule preview '61 * * * *'")
-        .check("look_configuration");
+        .assert_snapshot("inspect_configuration");
 }

@@ -1,10 +1,10 @@
-//! JSON over several lines, otherwise as it was written: the order of its members and every digit stay.
+//! Formats JSON over several lines. The order of members and every digit of numbers stay as they are.
 
-/// Objects and lists that are not empty are spread; anything else stays as it is.
-pub fn pretty(json: &str) -> String {
+/// Puts each member of objects and each item of lists on its own line. Empty ones stay on one line.
+pub fn pretty_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len() * 2);
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    let mut chars = json.chars().filter(not_between_tokens()).peekable();
+    let mut chars = json.chars().filter(outside_whitespace_filter()).peekable();
     while let Some(c) = chars.next() {
         text.push(c);
         match c {
@@ -37,8 +37,8 @@ fn new_line(text: &mut String, depth: usize) {
     text.push_str(&"  ".repeat(depth));
 }
 
-/// Passes all but the whitespace outside of strings.
-fn not_between_tokens() -> impl FnMut(&char) -> bool {
+/// Filters out whitespace outside of strings.
+fn outside_whitespace_filter() -> impl FnMut(&char) -> bool {
     let (mut in_string, mut escaped) = (false, false);
     move |c| {
         let inside = in_string;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whitespace_changes() {
+    fn only_whitespace_changes() {
         let cases = [
             ("12345678901234567890.10", "12345678901234567890.10"),
             (r#""a, {b}: \"c\" \\""#, r#""a, {b}: \"c\" \\""#),
@@ -66,14 +66,14 @@ mod tests {
             (r#"["\\", "]"]"#, "[\n  \"\\\\\",\n  \"]\"\n]"),
         ];
         for (json, expected) in cases {
-            assert_eq!(pretty(json), expected);
+            assert_eq!(pretty_json(json), expected);
         }
     }
 
     #[test]
-    fn it_reads_like_the_usual_form() {
+    fn format_equals_that_of_serde_json() {
         let json = r#"{"a":[true,null,-1.5,"x"],"b":{"c":{"d":[[],[[1]]]}}}"#;
         let value: serde_json::Value = serde_json::from_str(json).unwrap();
-        assert_eq!(pretty(json), serde_json::to_string_pretty(&value).unwrap());
+        assert_eq!(pretty_json(json), serde_json::to_string_pretty(&value).unwrap());
     }
 }

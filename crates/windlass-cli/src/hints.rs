@@ -1,21 +1,21 @@
-//! What to do about an error, where that is plain.
+//! Hints that are printed below an error: the likely next step, by error code.
 
 use std::error::Error;
 
-use crate::api::{Refusal, Unreachable};
+use crate::api::{ApiError, Unreachable};
 
-/// A sentence to show below the error.
-pub fn advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
+/// Returns the hint for an error, if there is one.
+pub fn hint_for(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if error.is::<Unreachable>() {
         return Some("is `windlass serve` running there? --server or WINDLASS_SERVER says which server is asked");
     }
-    if let Some(refusal) = error.downcast_ref::<Refusal>() {
-        return by_code(&refusal.code);
+    if let Some(api_error) = error.downcast_ref::<ApiError>() {
+        return hint_for_code(&api_error.code);
     }
-    error.downcast_ref::<windlass::Error>().and_then(|error| by_code(error.code()))
+    error.downcast_ref::<windlass::Error>().and_then(|error| hint_for_code(error.code()))
 }
 
-fn by_code(code: &str) -> Option<&'static str> {
+fn hint_for_code(code: &str) -> Option<&'static str> {
     Some(match code {
         "namespace_not_found" => {
             "`windlass namespace list` shows those there are, `windlass namespace create` makes one"
