@@ -1,6 +1,10 @@
 //! The request and response bodies of Windlass's HTTP API.
 //!
-//! The server and the command line use the same types, so that a change of one without the other does not compile.
+//! Requests are shared by the server and the command line, so that a change of one without the other does not compile.
+//! They are strict: the server refuses unknown fields. Responses are the reference for clients that match the server's
+//! version: these types need not parse the responses of another version, which may have other statuses or settings. The
+//! command line works with servers of other versions and therefore reads such responses with lenient types of its own.
+//!
 //! Each file has the bodies of one verb, under the same name as the routes of the server. All types can be serialized
 //! and deserialized. Payloads and metadata stay JSON text.
 //!

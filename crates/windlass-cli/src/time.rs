@@ -33,9 +33,9 @@ pub fn parse_timestamp(text: &str) -> Result<Timestamp, &'static str> {
 
 /// Parses an age such as `15m`, a day or a timestamp.
 pub fn parse_time_or_age(text: &str) -> Result<Timestamp, &'static str> {
-    let format_age = || now().checked_sub_signed(TimeDelta::from_std(parse_duration(text).ok()?).ok()?);
+    let from_age = || now().checked_sub_signed(TimeDelta::from_std(parse_duration(text).ok()?).ok()?);
     let usage = "give how long ago, as in 15m, a day, as in 2026-01-31, or an instant, as in 2026-01-31T12:00:00Z";
-    format_age().or_else(|| parse_timestamp(text).ok()).ok_or(usage)
+    from_age().or_else(|| parse_timestamp(text).ok()).ok_or(usage)
 }
 
 /// The time by this machine's clock.
@@ -71,8 +71,8 @@ fn age_or_time_until(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// Formats a duration in the largest unit of which there are at least two, to keep the rounding error small.
-pub fn format_duration(parse_duration: Duration) -> String {
-    let seconds = parse_duration.as_secs();
+pub fn format_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
     match seconds {
         0..120 => format!("{seconds} s"),
         _ if seconds < 2 * HOUR => format!("{} min", seconds / MINUTE),
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn duration_needs_a_unit() {
-        let seconds = |text| parse_duration(text).map(|parse_duration| parse_duration.as_secs());
+        let seconds = |text| parse_duration(text).map(|duration| duration.as_secs());
         assert_eq!([seconds("45s"), seconds("30m")], [Ok(45), Ok(1_800)]);
         assert_eq!([seconds("12h"), seconds("90d")], [Ok(43_200), Ok(7_776_000)]);
         for invalid in ["", "d", "90", "90 d", "-1d", "1.5h", "1w", "90D", "1hd", "9ä", "18446744073709551615d"] {

@@ -4,6 +4,7 @@
 //! [`Api`].
 
 mod client;
+pub mod responses;
 mod stream;
 
 use std::fmt;

@@ -1,10 +1,11 @@
 //! `windlass cancel`: cancels pending deliveries, by event id or by filter.
 
 use clap::Args;
-use windlass_api::{CancelRequest, CancelledBody, CancelledManyBody, EventsBody, SubscriptionsBody};
+use windlass_api::{CancelRequest, CancelledBody, CancelledManyBody};
 
 use super::NamespaceArgs;
 use crate::Result;
+use crate::api::responses::{SubscriptionNames, Total};
 use crate::api::{Api, comma_separated, present_params};
 use crate::exit::UsageError;
 use crate::output::{confirm, pluralize, print, print_json};
@@ -86,7 +87,7 @@ impl Cancel {
         let names = match &self.subscription {
             Some(name) => vec![name.clone()],
             None => {
-                let found: SubscriptionsBody = api.get(&api.namespace_path("/subscriptions"), &[]).await?.json()?;
+                let found: SubscriptionNames = api.get(&api.namespace_path("/subscriptions"), &[]).await?.json()?;
                 found.subscriptions.into_iter().map(|found| found.subscription).collect()
             }
         };
@@ -99,7 +100,7 @@ impl Cancel {
                 ("subscription", Some(name)),
                 ("limit", Some("1".to_owned())),
             ]);
-            pending += api.get(&api.namespace_path("/events"), &query).await?.json::<EventsBody>()?.total;
+            pending += api.get(&api.namespace_path("/events"), &query).await?.json::<Total>()?.total;
         }
         Ok(pending)
     }

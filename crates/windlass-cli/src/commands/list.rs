@@ -2,11 +2,12 @@
 
 use clap::Args;
 use indicatif::ProgressBar;
+use serde_json::value::RawValue;
 use windlass::{Status, Timestamp};
-use windlass_api::SearchPage;
 
 use super::{NamespaceArgs, parse_status};
 use crate::Result;
+use crate::api::responses::{SearchPage, SearchResult};
 use crate::api::{Api, comma_separated, present_params};
 use crate::output::{
     Cell, FAINT, Table, left, paint, pluralize, print, print_json, right, spinner, status_style, terminal_width, text,
@@ -73,9 +74,8 @@ impl List {
         if found.events.is_empty() {
             return print(&"No event matches.");
         }
-        let next = found.next;
-        print(&table(found).render(terminal_width()))?;
-        match next {
+        print(&table(&found.events)?.render(terminal_width()))?;
+        match found.next {
             Some(next) => print(&paint(&format!("There may be more: --before {next}"), FAINT)),
             None => Ok(()),
         }
@@ -90,8 +90,7 @@ impl List {
     }
 
     async fn collect_pages(&self, api: &Api, spinner: &ProgressBar) -> Result<SearchPage> {
-        let (limit, mut all) =
-            (self.limit as usize, SearchPage { events: Vec::new(), next: self.before, looked_at: 0 });
+        let (limit, mut all) = (self.limit as usize, SearchPage { next: self.before, ..SearchPage::default() });
         loop {
             let page_limit = (limit - all.events.len()).min(PAGE_MAX);
             let response = api.get(&api.namespace_path("/events/search"), &self.query(all.next, page_limit)).await?;
@@ -124,7 +123,7 @@ impl List {
     }
 }
 
-fn table(found: SearchPage) -> Table<8> {
+fn table(events: &[Box<RawValue>]) -> Result<Table<8>> {
     let columns = [
         right("ID"),
         left("STATUS"),
@@ -136,11 +135,12 @@ fn table(found: SearchPage) -> Table<8> {
         text("TITLE OR ERROR"),
     ];
     let mut table = Table::new(columns);
-    for event in found.events {
+    for event in events {
+        let event: SearchResult = serde_json::from_str(event.get())?;
         let delivery = event.delivery;
         table.row([
             event.event_id.into(),
-            Cell::styled(delivery.status.as_str(), status_style(delivery.status)),
+            Cell::styled(&delivery.status, status_style(&delivery.status)),
             event.event_type.into(),
             delivery.attempts.into(),
             time::format_timestamp(event.created_at).into(),
@@ -149,5 +149,23 @@ fn table(found: SearchPage) -> Table<8> {
             delivery.error_message.or(event.title).into(),
         ]);
     }
-    table
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_status_and_fields_of_a_newer_server_are_shown() {
+        let event = r#"{"event_id":7,"type":"a","title":null,"tags":"","group_id":null,"new":1e999,
+            "created_at":"2026-01-31T12:00:00Z","delivery":{"status":"PARKED","attempts":1,"error_message":null}}"#;
+        let page: SearchPage =
+            serde_json::from_str(&format!(r#"{{"events":[{event}],"next":null,"looked_at":1,"new":1}}"#)).unwrap();
+        let text = table(&page.events).unwrap().render(None);
+        assert!(text.contains("PARKED"), "{text}");
+        // The events of `--json` are unchanged.
+        let json = serde_json::to_string(&page).unwrap();
+        assert!(json.contains(event), "{json}");
+    }
 }

@@ -1,10 +1,10 @@
 //! `windlass node`: lists the registered nodes.
 
 use clap::{Args, Subcommand};
-use windlass_api::{NodeStatus, NodeView, NodesBody};
 
 use super::{NamespaceArgs, print_response};
 use crate::Result;
+use crate::api::responses;
 use crate::output::{Cell, FAINT, GOOD, Table, WARN, left, right, terminal_width, text};
 use crate::time;
 
@@ -47,7 +47,7 @@ impl List {
         let response =
             self.common.target.with_api(async |api| api.get(&api.namespace_path("/nodes"), &[]).await).await?;
         print_response(self.common.json, &response, |response| {
-            let nodes = response.json::<NodesBody>()?.nodes;
+            let nodes = response.json::<responses::Nodes>()?.nodes;
             if nodes.is_empty() {
                 return Ok("No node is registered in this namespace.".to_owned());
             }
@@ -56,7 +56,7 @@ impl List {
     }
 }
 
-fn table(nodes: Vec<NodeView>) -> Table<6> {
+fn table(nodes: Vec<responses::Node>) -> Table<6> {
     let columns = [
         text("NODE"),
         text("NAME"),
@@ -66,19 +66,19 @@ fn table(nodes: Vec<NodeView>) -> Table<6> {
         text("HANDLES"),
     ];
     let mut table = Table::new(columns);
-    for NodeView { node_id, display_name, event_types, registered_at, last_heartbeat, status, .. } in nodes {
-        let (status, style) = match status {
-            NodeStatus::Alive => ("alive", GOOD),
-            NodeStatus::Stale => ("stale", WARN),
-            NodeStatus::Stopped => ("stopped", FAINT),
+    for node in nodes {
+        let style = match node.status.as_str() {
+            "alive" => GOOD,
+            "stale" => WARN,
+            _ => FAINT,
         };
         table.row([
-            node_id.into(),
-            display_name.into(),
-            Cell::styled(status, style),
-            time::format_age(last_heartbeat).into(),
-            time::format_timestamp(registered_at).into(),
-            event_types.join(", ").into(),
+            node.node_id.into(),
+            node.display_name.into(),
+            Cell::styled(node.status, style),
+            time::format_age(node.last_heartbeat).into(),
+            time::format_timestamp(node.registered_at).into(),
+            node.event_types.join(", ").into(),
         ]);
     }
     table

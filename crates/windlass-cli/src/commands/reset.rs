@@ -1,12 +1,12 @@
 //! `windlass reset`: makes processing or failed deliveries pending again.
 
 use clap::Args;
-use windlass_api::EventBody;
 
 use super::NamespaceArgs;
 use crate::Result;
+use crate::api::responses::ResetEvent;
 use crate::api::{ApiResponse, present_params};
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, sanitize};
 
 /// Take events from their workers, or out of the dead letters
 ///
@@ -47,6 +47,6 @@ impl Reset {
 }
 
 fn format_result(response: &ApiResponse) -> Result<String> {
-    let EventBody { id, status, .. } = response.json()?;
-    Ok(format!("Event {id} was reset and is {status}."))
+    let ResetEvent { id, status } = response.json()?;
+    Ok(format!("Event {id} was reset and is {}.", sanitize(&status)))
 }

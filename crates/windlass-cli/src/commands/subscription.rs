@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use windlass::Timestamp;
-use windlass_api::{AddSubscriptionRequest, PolicyOverrides, SubscriptionsBody};
+use windlass_api::{AddSubscriptionRequest, PolicyOverrides};
 
 use super::{NamespaceArgs, print_response};
 use crate::Result;
-use crate::api::{ApiResponse, comma_separated, encode_segment};
+use crate::api::{ApiResponse, comma_separated, encode_segment, responses};
 use crate::input::read_json_argument;
 use crate::output::{
     Cell, GOOD, Table, WARN, confirm, format_fields, left, paint, print, print_json, sanitize, sanitize_lines,
@@ -119,16 +119,16 @@ impl List {
         let response =
             self.common.target.with_api(async |api| api.get(&api.namespace_path("/subscriptions"), &[]).await).await?;
         print_response(self.common.json, &response, |response| {
-            Ok(table(&response.json::<SubscriptionsBody>()?.subscriptions)?.render(terminal_width()))
+            Ok(table(&response.json::<responses::Subscriptions>()?.subscriptions).render(terminal_width()))
         })
     }
 }
 
-fn table(subscriptions: &[windlass_api::Subscription]) -> Result<Table<6>> {
+fn table(subscriptions: &[responses::Subscription]) -> Table<6> {
     let columns = [left("NAME"), left("STATUS"), text("TYPES"), text("TAGS"), left("SINCE"), text("POLICY")];
     let mut table = Table::new(columns);
     for view in subscriptions {
-        let policy = overrides(view)?.map(|policy| policy.to_string());
+        let policy = overrides(view).map(|policy| policy.to_string());
         table.row([
             Cell::new(&view.subscription),
             status_cell(view),
@@ -138,20 +138,19 @@ fn table(subscriptions: &[windlass_api::Subscription]) -> Result<Table<6>> {
             policy.into(),
         ]);
     }
-    Ok(table)
+    table
 }
 
 /// Returns the overrides of the policy. Returns `None` if there are none.
-fn overrides(view: &windlass_api::Subscription) -> Result<Option<Value>> {
-    let is_empty = view.policy == PolicyOverrides::default();
-    Ok(if is_empty { None } else { Some(serde_json::to_value(&view.policy)?) })
+fn overrides(view: &responses::Subscription) -> Option<Value> {
+    (!view.policy.is_empty()).then(|| Value::Object(view.policy.clone()))
 }
 
 fn format_filter(names: &[String]) -> String {
     if names.is_empty() { "all".to_owned() } else { names.join(", ") }
 }
 
-fn status_cell(view: &windlass_api::Subscription) -> Cell {
+fn status_cell(view: &responses::Subscription) -> Cell {
     match (view.paused, view.backfill_from) {
         (true, _) => Cell::styled("paused", WARN),
         (false, Some(_)) => Cell::styled("catching up", WARN),
@@ -177,8 +176,8 @@ impl Named {
 }
 
 fn format_subscription(response: &ApiResponse) -> Result<String> {
-    let view: windlass_api::Subscription = response.json()?;
-    let policy = overrides(&view)?.map(|policy| sanitize_lines(&format!("{policy:#}")));
+    let view: responses::Subscription = response.json()?;
+    let policy = overrides(&view).map(|policy| sanitize_lines(&format!("{policy:#}")));
     let status = match view.paused {
         true => paint("paused", WARN),
         false => paint("active", GOOD),

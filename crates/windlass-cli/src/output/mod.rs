@@ -75,7 +75,7 @@ fn format_fields_within(named_values: &[(&str, Option<String>)], width: Option<u
         let lines: Vec<String> =
             value.as_ref()?.split('\n').flat_map(|line| wrap_line(line, width, name_width + 2)).collect();
         let value = lines.join(&format!("\n{:name_width$}  ", ""));
-        Some(format!("{}  {value}", paint(&format!("{name:name_width$}"), FAINT)))
+        Some(format!("{}  {value}", paint(&format!("{:name_width$}", sanitize(name)), FAINT)))
     };
     named_values.iter().filter_map(line).collect::<Vec<_>>().join("\n")
 }

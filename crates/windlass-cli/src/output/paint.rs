@@ -16,13 +16,14 @@ pub const FAINT: Style = Style::new().effects(Effects::DIMMED);
 /// A heading.
 pub const HEADING: Style = Style::new().effects(Effects::BOLD);
 
-/// Returns the style of a status.
-pub fn status_style(status: Status) -> Style {
-    match status {
-        Status::Pending | Status::CompletedWithErrors => WARN,
-        Status::Processing => BUSY,
-        Status::Completed => GOOD,
-        Status::Failed | Status::Expired => BAD,
-        Status::Cancelled => FAINT,
+/// Returns the style of a status. A status of a newer server has none.
+pub fn status_style(status: &str) -> Style {
+    match status.parse() {
+        Ok(Status::Pending | Status::CompletedWithErrors) => WARN,
+        Ok(Status::Processing) => BUSY,
+        Ok(Status::Completed) => GOOD,
+        Ok(Status::Failed | Status::Expired) => BAD,
+        Ok(Status::Cancelled) => FAINT,
+        Err(_) => Style::new(),
     }
 }

@@ -44,7 +44,7 @@ struct PageUpdates {
     tick_at: Instant,
 }
 
-/// The next_event server-sent event and the state to continue with. After `bye` the stream ends.
+/// Returns the next server-sent event and the state to continue with. After `bye` the stream ends.
 async fn next_event(updates: Option<PageUpdates>) -> Option<(Result<Event, Infallible>, Option<PageUpdates>)> {
     let mut updates = updates?;
     loop {

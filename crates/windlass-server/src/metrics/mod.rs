@@ -100,7 +100,7 @@ impl Metrics {
     }
 
     /// The latest overview of the database. While a new read takes long, the previous overview, as long as the database
-    /// is_database_up a ping.
+    /// answers a ping.
     async fn read(&self) -> DatabaseStatus {
         let mut snapshots = self.snapshots.lock().await;
         let queue = self.queue.clone();

@@ -20,7 +20,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// times are refused: expressions with seconds or with syntax unknown to pg_cron, and time zones other than its own.
 #[utoipa::path(
     put, path = "/schedules/{schedule_id}/runner", tag = "schedules", security(("token" = ["admin"])),
-    params(("schedule_id" = String, Path, description = "Its id.")),
+    params(("schedule_id" = String, Path, description = "Id of the schedule.")),
     request_body = RunnerRequest,
     responses(
         (status = 200, description = "Changed.", body = ScheduleView),

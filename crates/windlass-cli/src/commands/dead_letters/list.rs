@@ -1,10 +1,10 @@
 //! `windlass dead-letters list`.
 
 use clap::Args;
-use windlass_api::{DeadLetterBody, DeadLettersBody};
 
 use super::Filter;
 use crate::Result;
+use crate::api::responses::{DeadLetterSummary, DeadLetters};
 use crate::commands::{NamespaceArgs, print_response};
 use crate::output::{Cell, FAINT, Table, left, paint, pluralize, right, status_style, terminal_width, text};
 use crate::time;
@@ -39,7 +39,7 @@ impl List {
             .with_api(async |api| api.get(&api.namespace_path("/dead-letters"), &query).await)
             .await?;
         print_response(self.common.json, &response, |response| {
-            let DeadLettersBody { dead_letters, total, .. } = response.json()?;
+            let DeadLetters { dead_letters, total } = response.json()?;
             if dead_letters.is_empty() {
                 return Ok(if total == 0 {
                     "No dead letter matches.".to_owned()
@@ -59,7 +59,7 @@ fn format_total(shown: u64, total: u64, offset: u64) -> String {
     paint(&format!("{shown} of {}{more}", pluralize(total, "dead letter")), FAINT)
 }
 
-fn table(dead_letters: Vec<DeadLetterBody>) -> Table<8> {
+fn table(dead_letters: Vec<DeadLetterSummary>) -> Table<8> {
     let columns = [
         right("ID"),
         left("STATUS"),
@@ -76,7 +76,7 @@ fn table(dead_letters: Vec<DeadLetterBody>) -> Table<8> {
     for dead_letter in dead_letters {
         table.row([
             dead_letter.event_id.into(),
-            Cell::styled(dead_letter.status.as_str(), status_style(dead_letter.status)),
+            Cell::styled(&dead_letter.status, status_style(&dead_letter.status)),
             dead_letter.event_type.into(),
             shows_subscription.then_some(dead_letter.subscription).into(),
             dead_letter.attempts.into(),

@@ -5,10 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
-use windlass_api::{BoundedList, DeadLetterFilterRequest, DeadLettersBody, PurgedBody, RedrivenBody};
+use windlass_api::{BoundedList, DeadLetterFilterRequest, PurgedBody, RedrivenBody};
 
 use super::Filter;
 use crate::Result;
+use crate::api::responses::Total;
 use crate::api::{Api, ApiError, ApiResponse};
 use crate::commands::NamespaceArgs;
 use crate::exit::UsageError;
@@ -102,7 +103,7 @@ impl RedriveOrPurge {
         let mut query = self.filter.query();
         query.push(("limit", "1".to_owned()));
         let response = api.get(&api.namespace_path("/dead-letters"), &query).await?;
-        Ok(response.json::<DeadLettersBody>()?.total)
+        Ok(response.json::<Total>()?.total)
     }
 
     /// Changes all matching dead letters with one request. The progress is derived from the number that remains.

@@ -1,10 +1,10 @@
 //! `windlass dead-letters show`.
 
 use clap::Args;
-use windlass_api::DeadLetterBody;
 
 use crate::Result;
 use crate::api::present_params;
+use crate::api::responses::DeadLetterDetails;
 use crate::commands::{NamespaceArgs, get, print_response};
 use crate::output::{format_fields, format_section, paint, sanitize, sanitize_lines, status_style};
 use crate::time;
@@ -38,19 +38,19 @@ impl Show {
     }
 }
 
-fn format_dead_letter(dead_letter: &DeadLetterBody) -> String {
+fn format_dead_letter(dead_letter: &DeadLetterDetails) -> String {
     let values = [
         ("event", Some(dead_letter.event_id.to_string())),
         ("type", Some(sanitize(&dead_letter.event_type))),
         ("title", dead_letter.title.as_deref().map(sanitize)),
         ("description", dead_letter.description.as_deref().map(sanitize_lines)),
-        ("status", Some(paint(dead_letter.status.as_str(), status_style(dead_letter.status)))),
+        ("status", Some(paint(&sanitize(&dead_letter.status), status_style(&dead_letter.status)))),
         ("reason", Some(sanitize(&dead_letter.reason))),
         ("error", dead_letter.error.as_deref().map(sanitize_lines)),
         ("subscription", Some(sanitize(&dead_letter.subscription))),
         ("tags", Some(sanitize(&dead_letter.tags)).filter(|tags| !tags.is_empty())),
-        ("group", dead_letter.options.group_id.as_deref().map(sanitize)),
-        ("key", dead_letter.options.key.as_deref().map(sanitize)),
+        ("group", dead_letter.group_id.as_deref().map(sanitize)),
+        ("key", dead_letter.key.as_deref().map(sanitize)),
         ("attempts", Some(dead_letter.attempts.to_string())),
         ("failures", Some(get::format_failures(dead_letter.retry_count, dead_letter.max_retries))),
         ("published", Some(time::format_with_age(dead_letter.created_at))),

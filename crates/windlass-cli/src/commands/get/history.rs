@@ -1,8 +1,9 @@
 //! Formats the attempt history of an event.
 
 use serde::Deserialize;
-use windlass_api::{Action, LogEntryBody};
+use windlass::Action;
 
+use crate::api::responses::LogEntry;
 use crate::output::{
     BAD, BUSY, Cell, FAINT, GOOD, Table, WARN, format_section, left, pretty_json, right, sanitize, sanitize_lines,
     terminal_width, text,
@@ -10,13 +11,13 @@ use crate::output::{
 use crate::time;
 
 /// Formats a table and, below it, the output or details that workers reported.
-pub fn format_history(logs: &[LogEntryBody]) -> String {
+pub fn format_history(logs: &[LogEntry]) -> String {
     let columns = [left("WHEN"), left("WHAT"), text("WORKER"), right("CODE"), right("TOOK"), text("ERROR")];
     let mut table = Table::new(columns);
     for entry in logs {
         table.row([
             time::format_timestamp(entry.created_at).into(),
-            Cell::styled(entry.action.as_str(), action_style(entry.action)),
+            Cell::styled(&entry.action, action_style(&entry.action)),
             entry.worker_id.as_deref().into(),
             entry.status_code.into(),
             entry.execution_time_ms.map(time::format_elapsed).into(),
@@ -35,7 +36,7 @@ struct Output {
 }
 
 /// Formats command output as text, and any other detail as JSON.
-fn format_detail(entry: &LogEntryBody) -> Option<String> {
+fn format_detail(entry: &LogEntry) -> Option<String> {
     let detail = entry.detail.as_ref()?;
     let worker = sanitize(entry.worker_id.as_deref().unwrap_or("a worker"));
     let (title, text) = match serde_json::from_str::<Output>(detail.get()) {
@@ -47,12 +48,12 @@ fn format_detail(entry: &LogEntryBody) -> Option<String> {
         .then(|| format_section(&format!("{title} of {worker}, {}", time::format_timestamp(entry.created_at)), &text))
 }
 
-fn action_style(action: Action) -> anstyle::Style {
-    match action {
-        Action::Completed => GOOD,
-        Action::Failed | Action::Expired => BAD,
-        Action::Abandoned | Action::CompletedWithErrors => WARN,
-        Action::Picked | Action::Started => BUSY,
+fn action_style(action: &str) -> anstyle::Style {
+    match action.parse() {
+        Ok(Action::Completed) => GOOD,
+        Ok(Action::Failed | Action::Expired) => BAD,
+        Ok(Action::Abandoned | Action::CompletedWithErrors) => WARN,
+        Ok(Action::Picked | Action::Started) => BUSY,
         _ => FAINT,
     }
 }
@@ -63,7 +64,7 @@ mod tests {
 
     fn detail_of(json: &str) -> Option<String> {
         let entry = format!(
-            r#"{{"id":1,"event_id":1,"created_at":"2026-01-31T12:00:00Z","action":"FAILED","worker_id":"host:1","detail":{json}}}"#
+            r#"{{"created_at":"2026-01-31T12:00:00Z","action":"FAILED","worker_id":"host:1","detail":{json}}}"#
         );
         let shown = format_detail(&serde_json::from_str(&entry).unwrap())?;
         Some(anstream::adapter::strip_str(&shown).to_string())

@@ -4,7 +4,6 @@ mod view;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use windlass_api::NamespaceBody;
 
 use super::{LocationArgs, print_response};
 use crate::Result;
@@ -132,9 +131,7 @@ impl Named {
     async fn run(self) -> Result {
         let target = self.common.location.namespace(self.name);
         let response = target.with_api(async |api| api.get(&api.namespace_path(""), &[]).await).await?;
-        print_response(self.common.json, &response, |response| {
-            view::format_namespace(&response.json::<NamespaceBody>()?)
-        })
+        print_response(self.common.json, &response, |response| Ok(view::format_namespace(&response.json()?)))
     }
 }
 

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-use windlass_api::{NamespaceBody, NamespacesBody};
+use serde_json::Value;
 
 use crate::Result;
 use crate::api::ApiResponse;
+use crate::api::responses::{Namespace, Namespaces};
 use crate::output::{
     Cell, GOOD, Table, WARN, format_fields, format_section, left, paint, pretty_json, sanitize, sanitize_lines, text,
 };
 use crate::time;
 
 /// Says which deliveries remain paused after a resume or a pause of one type.
-pub fn still_paused(namespace: &NamespaceBody) -> Option<String> {
+pub fn still_paused(namespace: &Namespace) -> Option<String> {
     let types = namespace.paused_types.join(", ");
     match (namespace.paused, namespace.paused_types.is_empty()) {
         (true, _) => Some("Nothing is handed out in it.".to_owned()),
@@ -22,7 +22,7 @@ pub fn still_paused(namespace: &NamespaceBody) -> Option<String> {
     }
 }
 
-fn status(namespace: &NamespaceBody) -> (&'static str, anstyle::Style) {
+fn status(namespace: &Namespace) -> (&'static str, anstyle::Style) {
     match (namespace.paused, namespace.paused_types.is_empty()) {
         (true, _) => ("paused", WARN),
         (false, false) => ("in part paused", WARN),
@@ -32,7 +32,7 @@ fn status(namespace: &NamespaceBody) -> (&'static str, anstyle::Style) {
 
 pub fn format_table(response: &ApiResponse) -> Result<Table<5>> {
     let mut table = Table::new([left("NAME"), left("STATUS"), text("PAUSED TYPES"), left("CREATED"), text("METADATA")]);
-    for view in &response.json::<NamespacesBody>()?.namespaces {
+    for view in &response.json::<Namespaces>()?.namespaces {
         let (status, style) = status(view);
         let metadata = Some(view.metadata.get()).filter(|metadata| *metadata != "{}");
         table.row([
@@ -46,7 +46,7 @@ pub fn format_table(response: &ApiResponse) -> Result<Table<5>> {
     Ok(table)
 }
 
-pub fn format_namespace(view: &NamespaceBody) -> Result<String> {
+pub fn format_namespace(view: &Namespace) -> String {
     let (status, style) = status(view);
     let values = format_fields(&[
         ("namespace", Some(sanitize(&view.namespace))),
@@ -55,10 +55,9 @@ pub fn format_namespace(view: &NamespaceBody) -> Result<String> {
         ("created", Some(time::format_with_age(view.created_at))),
         ("metadata", Some(sanitize(view.metadata.get())).filter(|metadata| metadata != "{}")),
     ]);
-    let policy: Map<String, Value> = serde_json::from_value(serde_json::to_value(&view.policy)?)?;
     let settings: Vec<(&str, Option<String>)> =
-        policy.iter().map(|(name, value)| (name.as_str(), format_setting(name, value))).collect();
-    Ok(format!("{values}\n\n{}", format_section("Policy", &format_fields(&settings))))
+        view.policy.iter().map(|(name, value)| (name.as_str(), format_setting(name, value))).collect();
+    format!("{values}\n\n{}", format_section("Policy", &format_fields(&settings)))
 }
 
 /// Formats a policy setting. Durations of 10 s or more are also given in larger units.
@@ -77,5 +76,29 @@ fn format_setting(name: &str, value: &Value) -> Option<String> {
             Some(format!("{number}{}", words.unwrap_or_default()))
         }
         other => Some(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_of_older_and_newer_servers_are_shown() {
+        let namespace = |policy: &str| {
+            format!(
+                r#"{{"namespace":"shop","metadata":{{}},"policy":{policy},"paused":false,"paused_types":["a"],
+                    "created_at":"2026-01-31T12:00:00Z"}}"#
+            )
+        };
+        let old = namespace(r#"{"lease_ms":30000}"#);
+        let new = namespace(r#"{"history":"compressed","backoff":{"kind":"random"},"types":{"a":{"new":1}},"new":2}"#);
+        let text = format_namespace(&serde_json::from_str(&new).unwrap());
+        for expected in ["compressed", "random", "\"new\": 1", "new      2"] {
+            assert!(anstream::adapter::strip_str(&text).to_string().contains(expected), "{expected}: {text}");
+        }
+        let list = ApiResponse { status: 200, text: format!(r#"{{"namespaces":[{old},{new}]}}"#) };
+        assert_eq!(format_table(&list).unwrap().render(None).lines().count(), 3);
+        assert!(still_paused(&serde_json::from_str(&old).unwrap()).is_some());
     }
 }

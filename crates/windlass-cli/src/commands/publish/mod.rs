@@ -12,10 +12,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::value::{RawValue, to_raw_value};
 use windlass::Timestamp;
-use windlass_api::{EventBody, PublishRequest};
+use windlass_api::PublishRequest;
 
 use crate::Result;
 use crate::api::NamespaceTarget;
+use crate::api::responses::EventId;
 use crate::exit::UsageError;
 use crate::output::{print, print_json, print_note};
 use crate::time::{parse_duration, parse_timestamp};
@@ -134,7 +135,7 @@ impl Publish {
         if self.json {
             return print_json(&response.text);
         }
-        let EventBody { id, .. } = response.json()?;
+        let EventId { id } = response.json()?;
         print(&id)?;
         if response.status == 200 {
             print_note(&format!("Event {id} has this key already; nothing was stored."));

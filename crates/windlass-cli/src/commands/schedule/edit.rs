@@ -1,13 +1,13 @@
 //! `windlass schedule add` and `edit`.
 
 use clap::Args;
-use windlass_api::{ScheduleRequest, ScheduleView};
+use windlass_api::ScheduleRequest;
 
 use super::schedule_path;
 use super::settings::{ScheduleSettings, apply_settings, request_of};
 use super::view::next_tick;
 use crate::Result;
-use crate::api::ApiResponse;
+use crate::api::{ApiResponse, responses};
 use crate::commands::{NamespaceArgs, print_response};
 use crate::output::sanitize;
 
@@ -87,7 +87,7 @@ impl Edit {
         let Edit { schedule, name, cron, event_type, settings, common } = self;
         let call = common.target.with_api(async |api| {
             let path = schedule_path(api, &schedule).await?;
-            let mut request = apply_settings(request_of(api.get(&path, &[]).await?.json()?), settings)?;
+            let mut request = apply_settings(request_of(api.get(&path, &[]).await?.json()?)?, settings)?;
             request.name = name.unwrap_or(request.name);
             request.cron = cron.unwrap_or(request.cron);
             request.event_type = event_type.unwrap_or(request.event_type);
@@ -99,7 +99,7 @@ impl Edit {
 }
 
 fn format_result(response: &ApiResponse, done: &str) -> Result<String> {
-    let view: ScheduleView = response.json()?;
+    let view: responses::Schedule = response.json()?;
     let next = match next_tick(&view) {
         Some(next) => format!(" Its next tick is at {next}."),
         None => " It does not fire before it is resumed.".to_owned(),

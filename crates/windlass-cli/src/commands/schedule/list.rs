@@ -1,11 +1,11 @@
 //! `windlass schedule list`.
 
 use clap::Args;
-use windlass_api::{ScheduleView, SchedulesBody};
 
-use super::view::{next_tick, runner, status};
+use super::view::{next_tick, status};
 use crate::Result;
 use crate::api::present_params;
+use crate::api::responses::{Schedule, Schedules};
 use crate::commands::{NamespaceArgs, print_response};
 use crate::output::{Cell, FAINT, Table, left, paint, pluralize, terminal_width, text};
 use crate::time;
@@ -48,7 +48,7 @@ impl List {
         let response =
             self.common.target.with_api(async |api| api.get(&api.namespace_path("/schedules"), &query).await).await?;
         print_response(self.common.json, &response, |response| {
-            let SchedulesBody { schedules, total, .. } = response.json()?;
+            let Schedules { schedules, total } = response.json()?;
             if schedules.is_empty() {
                 return Ok("No schedule matches; `windlass schedule add` makes one.".to_owned());
             }
@@ -63,7 +63,7 @@ impl List {
     }
 }
 
-fn table(schedules: &[ScheduleView]) -> Table<8> {
+fn table(schedules: &[Schedule]) -> Table<8> {
     let columns = [
         left("NAME"),
         left("STATUS"),
@@ -86,7 +86,7 @@ fn table(schedules: &[ScheduleView]) -> Table<8> {
             next_tick(view).into(),
             view.last_at.map(time::format_timestamp).into(),
             // Show the runner only if it is not Windlass itself.
-            Some(runner(view)).filter(|runner| *runner != "windlass").into(),
+            Some(view.runner.as_str()).filter(|runner| *runner != "windlass").into(),
         ]);
     }
     table

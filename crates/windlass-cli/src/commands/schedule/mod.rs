@@ -11,7 +11,6 @@ mod view;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use windlass_api::{EventBody, SchedulesBody};
 
 use self::edit::{Add, Edit};
 use self::list::List;
@@ -19,6 +18,7 @@ use self::preview::Preview;
 use self::show::Show;
 use super::{NamespaceArgs, print_response};
 use crate::Result;
+use crate::api::responses::{EventId, Schedules};
 use crate::api::{Api, ApiError, encode_segment};
 use crate::output::{confirm, print, print_json, sanitize};
 
@@ -111,7 +111,7 @@ impl Named {
         });
         let response = response.await?;
         print_response(self.common.json, &response, |response| {
-            let EventBody { id, .. } = response.json()?;
+            let EventId { id } = response.json()?;
             Ok(format!("Schedule {} published event {id}.", sanitize(&self.schedule)))
         })
     }
@@ -137,7 +137,7 @@ impl Remove {
 async fn schedule_path(api: &Api, schedule: &str) -> Result<String> {
     let response =
         api.get(&api.namespace_path("/schedules"), &[("name", schedule.to_owned()), ("limit", "1".to_owned())]).await?;
-    let found = response.json::<SchedulesBody>()?.schedules.into_iter().next();
+    let found = response.json::<Schedules>()?.schedules.into_iter().next();
     let id = match found {
         Some(found) => found.id,
         None if is_uuid(schedule) => schedule.to_owned(),

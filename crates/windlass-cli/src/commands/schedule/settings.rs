@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use windlass_api::{ScheduleRequest, ScheduleView};
+use windlass_api::ScheduleRequest;
 
 use crate::Result;
+use crate::api::responses::Schedule;
 use crate::input::read_json_argument;
 use crate::time;
 
@@ -48,8 +49,8 @@ pub struct ScheduleSettings {
 }
 
 /// Returns the request that leaves an existing schedule unchanged.
-pub fn request_of(view: ScheduleView) -> ScheduleRequest {
-    ScheduleRequest {
+pub fn request_of(view: Schedule) -> Result<ScheduleRequest> {
+    Ok(ScheduleRequest {
         name: view.name,
         cron: view.cron,
         timezone: Some(view.timezone),
@@ -63,9 +64,9 @@ pub fn request_of(view: ScheduleView) -> ScheduleRequest {
         max_retries: view.max_retries,
         metadata: view.metadata,
         expires_in_ms: view.expires_in_ms,
-        missed: view.missed,
+        missed: view.missed.parse()?,
         active: Some(view.active),
-    }
+    })
 }
 
 /// Replaces the settings that were given as options.

@@ -1,11 +1,12 @@
 //! `windlass schedule show`.
 
 use clap::Args;
-use windlass_api::{FiresBody, ScheduleFire, ScheduleView};
+use windlass_api::{FiresBody, ScheduleFire};
 
 use super::schedule_path;
-use super::view::{runner, status};
+use super::view::status;
 use crate::Result;
+use crate::api::responses::Schedule;
 use crate::api::{Api, ApiResponse};
 use crate::commands::{NamespaceArgs, get};
 use crate::output::{
@@ -49,7 +50,7 @@ impl Show {
     }
 }
 
-fn format_schedule(view: &ScheduleView, fires: &[ScheduleFire]) -> String {
+fn format_schedule(view: &Schedule, fires: &[ScheduleFire]) -> String {
     let (status, style) = status(view);
     let next: Vec<String> = view.next_runs.iter().copied().map(time::format_with_age).collect();
     let last = view.last_at.map(|at| match view.last_event_id {
@@ -63,8 +64,8 @@ fn format_schedule(view: &ScheduleView, fires: &[ScheduleFire]) -> String {
         ("cron", Some(format!("{}  {}", sanitize(&view.cron), paint(&sanitize(&view.timezone), FAINT)))),
         ("next", Some(next.join("\n")).filter(|next| !next.is_empty())),
         ("last", last),
-        ("missed ticks", Some(view.missed.as_str().to_owned())),
-        ("run by", Some(runner(view).to_owned())),
+        ("missed ticks", Some(sanitize(&view.missed))),
+        ("run by", Some(sanitize(&view.runner))),
         ("type", Some(sanitize(&view.event_type))),
         ("title", view.title.as_deref().map(sanitize)),
         ("description", view.description.as_deref().map(sanitize_lines)),

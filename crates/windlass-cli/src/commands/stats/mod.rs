@@ -5,11 +5,11 @@ mod chart;
 use std::collections::BTreeMap;
 
 use clap::Args;
-use windlass::Timestamp;
-use windlass_api::{StatRow, StatsBody, Status};
+use windlass::{Status, Timestamp};
 
 use super::NamespaceArgs;
 use crate::Result;
+use crate::api::responses::{self, StatRow};
 use crate::api::{Api, ApiResponse, present_params};
 use crate::output::{
     Cell, HEADING, Table, WARN, paint, print, print_json, right, sanitize, status_style, terminal_width, text,
@@ -38,7 +38,7 @@ impl Stats {
     pub async fn run(self) -> Result {
         let (stats, samples) = self.common.target.with_api(async |api| self.request(api).await).await?;
         let Some(samples) = samples else { return print_json(&stats.text) };
-        let body: StatsBody = stats.json()?;
+        let body: responses::Stats = stats.json()?;
         print(&heading(&body))?;
         match body.stats.is_empty() {
             true => print(&"There is nothing to count.")?,
@@ -62,7 +62,7 @@ impl Stats {
     }
 }
 
-fn heading(body: &StatsBody) -> String {
+fn heading(body: &responses::Stats) -> String {
     let ended = format!("what ended since {}", time::format_with_age(body.since));
     let paused =
         if body.paused { format!("  {}", paint("PAUSED: nothing is handed out", WARN)) } else { String::new() };
@@ -83,10 +83,11 @@ struct Line {
 
 impl Line {
     fn add(&mut self, row: &StatRow) {
-        if let Some(index) = Status::ALL.iter().position(|status| *status == row.status) {
+        // The table has no column for a status of a newer server.
+        if let Some(index) = Status::ALL.iter().position(|status| status.as_str() == row.status) {
             self.counts[index] += row.count;
         }
-        if row.status == Status::Pending {
+        if row.status == Status::Pending.as_str() {
             self.oldest_ready_at = [self.oldest_ready_at, row.oldest_at].into_iter().flatten().min();
         }
     }
@@ -103,7 +104,7 @@ fn cell(status: Status, count: u64) -> Cell {
     match count {
         0 if ALWAYS_SHOWN.contains(&status) => "0".into(),
         0 => Cell::default(),
-        _ => Cell::styled(count.to_string(), status_style(status)),
+        _ => Cell::styled(count.to_string(), status_style(status.as_str())),
     }
 }
 

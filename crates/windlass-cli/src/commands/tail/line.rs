@@ -1,7 +1,8 @@
 //! Formats one activity in one line.
 
-use windlass_api::{Action, Activity, MissedMessage, Status};
+use windlass_api::MissedMessage;
 
+use crate::api::responses::Activity;
 use crate::output::{FAINT, WARN, paint, sanitize, status_style, truncate};
 
 /// Column widths for usual content: later lines are not known when a line is printed.
@@ -11,7 +12,7 @@ const TYPE_WIDTH: usize = 24;
 
 pub fn format_activity(activity: &Activity, width: Option<usize>) -> String {
     let Activity { event_id, event_type, action, .. } = activity;
-    let action = action.as_str();
+    let action = sanitize(action);
     let time = activity.created_at.format("%H:%M:%SZ");
     let event_type = sanitize(event_type);
     let rest = sanitize(&details(activity).join(", "));
@@ -19,7 +20,7 @@ pub fn format_activity(activity: &Activity, width: Option<usize>) -> String {
     let after = format!("  {event_id:ID_WIDTH$}  {event_type:TYPE_WIDTH$}  {rest}");
     let available = width.map(|width| width.saturating_sub(before.len() + action.len().max(ACTION_WIDTH)));
     let after = available.map_or(after.clone(), |available| truncate(&after, available));
-    let action = paint(&format!("{action:ACTION_WIDTH$}"), status_style(activity.status));
+    let action = paint(&format!("{action:ACTION_WIDTH$}"), status_style(&activity.status));
     format!("{}{action}{}", paint(&before, FAINT), after.trim_end())
 }
 
@@ -33,12 +34,12 @@ fn details(activity: &Activity) -> Vec<String> {
         details.push(format!("attempt {}", activity.attempt));
     }
     details.extend(activity.worker_id.as_ref().map(|worker| format!("by {worker}")));
-    if activity.action == Action::Failed && activity.status == Status::Pending {
+    if activity.action == "FAILED" && activity.status == "PENDING" {
         details.push("to be tried again".to_owned());
     }
     match &activity.error_message {
         Some(error) => details.push(error.clone()),
-        None if activity.action == Action::Published => details.extend(activity.title.clone()),
+        None if activity.action == "PUBLISHED" => details.extend(activity.title.clone()),
         None => {}
     }
     details

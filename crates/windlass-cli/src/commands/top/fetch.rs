@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use serde::de::DeserializeOwned;
 use windlass::Timestamp;
-use windlass_api::{DeadLettersBody, NamespacesBody, NodesBody, SamplesBody, StatsBody, WorkersBody};
+use windlass_api::{SamplesBody, WorkersBody};
 
 use super::view::{self, CHART_MINUTES, View};
 use crate::Result;
+use crate::api::responses::{DeadLetters, NamespaceNames, Nodes, Stats};
 use crate::api::{Api, encode_segment};
 use crate::time::{now, to_rfc3339};
 
@@ -53,11 +54,11 @@ impl ViewFetcher {
     }
 
     pub async fn fetch_all(&mut self) -> Result<View> {
-        let NodesBody { nodes } = self.get("/nodes", &[]).await?;
+        let Nodes { nodes } = self.get("/nodes", &[]).await?;
         let WorkersBody { workers, .. } = self.get("/workers", &[]).await?;
         let limit = [("limit", DEAD_LETTERS_MAX.to_string())];
-        let DeadLettersBody { dead_letters, .. } = self.get("/dead-letters", &limit).await?;
-        let NamespacesBody { namespaces } = self.api.get("/namespaces", &[]).await?.json()?;
+        let DeadLetters { dead_letters, .. } = self.get("/dead-letters", &limit).await?;
+        let NamespaceNames { namespaces } = self.api.get("/namespaces", &[]).await?.json()?;
         self.last_view.working = view::merge_nodes_and_workers(nodes, workers);
         self.last_view.dead_letters = dead_letters;
         self.last_view.namespaces = namespaces.into_iter().map(|entry| entry.namespace).collect();
@@ -68,7 +69,7 @@ impl ViewFetcher {
 
     async fn fetch_frequent(&mut self) -> Result<View> {
         let now = now();
-        let stats: StatsBody = self.get("/stats", &[("since", FUTURE.to_owned())]).await?;
+        let stats: Stats = self.get("/stats", &[("since", FUTURE.to_owned())]).await?;
         let hour = self.samples(now - TimeDelta::minutes(CHART_MINUTES as i64 - 1), false).await?;
         let recent = self.samples(view::previous_minute(now), true).await?;
         let view = View {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 use windlass::{MAIN, Timestamp};
-use windlass_api::{DeadLetterBody, NodeStatus, NodeView, Quantiles, Sample, StatRow, Status, WorkerView};
+use windlass_api::{Quantiles, Sample, WorkerView};
+
+use crate::api::responses::{DeadLetterSummary, Node, StatRow};
 
 /// Minutes in the charts.
 pub const CHART_MINUTES: usize = 60;
@@ -22,7 +24,7 @@ pub struct View {
     pub rates: Rates,
     pub chart: Chart,
     pub working: Vec<Working>,
-    pub dead_letters: Vec<DeadLetterBody>,
+    pub dead_letters: Vec<DeadLetterSummary>,
     /// When the data was fetched. `None` before the first fetch.
     pub fetched_at: Option<Timestamp>,
     /// The error of the last fetch, if it failed, and when it occurred.
@@ -74,11 +76,11 @@ pub struct Working {
 }
 
 /// Merges running nodes and workers that are not nodes. The most recently seen comes first.
-pub fn merge_nodes_and_workers(nodes: Vec<NodeView>, workers: Vec<WorkerView>) -> Vec<Working> {
+pub fn merge_nodes_and_workers(nodes: Vec<Node>, workers: Vec<WorkerView>) -> Vec<Working> {
     let held = |name: &str| workers.iter().find(|worker| worker.worker_id == name).map_or(0, |worker| worker.held);
-    let node = |node: &NodeView| Working {
+    let node = |node: &Node| Working {
         name: node.node_id.clone(),
-        is_stale: node.status == NodeStatus::Stale,
+        is_stale: node.status == "stale",
         seen_at: node.last_heartbeat,
         held: held(&node.node_id),
         description: node.description.clone(),
@@ -93,7 +95,7 @@ pub fn merge_nodes_and_workers(nodes: Vec<NodeView>, workers: Vec<WorkerView>) -
     };
     let others = workers.iter().filter(|worker| !is_node(worker)).map(worker);
     let mut working: Vec<Working> =
-        nodes.iter().filter(|node| node.status != NodeStatus::Stopped).map(node).chain(others).collect();
+        nodes.iter().filter(|node| node.status != "stopped").map(node).chain(others).collect();
     working.sort_by_key(|working| std::cmp::Reverse(working.seen_at));
     working
 }
@@ -103,11 +105,11 @@ pub fn build_rows(stats: &[StatRow], rates: &BTreeMap<String, Rates>) -> Vec<Row
     let mut rows: BTreeMap<(String, String), Row> = BTreeMap::new();
     for stat in stats {
         let row = rows.entry((stat.event_type.clone(), stat.subscription.clone())).or_default();
-        match stat.status {
-            Status::Pending => (row.pending, row.oldest_at) = (stat.count, stat.oldest_at),
-            Status::Processing => row.processing = stat.count,
-            Status::Failed | Status::Expired => row.dead += stat.count,
-            Status::Completed | Status::CompletedWithErrors | Status::Cancelled => {}
+        match stat.status.as_str() {
+            "PENDING" => (row.pending, row.oldest_at) = (stat.count, stat.oldest_at),
+            "PROCESSING" => row.processing = stat.count,
+            "FAILED" | "EXPIRED" => row.dead += stat.count,
+            _ => {}
         }
     }
     for event_type in rates.keys().filter(|event_type| !stats.iter().any(|stat| stat.event_type == **event_type)) {
@@ -182,8 +184,6 @@ pub fn build_chart(samples: &[Sample], now: Timestamp) -> Chart {
 
 #[cfg(test)]
 pub mod tests {
-    use windlass_api::EventOptions;
-
     use super::*;
 
     pub const NOW: &str = "2026-11-16T10:30:30Z";
@@ -192,11 +192,11 @@ pub mod tests {
         text.parse().unwrap()
     }
 
-    fn stat(event_type: &str, subscription: &str, status: Status, count: u64, oldest_at: Option<&str>) -> StatRow {
+    fn stat(event_type: &str, subscription: &str, status: &str, count: u64, oldest_at: Option<&str>) -> StatRow {
         StatRow {
             subscription: subscription.into(),
             event_type: event_type.into(),
-            status,
+            status: status.into(),
             count,
             oldest_at: oldest_at.map(at),
         }
@@ -223,11 +223,11 @@ pub mod tests {
     /// A view with all kinds of content.
     pub fn sample_view() -> View {
         let stats = [
-            stat("order.paid", "main", Status::Pending, 1_204, Some("2026-11-16T10:26:30Z")),
-            stat("order.paid", "main", Status::Processing, 8, None),
-            stat("order.paid", "billing", Status::Pending, 17, Some("2026-11-16T08:00:00Z")),
-            stat("mail.send", "main", Status::Failed, 3, None),
-            stat("mail.send", "main", Status::Expired, 2, None),
+            stat("order.paid", "main", "PENDING", 1_204, Some("2026-11-16T10:26:30Z")),
+            stat("order.paid", "main", "PROCESSING", 8, None),
+            stat("order.paid", "billing", "PENDING", 17, Some("2026-11-16T08:00:00Z")),
+            stat("mail.send", "main", "FAILED", 3, None),
+            stat("mail.send", "main", "EXPIRED", 2, None),
         ];
         let by_type = [
             sample("10:29", Some("order.paid"), 900, 870, 9),
@@ -241,16 +241,14 @@ pub mod tests {
             })
             .collect();
         let now = at(NOW);
-        let node = |node_id: &str, status, last: &str| NodeView {
+        let node = |node_id: &str, status: &str, last: &str| Node {
             node_id: node_id.into(),
             display_name: None,
             description: Some("runs ship.sh, up to 8 at once".into()),
-            metadata: Box::default(),
             event_types: Vec::new(),
             registered_at: at(last),
             last_heartbeat: at(last),
-            stopped_at: None,
-            status,
+            status: status.into(),
         };
         let worker = |worker_id: &str, held| WorkerView {
             worker_id: worker_id.into(),
@@ -259,23 +257,15 @@ pub mod tests {
             last_seen_at: at("2026-11-16T10:29:30Z"),
             stale: false,
         };
-        let dead_letter = |event_id, error: Option<&str>| DeadLetterBody {
+        let dead_letter = |event_id, error: Option<&str>| DeadLetterSummary {
             event_id,
             event_type: "mail.send".into(),
-            title: None,
-            description: None,
-            tags: String::new(),
-            payload: Box::default(),
             subscription: "main".into(),
-            status: Status::Failed,
+            status: "FAILED".into(),
             reason: "Max retries exceeded".into(),
             error: error.map(str::to_owned),
             attempts: 3,
-            retry_count: 3,
-            max_retries: Some(3),
             failed_at: at("2026-11-16T10:28:00Z"),
-            created_at: at("2026-11-16T10:27:00Z"),
-            options: EventOptions::default(),
         };
         View {
             namespace: "default".into(),
@@ -286,9 +276,9 @@ pub mod tests {
             chart: build_chart(&all, now),
             working: merge_nodes_and_workers(
                 vec![
-                    node("web-1:4711", NodeStatus::Alive, "2026-11-16T10:30:10Z"),
-                    node("web-2:12", NodeStatus::Stale, "2026-11-16T10:00:00Z"),
-                    node("gone:1", NodeStatus::Stopped, "2026-11-16T10:30:00Z"),
+                    node("web-1:4711", "alive", "2026-11-16T10:30:10Z"),
+                    node("web-2:12", "stale", "2026-11-16T10:00:00Z"),
+                    node("gone:1", "stopped", "2026-11-16T10:30:00Z"),
                 ],
                 vec![worker("web-1:4711", 8), worker("script:9", 0)],
             ),

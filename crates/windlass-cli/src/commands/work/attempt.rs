@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use windlass_api::{ClaimedEventBody, FinishItem, FinishOutcome};
+use windlass_api::{FinishItem, FinishOutcome};
 
 use super::Worker;
 use super::lease::LeaseRenewer;
 use super::outcome::{AttemptReport, CommandEnd, CommandResult};
+use crate::api::responses::ClaimedEvent;
 
 impl Worker {
     /// Processes consecutive events of a group in order. The first event that does not complete ends the run; the queue
     /// then releases the later ones.
-    pub async fn process_run(self: Arc<Worker>, run: Vec<ClaimedEventBody>, claim_sent_at: Instant) {
+    pub async fn process_run(self: Arc<Worker>, run: Vec<ClaimedEvent>, claim_sent_at: Instant) {
         for (n, event) in run.iter().enumerate() {
             if n > 0 && !self.shutdown.is_running() {
                 self.report(self.report_item(event, FinishItem::new(event.id, FinishOutcome::Release))).await;
@@ -25,7 +26,7 @@ impl Worker {
     }
 
     /// Processes one event. Returns whether it is completed and the outcome is recorded.
-    async fn process_event(self: &Arc<Worker>, event: &ClaimedEventBody, claim_sent_at: Instant) -> bool {
+    async fn process_event(self: &Arc<Worker>, event: &ClaimedEvent, claim_sent_at: Instant) -> bool {
         let renewer = LeaseRenewer::start(self, event, claim_sent_at);
         if !self.report_start(event).await {
             tracing::warn!(
@@ -62,14 +63,14 @@ impl Worker {
         is_completed
     }
 
-    fn report_item(&self, event: &ClaimedEventBody, item: FinishItem) -> FinishItem {
+    fn report_item(&self, event: &ClaimedEvent, item: FinishItem) -> FinishItem {
         let (lease, subscription) = (Some(event.lease.clone()), Some(self.options.subscription.clone()));
         FinishItem { lease, subscription, ..item }
     }
 }
 
 /// Logs one line per event.
-fn log_outcome(event: &ClaimedEventBody, outcome: &str, took_ms: u64, result: &CommandResult) {
+fn log_outcome(event: &ClaimedEvent, outcome: &str, took_ms: u64, result: &CommandResult) {
     let (event_id, event_type, attempt) = (event.id, &event.event_type, event.attempt);
     match &result.end {
         CommandEnd::Exited(status) if status.success() => {

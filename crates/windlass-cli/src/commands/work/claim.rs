@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use windlass_api::{ClaimRequest, ClaimedBody, ClaimedEventBody};
+use windlass_api::ClaimRequest;
 
 use super::{RESPONSE_TIMEOUT, Worker};
 use crate::Result;
+use crate::api::responses::{Claimed, ClaimedEvent};
 use crate::api::{ApiError, Unreachable};
 
 /// How long a claim request waits for events.
@@ -81,7 +82,7 @@ impl Worker {
         Some(slots.available_permits().min(remaining).clamp(1, CLAIM_MAX))
     }
 
-    async fn claim(&self, max: usize) -> Result<Vec<ClaimedEventBody>> {
+    async fn claim(&self, max: usize) -> Result<Vec<ClaimedEvent>> {
         let wait_ms = if self.options.until_empty { 0 } else { CLAIM_WAIT.as_millis() as u64 };
         // A claim counts a run as one event, but --max counts its events.
         let group_run = if self.options.max.is_some() { 1 } else { self.options.group_run };
@@ -96,18 +97,17 @@ impl Worker {
             wait_ms: Some(wait_ms),
             lease_ms: Some(self.options.lease.as_millis() as u64),
         };
-        let ClaimedBody { events } = self.post("/events/claim", &body, CLAIM_WAIT + RESPONSE_TIMEOUT).await?.json()?;
+        let Claimed { events } = self.post("/events/claim", &body, CLAIM_WAIT + RESPONSE_TIMEOUT).await?.json()?;
         Ok(events)
     }
 }
 
 /// Groups consecutive events of the same group. A claim returns the events of a run one after the other.
-fn split_into_runs(events: Vec<ClaimedEventBody>) -> Vec<Vec<ClaimedEventBody>> {
-    let mut runs: Vec<Vec<ClaimedEventBody>> = Vec::with_capacity(events.len());
+fn split_into_runs(events: Vec<ClaimedEvent>) -> Vec<Vec<ClaimedEvent>> {
+    let mut runs: Vec<Vec<ClaimedEvent>> = Vec::with_capacity(events.len());
     for event in events {
-        let is_same_group = |run: &&mut Vec<ClaimedEventBody>| {
-            event.options.group_id.is_some() && run[0].options.group_id == event.options.group_id
-        };
+        let is_same_group =
+            |run: &&mut Vec<ClaimedEvent>| event.group_id.is_some() && run[0].group_id == event.group_id;
         match runs.last_mut().filter(is_same_group) {
             Some(run) => run.push(event),
             None => runs.push(vec![event]),

@@ -2,15 +2,15 @@
 
 use chrono::SecondsFormat;
 use serde::Deserialize;
-use windlass_api::ClaimedEventBody;
 
 use super::Worker;
+use crate::api::responses::ClaimedEvent;
 
 /// A variable and its value. `None` removes the variable.
 pub type Variable = (&'static str, Option<String>);
 
 /// Returns all variables of an event. A variable without a value is removed, even if the worker itself inherited it.
-pub fn variables(worker: &Worker, event: &ClaimedEventBody) -> Vec<Variable> {
+pub fn variables(worker: &Worker, event: &ClaimedEvent) -> Vec<Variable> {
     let mut variables = event_variables(event);
     variables.extend([
         ("WINDLASS_NAMESPACE", Some(worker.namespace.clone())),
@@ -20,9 +20,8 @@ pub fn variables(worker: &Worker, event: &ClaimedEventBody) -> Vec<Variable> {
     variables
 }
 
-fn event_variables(event: &ClaimedEventBody) -> Vec<Variable> {
-    let options = &event.options;
-    let metadata = options.metadata.as_ref().map(|metadata| metadata.get());
+fn event_variables(event: &ClaimedEvent) -> Vec<Variable> {
+    let metadata = event.metadata.as_ref().map(|metadata| metadata.get());
     let trace: TraceContext = metadata.and_then(|metadata| serde_json::from_str(metadata).ok()).unwrap_or_default();
     vec![
         ("WINDLASS_EVENT_ID", Some(event.id.to_string())),
@@ -30,9 +29,9 @@ fn event_variables(event: &ClaimedEventBody) -> Vec<Variable> {
         ("WINDLASS_EVENT_TITLE", event.title.clone()),
         ("WINDLASS_EVENT_DESCRIPTION", event.description.clone()),
         ("WINDLASS_EVENT_TAGS", Some(event.tags.clone()).filter(|tags| !tags.is_empty())),
-        ("WINDLASS_EVENT_KEY", options.key.clone()),
-        ("WINDLASS_EVENT_GROUP", options.group_id.clone()),
-        ("WINDLASS_EVENT_PRIORITY", Some(options.priority.to_string())),
+        ("WINDLASS_EVENT_KEY", event.key.clone()),
+        ("WINDLASS_EVENT_GROUP", event.group_id.clone()),
+        ("WINDLASS_EVENT_PRIORITY", Some(event.priority.to_string())),
         ("WINDLASS_EVENT_CREATED_AT", Some(event.created_at.to_rfc3339_opts(SecondsFormat::AutoSi, true))),
         ("WINDLASS_EVENT_METADATA", metadata.map(str::to_owned)),
         ("WINDLASS_ATTEMPT", Some(event.attempt.to_string())),
@@ -60,10 +59,10 @@ mod tests {
 
     #[test]
     fn variables_describe_the_event() {
-        let event: ClaimedEventBody = serde_json::from_value(serde_json::json!({
+        let event: ClaimedEvent = serde_json::from_value(serde_json::json!({
             "id": 7, "type": "order.paid", "title": "Ü\0", "description": null, "tags": "",
-            "status": "PROCESSING", "payload": null, "attempt": 2, "retry_count": 1, "max_retries": null, "lease": "0",
-            "lease_expires_at": "2026-01-01T00:01:00Z", "created_at": "2026-01-01T00:00:00Z",
+            "payload": null, "attempt": 2, "retry_count": 1, "max_retries": null, "lease": "0",
+            "created_at": "2026-01-01T00:00:00Z",
             "metadata": { "traceparent": "00-a-b-01", "other": 1 },
         }))
         .unwrap();

@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use windlass_api::{ClaimedEventBody, HeartbeatRequest, LeaseHolderRequest};
+use windlass_api::{HeartbeatRequest, LeaseHolderRequest};
 
 use super::Worker;
 use crate::api::ApiError;
+use crate::api::responses::ClaimedEvent;
 
 /// A lease is renewed after one third of it. The rest is a reserve for when the server is unreachable.
 const RENEW_DIVISOR: u32 = 3;
@@ -27,7 +28,7 @@ pub struct LeaseRenewer {
 
 impl LeaseRenewer {
     /// Starts the renewal. The lease began no earlier than the claim request was sent.
-    pub fn start(worker: &Arc<Worker>, event: &ClaimedEventBody, claim_sent_at: Instant) -> LeaseRenewer {
+    pub fn start(worker: &Arc<Worker>, event: &ClaimedEvent, claim_sent_at: Instant) -> LeaseRenewer {
         let (sender, lost) = watch::channel(false);
         let (worker, id, lease) = (worker.clone(), event.id, event.lease.clone());
         let task = tokio::spawn(async move {
@@ -56,7 +57,7 @@ impl Drop for LeaseRenewer {
 impl Worker {
     /// Reports the start of the attempt. Returns `false` if the lease is lost. Without a response the command starts
     /// anyway.
-    pub async fn report_start(&self, event: &ClaimedEventBody) -> bool {
+    pub async fn report_start(&self, event: &ClaimedEvent) -> bool {
         let request = LeaseHolderRequest {
             worker_id: None,
             lease: Some(event.lease.clone()),

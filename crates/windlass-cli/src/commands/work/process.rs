@@ -9,7 +9,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
-use windlass_api::ClaimedEventBody;
 
 use super::Worker;
 use super::claim::Backoff;
@@ -18,6 +17,7 @@ use super::lease::LeaseRenewer;
 use super::outcome::{CommandEnd, CommandResult};
 use super::output_tail::OutputTail;
 use super::printer::LinePrefixer;
+use crate::api::responses::ClaimedEvent;
 
 /// Time between SIGTERM and SIGKILL.
 const KILL_AFTER: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 const OUTPUT_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Worker {
-    pub async fn run_command(&self, event: &ClaimedEventBody, renewer: &LeaseRenewer) -> CommandResult {
+    pub async fn run_command(&self, event: &ClaimedEvent, renewer: &LeaseRenewer) -> CommandResult {
         let mut child = match self.start_command(event, renewer).await {
             Ok(child) => child,
             Err(end) => return CommandResult { end, stdout: OutputTail::default(), stderr: OutputTail::default() },
@@ -40,7 +40,7 @@ impl Worker {
     }
 
     /// Starts the command. A temporary lack of system resources is retried.
-    async fn start_command(&self, event: &ClaimedEventBody, renewer: &LeaseRenewer) -> Result<Child, CommandEnd> {
+    async fn start_command(&self, event: &ClaimedEvent, renewer: &LeaseRenewer) -> Result<Child, CommandEnd> {
         let mut backoff = Backoff::short();
         loop {
             let error = match self.spawn(event) {
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    fn spawn(&self, event: &ClaimedEventBody) -> std::io::Result<Child> {
+    fn spawn(&self, event: &ClaimedEvent) -> std::io::Result<Child> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // With its own process group, the command gets no signals of the terminal, and this worker can signal all

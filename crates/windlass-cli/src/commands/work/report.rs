@@ -1,10 +1,11 @@
 //! Reports the outcome of an attempt and retries until the queue has recorded it.
 
-use windlass_api::{BoundedList, FinishItem, FinishOutcome, FinishRequest, FinishedBody};
+use windlass_api::{BoundedList, FinishItem, FinishOutcome, FinishRequest};
 
 use super::claim::{Backoff, is_temporary};
 use super::{RESPONSE_TIMEOUT, Worker};
 use crate::Result;
+use crate::api::responses::Finished;
 use crate::api::{ApiError, Unreachable};
 
 /// Number of retries of a report once the shutdown terminates commands.
@@ -66,20 +67,23 @@ impl Worker {
     async fn send_report(&self, item: &FinishItem) -> Result<ReportResult> {
         let items = BoundedList(vec![item.clone()]);
         let body = FinishRequest { worker_id: None, subscription: None, items };
-        let finished: FinishedBody = match self.post("/events/finish", &body, RESPONSE_TIMEOUT).await {
-            Ok(response) => response.json()?,
-            Err(error) => return rejection_reason(error).map(ReportResult::Rejected),
-        };
-        let result = finished.results.into_iter().next().ok_or("the answer has no result")?;
-        Ok(match result.failure {
-            None => ReportResult::Recorded,
-            // The failure that exhausts the retries is recorded as well.
-            Some(failure) if failure.code == "max_retries_exceeded" => ReportResult::Recorded,
-            Some(_) if matches!(result.status, 404 | 409) => ReportResult::Lost,
-            Some(failure) if result.status >= 500 => return Err(Unreachable(failure.error).into()),
-            Some(failure) => ReportResult::Rejected(failure.error),
-        })
+        match self.post("/events/finish", &body, RESPONSE_TIMEOUT).await {
+            Ok(response) => report_result(response.json()?),
+            Err(error) => rejection_reason(error).map(ReportResult::Rejected),
+        }
     }
+}
+
+fn report_result(finished: Finished) -> Result<ReportResult> {
+    let result = finished.results.into_iter().next().ok_or("the answer has no result")?;
+    Ok(match result.failure {
+        None => ReportResult::Recorded,
+        // The failure that exhausts the retries is recorded as well.
+        Some(failure) if failure.code == "max_retries_exceeded" => ReportResult::Recorded,
+        Some(_) if matches!(result.status, 404 | 409) => ReportResult::Lost,
+        Some(failure) if result.status >= 500 => return Err(Unreachable(failure.error).into()),
+        Some(failure) => ReportResult::Rejected(failure.error),
+    })
 }
 
 /// Returns the reason if the queue rejected the content of the report. Returns any other error unchanged.
@@ -98,6 +102,17 @@ fn without_details(item: FinishItem) -> FinishItem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn report_with_an_unknown_action_is_recorded() {
+        let report = r#"{"event_id":1,"status":200,"report":{"action":"TELEPORTED","new":1}}"#;
+        let result = |result: &str| {
+            report_result(serde_json::from_str(&format!(r#"{{"results":[{result}],"new":1}}"#)).unwrap()).unwrap()
+        };
+        assert!(matches!(result(report), ReportResult::Recorded));
+        let lost = r#"{"event_id":1,"status":409,"failure":{"error":"the lease is lost","code":"new","new":1}}"#;
+        assert!(matches!(result(lost), ReportResult::Lost));
+    }
 
     #[test]
     fn rejected_report_is_sent_without_details() {

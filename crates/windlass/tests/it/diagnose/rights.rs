@@ -29,7 +29,7 @@ async fn execute(server: &Server, sql: &str) {
 }
 
 const ROLE: &str = "
-CREATE ROLE clerk LOGIN CONNECTION LIMIT 20;
+CREATE ROLE clerk LOGIN CONNECTION LIMIT 24;
 GRANT USAGE ON SCHEMA windlass TO clerk;
 GRANT ALL ON ALL TABLES IN SCHEMA windlass TO clerk;
 GRANT ALL ON ALL SEQUENCES IN SCHEMA windlass TO clerk;";
@@ -99,7 +99,7 @@ fn postgres_connection_shortage_is_found() {
         let found = finding(&queue, "connections").await;
         assert_eq!(
             (found.level, &*found.summary),
-            (FindingLevel::Problem, "20 of 20 for this role are in use; one windlass process takes up to 15",)
+            (FindingLevel::Problem, "24 of 24 for this role are in use; one windlass process takes up to 17",)
         );
         for connection in others.drain(10..) {
             connection.close().await.unwrap();
