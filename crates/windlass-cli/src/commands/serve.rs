@@ -162,9 +162,9 @@ impl Serve {
         let (version, database) = (env!("CARGO_PKG_VERSION"), self.database.display_url());
         let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
         let access = match access {
-            Access::Open => "anyone who can reach it",
-            Access::Local => "this machine; once there is an API token, whoever has one",
-            Access::Tokens => "whoever has an API token",
+            Access::Open => "every client that reaches it, without a token",
+            Access::Local => "this machine; once an API token exists, clients with a token",
+            Access::Tokens => "clients with an API token",
         };
         let archive = self.archive_dir.as_ref().map(|folder| format!("  archive    {}\n", folder.display()));
         let archive = archive.unwrap_or_default();
@@ -179,14 +179,14 @@ impl Serve {
 windlass {version}
   database   {database}
 {archive}  listening  {scheme}://{address}
-{dashboard}  open to    {access}
+{dashboard}  access     {access}
 
 Publish an event:
   curl {scheme}://{address}/events -H 'content-type: application/json' \\
     -d '{{\"title\": \"Say hello\", \"tags\": \"greeting\", \"payload\": {{\"to\": \"world\"}}}}'
-Take it:
+Claim it:
   curl '{scheme}://{address}/events/subscribe?tags=greeting&worker_id=me:1'
-All there is: {scheme}://{address}/openapi.json
+API reference: {scheme}://{address}/openapi.json
 
 "
         )?;

@@ -19,14 +19,14 @@ windlass {}
   database   {url}
   listening  http://{address}
   dashboard  http://{address}/
-  open to    this machine; once there is an API token, whoever has one
+  access     this machine; once an API token exists, clients with a token
 
 Publish an event:
   curl http://{address}/events -H 'content-type: application/json' \\
     -d '{{\"title\": \"Say hello\", \"tags\": \"greeting\", \"payload\": {{\"to\": \"world\"}}}}'
-Take it:
+Claim it:
   curl 'http://{address}/events/subscribe?tags=greeting&worker_id=me:1'
-All there is: http://{address}/openapi.json
+API reference: http://{address}/openapi.json
 ",
         env!("CARGO_PKG_VERSION")
     );
@@ -119,7 +119,7 @@ fn public_address_with_token_requires_it() {
     assert_eq!(code, 0, "{stderr}");
     let created: serde_json::Value = serde_json::from_str(&created).unwrap();
     let mut server = Server::start_with(&url, &["--listen", "0.0.0.0:0"]);
-    assert!(server.banner.contains("  open to    whoever has an API token\n"), "{}", server.banner);
+    assert!(server.banner.contains("  access     clients with an API token\n"), "{}", server.banner);
     assert_eq!(server.request("POST", "/events", EVENT).0, 401);
     server.token = created["secret"].as_str().map(str::to_owned);
     assert_eq!(server.request("POST", "/events", EVENT).0, 201);
@@ -130,7 +130,7 @@ fn public_address_with_token_requires_it() {
 fn insecure_server_requires_no_token() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start_with(&sqlite_url(folder.path()), &["--listen", "0.0.0.0:0", "--insecure"]);
-    assert!(server.banner.contains("  open to    anyone who can reach it\n"), "{}", server.banner);
+    assert!(server.banner.contains("  access     every client that reaches it, without a token\n"), "{}", server.banner);
     assert_eq!(server.request("POST", "/events", EVENT).0, 201);
 }
 
