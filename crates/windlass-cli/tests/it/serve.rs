@@ -130,7 +130,11 @@ fn public_address_with_token_requires_it() {
 fn insecure_server_requires_no_token() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start_with(&sqlite_url(folder.path()), &["--listen", "0.0.0.0:0", "--insecure"]);
-    assert!(server.banner.contains("  access     every client that reaches it, without a token\n"), "{}", server.banner);
+    assert!(
+        server.banner.contains("  access     every client that reaches it, without a token\n"),
+        "{}",
+        server.banner
+    );
     assert_eq!(server.request("POST", "/events", EVENT).0, 201);
 }
 
