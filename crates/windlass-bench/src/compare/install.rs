@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_tells_why() {
+    fn failed_command_reports_its_output() {
         assert_eq!(run(Command::new("sh").args(["-c", "exit 0"])), Ok(()));
         let failed = run(Command::new("sh").args(["-c", "echo gone >&2; exit 1"]));
         assert_eq!(failed, Err("sh: gone".into()));

@@ -16,7 +16,7 @@ use crate::output::{
     BAD, BUSY, FAINT, GOOD, HEADING, WARN, paint, pluralize, print, print_json, sanitize, terminal_width, wrap_line,
 };
 
-/// Find what is wrong with an installation, and how to mend it
+/// Find what is wrong with an installation, and how to fix it
 ///
 /// Looks at the database and at the work in all namespaces; nothing is changed. docs/doctor.md explains every check.
 ///
@@ -26,7 +26,7 @@ use crate::output::{
 #[command(after_help = "\
 Examples:
   windlass doctor
-  windlass doctor --quiet --database postgres://me@host/db || echo 'call somebody'
+  windlass doctor --quiet --database postgres://me@host/db || echo 'windlass needs attention'
   windlass doctor --full
   windlass doctor --json | jq -r '.findings[] | select(.level != \"ok\") | .advice'")]
 pub struct Doctor {

@@ -14,7 +14,7 @@ use crate::time;
 
 /// Export history to files, or import it
 ///
-/// A file holds compressed JSON lines, one for each event, and has a manifest beside it. `windlass serve
+/// A file holds compressed JSON lines, one for each event, and has a manifest next to it. `windlass serve
 /// --archive-dir` writes the same. This works on the database itself, and not through a server.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

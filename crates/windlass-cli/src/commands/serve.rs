@@ -56,7 +56,7 @@ pub struct Serve {
     #[arg(long, value_name = "N", env = "WINDLASS_CONNECTIONS_MAX", default_value_t = 16_384,
           value_parser = clap::value_parser!(u32).range(1..))]
     connections_max: u32,
-    /// How long a request may take, beside the time that a claim waits
+    /// How long a request may take, not counting the time that a claim waits
     #[arg(long, value_name = "SECONDS", env = "WINDLASS_REQUEST_TIMEOUT", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     request_timeout: u64,
